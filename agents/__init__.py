@@ -1,0 +1,1 @@
+"""What is decided: planners, policies and learners."""

@@ -1,0 +1,54 @@
+"""One face for every decision maker: heuristic, solver, learned and exported alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.plans import Plan
+from envs.simulation.problem import StepProblem
+
+Status = Literal["optimal", "feasible", "infeasible", "limit"]
+
+
+class Agent(Protocol):
+    """Decides one action at a time."""
+
+    def act(self, observation: Mapping[str, NDArray[Any]]) -> np.int64:
+        """The action for one observation of the environment this agent was made for."""
+
+
+@dataclass(frozen=True)
+class PlannerResult:
+    """What a planner found.
+
+    `step_time` is the planner's plan re-simulated on the problem, never the planner's own
+    estimate; `lower_bound` is proved by the planner itself (0 when it proves nothing);
+    `trajectory` is the anytime curve: (seconds since the start, best step time so far).
+    """
+
+    plan: Plan | None
+    status: Status
+    step_time: float  # seconds, inf without a plan
+    seconds: float  # wall time of the search
+    lower_bound: float = 0.0  # seconds
+    evaluations: int = 0  # simulations made
+    reason: str = ""  # why, when infeasible or stopped by a limit
+    trajectory: list[tuple[float, float]] = field(default_factory=list)
+
+
+class Planner(Protocol):
+    """Decides a whole step at once."""
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """The best plan found within `budget_s` seconds of wall time.
+
+        `deterministic_limit` caps the work in the planner's own units (evaluations, nodes), so
+        that two runs agree whatever the machine's speed.
+        """

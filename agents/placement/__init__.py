@@ -1,0 +1,1 @@
+"""Placement planners, one file per algorithm."""

@@ -1,0 +1,1 @@
+"""What was chosen: the Hydra configuration tree."""

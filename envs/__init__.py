@@ -1,0 +1,1 @@
+"""What happens: graphs, hardware, costs, simulators and the Gymnasium environments over them."""

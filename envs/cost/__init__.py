@@ -1,0 +1,1 @@
+"""How long an operator takes and how much memory a plan needs."""

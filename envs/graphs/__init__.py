@@ -1,0 +1,1 @@
+"""Computation graphs: `OpGraph`, its capture, readers, generators and algebra."""

@@ -1,0 +1,245 @@
+"""`OpGraph`: the computation of one training step as operators, tensors and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+NONE = -1  # "no such operator / group" in every integer column
+
+
+class Kind(IntEnum):
+    """What an operator does; collective communication is a kind."""
+
+    OTHER = 0
+    MATMUL = 1
+    CONVOLUTION = 2
+    ATTENTION = 3
+    NORMALIZATION = 4
+    ELEMENTWISE = 5
+    REDUCTION = 6
+    EMBEDDING = 7
+    DATA_MOVEMENT = 8
+    UPDATE = 9
+    COLLECTIVE = 10
+    FUSED = 11
+
+
+class Phase(IntEnum):
+    """The part of the training step an operator belongs to."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+
+
+DTYPES: tuple[str, ...] = (
+    "float32", "float16", "bfloat16", "float64", "float8", "int64", "int32", "int16", "int8",
+    "uint8", "bool",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class OpGraph:
+    """One training step: N operators, T tensors, P parameters, in compressed sparse rows.
+
+    Operators are numbered in a topological order: every consumer of a tensor has a larger index
+    than its producer, so the graph is acyclic by construction. Views and aliases are not operators.
+    A tensor consumed by several operators is one tensor. The inputs of the step (data, parameters)
+    are no tensors here: they are resident where they are used.
+
+    Raises:
+        InputError: naming the record and the field, when a column has the wrong length, a cost is
+            negative or not finite, an index is out of range, an identifier stands twice, or a
+            consumer comes before its producer.
+    """
+
+    name: str
+    # operators
+    op_names: tuple[str, ...]  # (N,) unique
+    kind: IntArray  # (N,) Kind
+    phase: IntArray  # (N,) Phase
+    micro_batch: IntArray  # (N,) 0..M-1; NONE for the optimizer
+    replica: IntArray  # (N,) data-parallel replica, 0 without data parallelism
+    flop: FloatArray  # (N,) FLOP
+    bytes_read: FloatArray  # (N,) bytes
+    bytes_written: FloatArray  # (N,) bytes
+    op_dtype: IntArray  # (N,) index into DTYPES: the type the arithmetic is done in
+    colocation: IntArray  # (N,) co-location group 0..G-1, or NONE: free
+    mirror: IntArray  # (N,) the forward operator a backward operator belongs to, or NONE
+    # tensors
+    tensor_bytes: FloatArray  # (T,) bytes
+    tensor_dtype: IntArray  # (T,) index into DTYPES
+    producer: IntArray  # (T,) operator
+    consumer_ptr: IntArray  # (T + 1,) row pointer into `consumer`
+    consumer: IntArray  # (C,) operators, ascending and unique in each row
+    # parameters: resident on the device of their owner
+    parameter_names: tuple[str, ...]  # (P,) unique
+    parameter_bytes: FloatArray  # (P,) bytes
+    gradient_bytes: FloatArray  # (P,) bytes
+    optimizer_bytes: FloatArray  # (P,) bytes
+    parameter_owner: IntArray  # (P,) an operator that uses it (all its users share one group)
+    # tabulated facts of published graphs, in place of FLOP and bytes
+    profile_classes: tuple[str, ...] = ()  # (K,) device classes that were measured
+    profile_seconds: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))  # (N, K) s
+    link_classes: tuple[str, ...] = ()  # (L,) kinds of device pairs that were measured
+    link_seconds: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))  # (T, L) s
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def num_operators(self) -> int:
+        return len(self.op_names)
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.producer)
+
+    @property
+    def num_parameters(self) -> int:
+        return len(self.parameter_names)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of co-location groups."""
+        return int(self.colocation.max(initial=NONE)) + 1
+
+    @property
+    def num_micro_batches(self) -> int:
+        return max(1, int(self.micro_batch.max(initial=0)) + 1)
+
+    @cached_property
+    def state_bytes(self) -> FloatArray:
+        """(N,) bytes of parameters, gradients and optimizer state owned by each operator."""
+        total = np.zeros(self.num_operators)
+        np.add.at(
+            total,
+            self.parameter_owner,
+            self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes,
+        )
+        return total
+
+    @cached_property
+    def output_ptr(self) -> IntArray:
+        """(N + 1,) row pointer into `output`: the tensors each operator produces."""
+        counts = np.bincount(self.producer, minlength=self.num_operators)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    @cached_property
+    def output(self) -> IntArray:
+        """(T,) tensors sorted by producer."""
+        return np.argsort(self.producer, kind="stable").astype(np.int64)
+
+    @cached_property
+    def edges(self) -> IntArray:
+        """(C, 3) rows of producer, consumer, tensor: one per use of a tensor."""
+        tensor = np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr))
+        return np.stack([self.producer[tensor], self.consumer, tensor], axis=1).astype(np.int64)
+
+    def consumers(self, tensor: int) -> IntArray:
+        """The operators that read `tensor`, ascending."""
+        return self.consumer[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]]
+
+    def forward_flop(self) -> float:
+        """FLOP of the forward phase, all micro-batches."""
+        return float(self.flop[self.phase == Phase.FORWARD].sum())
+
+    def backward_flop(self) -> float:
+        """FLOP of the backward phase, all micro-batches."""
+        return float(self.flop[self.phase == Phase.BACKWARD].sum())
+
+    def _check(self) -> None:
+        n, t, p = self.num_operators, self.num_tensors, self.num_parameters
+        _unique(self.op_names, "operator", self.name)
+        _unique(self.parameter_names, "parameter", self.name)
+        per_operator = (
+            "kind", "phase", "micro_batch", "replica", "flop", "bytes_read", "bytes_written",
+            "op_dtype", "colocation", "mirror",
+        )  # fmt: skip
+        for column in per_operator:
+            self._length(column, n)
+        for column in ("tensor_bytes", "tensor_dtype", "producer"):
+            self._length(column, t)
+        for column in ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "parameter_owner"):
+            self._length(column, p)
+        self._length("consumer_ptr", t + 1)
+        for column in ("flop", "bytes_read", "bytes_written"):
+            self._not_negative(column, self.op_names)
+        self._not_negative("tensor_bytes", None)
+        for column in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+            self._not_negative(column, self.parameter_names)
+        for column, low, high in (
+            ("kind", 0, len(Kind)), ("phase", 0, len(Phase)), ("op_dtype", 0, len(DTYPES)),
+            ("micro_batch", NONE, 2**31), ("replica", 0, 2**31), ("colocation", NONE, max(n, 1)),
+            ("mirror", NONE, max(n, 1)), ("tensor_dtype", 0, len(DTYPES)), ("producer", 0, n),
+            ("consumer", 0, n), ("parameter_owner", 0, n),
+        ):  # fmt: skip
+            values = getattr(self, column)
+            wrong = np.flatnonzero((values < low) | (values >= high))
+            if len(wrong):
+                self._fail(f"{values[wrong[0]]} is out of range", int(wrong[0]), column)
+        for column, shape in (
+            ("profile_seconds", (n, len(self.profile_classes))),
+            ("link_seconds", (t, len(self.link_classes))),
+        ):
+            values = getattr(self, column)
+            if shape[1] and values.shape != shape:
+                self._fail(f"has shape {values.shape}, not {shape}", None, column)
+            if np.isnan(values).any() or (values < 0).any():
+                row = int(np.flatnonzero((np.isnan(values) | (values < 0)).any(axis=1))[0])
+                self._fail("is negative or missing", row, column)
+        self._check_edges()
+
+    def _check_edges(self) -> None:
+        pointer = self.consumer_ptr
+        if pointer[0] != 0 or pointer[-1] != len(self.consumer) or (np.diff(pointer) < 0).any():
+            self._fail("is not a row pointer into 'consumer'", None, "consumer_ptr")
+        edges = self.edges
+        backwards = np.flatnonzero(edges[:, 0] >= edges[:, 1])
+        if len(backwards):
+            u, v, tensor = edges[backwards[0]]
+            self._fail(
+                f"operator {self.op_names[v]!r} reads from {self.op_names[u]!r} but does not come "
+                "after it: operators must be in topological order",
+                int(tensor),
+                "consumer",
+            )
+        same = edges[1:, 2] == edges[:-1, 2]
+        if (same & (np.diff(edges[:, 1]) <= 0)).any():
+            self._fail("consumers of a tensor must ascend without repetition", None, "consumer")
+
+    def _length(self, column: str, expected: int) -> None:
+        if len(getattr(self, column)) != expected:
+            self._fail(f"has {len(getattr(self, column))} entries, not {expected}", None, column)
+
+    def _not_negative(self, column: str, names: Sequence[str] | None) -> None:
+        values = getattr(self, column)
+        wrong = np.flatnonzero(~(values >= 0) | ~np.isfinite(values))
+        if len(wrong):
+            record = names[wrong[0]] if names is not None else int(wrong[0])
+            self._fail(f"{values[wrong[0]]} is negative or not finite", record, column)
+
+    def _fail(self, message: str, record: object | None, column: str) -> None:
+        raise InputError(message, file=f"graph {self.name}", record=record, field=column)
+
+
+def _unique(names: Sequence[str], what: str, graph: str) -> None:
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise InputError(
+                    f"{what} {name!r} stands twice", file=f"graph {graph}", record=name, field="id"
+                )
+            seen.add(name)

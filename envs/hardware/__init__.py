@@ -1,0 +1,1 @@
+"""Devices, servers and the routes between them."""

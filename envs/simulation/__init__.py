@@ -1,0 +1,1 @@
+"""The compiled kernels that play a plan through, and what they record."""

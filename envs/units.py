@@ -1,0 +1,61 @@
+"""SI constants and parsing: `"16GiB"`, `"100Gbps"` to floats.
+
+Everywhere in the project: seconds, bytes, FLOP, FLOP/s, bytes/s.
+"""
+
+from __future__ import annotations
+
+import re
+
+from envs.errors import InputError
+
+KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
+KIBI, MEBI, GIBI, TEBI = 2.0**10, 2.0**20, 2.0**30, 2.0**40
+MILLISECOND, MICROSECOND, NANOSECOND = 1e-3, 1e-6, 1e-9
+
+_PREFIX = {
+    "": 1.0, "k": KILO, "K": KILO, "M": MEGA, "G": GIGA, "T": TERA, "P": PETA,
+    "Ki": KIBI, "Mi": MEBI, "Gi": GIBI, "Ti": TEBI,
+}  # fmt: skip
+_TIME = {"s": 1.0, "ms": MILLISECOND, "us": MICROSECOND, "µs": MICROSECOND, "ns": NANOSECOND}
+_NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*$")
+
+
+def parse_bytes(text: str | float) -> float:
+    """`"16GiB"`, `"512 MB"`, `"40B"` or a plain number of bytes, to bytes."""
+    return _parse(text, {"B": 1.0}, "a size such as 16GiB")
+
+
+def parse_bandwidth(text: str | float) -> float:
+    """`"25Gbps"` (bits) or `"300GB/s"` (bytes) or a plain number of bytes/s, to bytes/s."""
+    return _parse(text, {"bps": 1 / 8, "b/s": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0}, "a rate such as 25Gbps")
+
+
+def parse_flops(text: str | float) -> float:
+    """`"15.7TFLOP/s"` or a plain number, to FLOP/s."""
+    return _parse(text, {"FLOP/s": 1.0, "FLOPS": 1.0}, "a speed such as 15.7TFLOP/s")
+
+
+def parse_seconds(text: str | float) -> float:
+    """`"5us"`, `"1.5 ms"`, `"2s"` or a plain number of seconds, to seconds."""
+    number, unit = _split(text, "a time such as 5us")
+    if unit not in _TIME and unit != "":
+        raise InputError(f"{text!r} is not a time such as 5us")
+    return number * _TIME.get(unit, 1.0)
+
+
+def _parse(text: str | float, units: dict[str, float], example: str) -> float:
+    number, rest = _split(text, example)
+    if rest == "":
+        return number
+    for unit, factor in units.items():
+        if rest.endswith(unit) and rest[: -len(unit)] in _PREFIX:
+            return number * _PREFIX[rest[: -len(unit)]] * factor
+    raise InputError(f"{text!r} is not {example}")
+
+
+def _split(text: str | float, example: str) -> tuple[float, str]:
+    match = _NUMBER.match(str(text))
+    if match is None:
+        raise InputError(f"{text!r} is not {example}")
+    return float(match[1]), match[2]

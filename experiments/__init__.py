@@ -1,0 +1,1 @@
+"""What is run: one small Hydra app each."""

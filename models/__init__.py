@@ -1,0 +1,1 @@
+"""What is learned: plain torch and PyG networks, their checkpoints and exports."""
