@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 
@@ -67,7 +68,11 @@ class Plan:
     order: IntArray  # (N,) operators, first to last
 
     def violations(self, problem: StepProblem) -> list[str]:
-        """The placement's violations, then the order's."""
+        """The placement's violations, the order's, then those of the true peak memory.
+
+        The peak is that of the plan played under `single_port`; it is checked when nothing else
+        is wrong, since only then is it defined.
+        """
         found = self.placement.violations(problem)
         n = problem.graph.num_operators
         if self.order.shape != (n,) or not np.array_equal(np.sort(self.order), np.arange(n)):
@@ -78,4 +83,12 @@ class Plan:
         for u, v, _ in edges[position[edges[:, 0]] >= position[edges[:, 1]]]:
             names = problem.graph.op_names
             found.append(f"operator {names[v]!r} is ordered before its input {names[u]!r}")
+        if found:
+            return found
+        peak = StepSimulator(problem).run(self.placement.device, self.order).peak_memory
+        for index in np.flatnonzero(peak > problem.capacity):
+            found.append(
+                f"device {problem.topology.devices[index].name!r} needs {peak[index]:.0f} bytes at "
+                f"its peak, {peak[index] - problem.capacity[index]:.0f} too many"
+            )
         return found

@@ -100,14 +100,17 @@ class OpGraph:
 
     @property
     def num_operators(self) -> int:
+        """N."""
         return len(self.op_names)
 
     @property
     def num_tensors(self) -> int:
+        """T."""
         return len(self.producer)
 
     @property
     def num_parameters(self) -> int:
+        """P."""
         return len(self.parameter_names)
 
     @property
@@ -117,6 +120,7 @@ class OpGraph:
 
     @property
     def num_micro_batches(self) -> int:
+        """M, at least 1."""
         return max(1, int(self.micro_batch.max(initial=0)) + 1)
 
     @cached_property
@@ -146,6 +150,32 @@ class OpGraph:
         """(C, 3) rows of producer, consumer, tensor: one per use of a tensor."""
         tensor = np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr))
         return np.stack([self.producer[tensor], self.consumer, tensor], axis=1).astype(np.int64)
+
+    @cached_property
+    def uses(self) -> IntArray:
+        """(C, 3) rows of consumer, tensor, slot, sorted by (producer, consumer, tensor).
+
+        The slot numbers the tensor among its producer's outputs.
+        """
+        edges = self.edges
+        order = np.lexsort((edges[:, 2], edges[:, 1], edges[:, 0]))
+        slot = np.empty(self.num_tensors, dtype=np.int64)
+        slot[self.output] = (
+            np.arange(self.num_tensors) - self.output_ptr[self.producer[self.output]]
+        )
+        tensor = edges[order, 2]
+        return np.stack([edges[order, 1], tensor, slot[tensor]], axis=1)
+
+    @cached_property
+    def use_ptr(self) -> IntArray:
+        """(N + 1,) row pointer into `uses` by producing operator."""
+        counts = np.bincount(self.edges[:, 0], minlength=self.num_operators)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    @cached_property
+    def use_op(self) -> IntArray:
+        """(C,) consumers, by producing operator."""
+        return np.ascontiguousarray(self.uses[:, 0])
 
     def consumers(self, tensor: int) -> IntArray:
         """The operators that read `tensor`, ascending."""

@@ -81,10 +81,12 @@ class Topology:
 
     @property
     def num_devices(self) -> int:
+        """D."""
         return len(self.devices)
 
     @property
     def num_ports(self) -> int:
+        """Senders and receivers together."""
         return len(self.port_names)
 
     @cached_property
