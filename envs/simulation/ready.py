@@ -121,14 +121,14 @@ def _run(
         while len(events) > 0 and events[0][0] == now:
             _, what, index = heapq.heappop(events)
             if what == _FINISH:
-                d = device[index]
-                idle[d] = True
+                here = device[index]
+                idle[here] = True
                 for k in range(arrays.use_ptr[index], arrays.use_ptr[index + 1]):
                     c, t = arrays.use_op[k], arrays.use_tensor[k]
-                    if device[c] == d:
+                    if device[c] == here:
                         missing[c] -= 1
                         if missing[c] == 0:
-                            heapq.heappush(ready[d], position[c])
+                            heapq.heappush(ready[here], position[c])
                         continue
                     first = n  # position of the first consumer of t over there
                     duty = True  # this use stands first for its (tensor, device)
