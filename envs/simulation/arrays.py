@@ -41,6 +41,8 @@ class Scratch(NamedTuple):
     order: IndexArray  # (N,)
     position: IndexArray  # (N,)
     key: IntArray  # (N,)
+    depth: IntArray  # (N,)
+    by_depth: IndexArray  # (N,)
     device: IndexArray  # (N,) by position
     use_ptr: IndexArray  # (N + 1,) relabelled
     use_op: IndexArray  # (C,)
@@ -83,6 +85,8 @@ def scratch(arrays: StepArrays, num_ports: int) -> Scratch:
         order=np.arange(n, dtype=np.uint32),
         position=np.arange(n, dtype=np.uint32),
         key=np.zeros(n, dtype=np.int64),
+        depth=np.zeros(n, dtype=np.int64),
+        by_depth=np.zeros(n, dtype=np.uint32),
         device=np.zeros(n, dtype=np.uint32),
         use_ptr=np.zeros(n + 1, dtype=np.uint32),
         use_op=np.zeros(uses, dtype=np.uint32),

@@ -151,7 +151,8 @@ def step_time_in_order(arrays: StepArrays, work: Scratch, device: IntArray) -> f
 def step_time_one_f_one_b(arrays: StepArrays, work: Scratch, device: IntArray) -> float:
     """Seconds of placement `device` (N,) in its 1F1B order."""
     one_f_one_b(device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
-                arrays.use_ptr, arrays.use_op, work.key, work.order)  # fmt: skip
+                arrays.use_ptr, arrays.use_op, work.key, work.depth, work.by_depth,
+                work.order)  # fmt: skip
     use_order(arrays, work)
     seconds: float = step_time_in_order(arrays, work, device)
     return seconds
