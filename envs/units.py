@@ -28,7 +28,9 @@ def parse_bytes(text: str | float) -> float:
 
 def parse_bandwidth(text: str | float) -> float:
     """`"25Gbps"` (bits) or `"300GB/s"` (bytes) or a plain number of bytes/s, to bytes/s."""
-    return _parse(text, {"bps": 1 / 8, "b/s": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0}, "a rate such as 25Gbps")
+    return _parse(
+        text, {"bps": 1 / 8, "b/s": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0}, "a rate such as 25Gbps"
+    )
 
 
 def parse_flops(text: str | float) -> float:

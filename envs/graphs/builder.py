@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.graphs.op_graph import DTYPES, NONE, Kind, OpGraph, Phase
@@ -104,6 +105,15 @@ class GraphBuilder:
         Raises:
             InputError: the dependencies have a cycle, or `OpGraph` finds a bad column.
         """
+        try:
+            return self._build()
+        except InputError as error:
+            file = self.source or error.file
+            raise InputError(
+                error.message, file=file, record=error.record, field=error.field
+            ) from error
+
+    def _build(self) -> OpGraph:
         order = self._topological()
         rank = np.empty(len(order) + 1, dtype=np.int64)
         rank[order] = np.arange(len(order))
@@ -122,7 +132,9 @@ class GraphBuilder:
         def ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
             return np.array(values, dtype=np.int64)
 
-        def floats(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        def floats(
+            values: Sequence[float] | Sequence[Sequence[float]],
+        ) -> NDArray[np.float64]:
             return np.array(values, dtype=np.float64)
 
         return OpGraph(

@@ -1,0 +1,65 @@
+"""Readers of published graphs; `read_graph_file` recognises the format by content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envs.errors import InputError
+from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn_partitioning
+from envs.graphs.readers.graph_file import GraphFile, GraphReader, read_content
+from envs.graphs.readers.moirai import MoiraiReader, read_moirai
+from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
+from envs.graphs.storage import FORMAT, load_graph
+
+__all__ = [
+    "READERS",
+    "DnnPartitioningReader",
+    "GraphFile",
+    "GraphReader",
+    "MoiraiReader",
+    "PipeDreamReader",
+    "StoredGraphReader",
+    "read_dnn_partitioning",
+    "read_graph_file",
+    "read_moirai",
+    "read_pipedream",
+]
+
+
+@dataclass(frozen=True)
+class StoredGraphReader:
+    """Files of `envs.graphs.storage.save_graph`; they hold a graph and no topology."""
+
+    format: str = FORMAT
+
+    def accepts(self, content: bytes) -> bool:
+        """An .npz archive, or JSON that names the format."""
+        return content.startswith(b"PK") or f'"{FORMAT}"'.encode() in content[:4096]
+
+    def read(self, path: Path) -> GraphFile:
+        """See `load_graph`."""
+        return GraphFile(load_graph(path), None, {"format": FORMAT, "file": path.name})
+
+
+READERS: tuple[GraphReader, ...] = (
+    StoredGraphReader(),
+    MoiraiReader(),
+    DnnPartitioningReader(),
+    PipeDreamReader(),
+)
+
+
+def read_graph_file(path: str | Path, readers: Sequence[GraphReader] = READERS) -> GraphFile:
+    """The graph in `path`, by the first of `readers` that accepts its content.
+
+    Raises:
+        InputError: no reader accepts it, or the one that does finds a fault.
+    """
+    content = read_content(path)
+    for reader in readers:
+        if reader.accepts(content):
+            return reader.read(Path(path))
+    known = ", ".join(reader.format for reader in readers)
+    raise InputError(f"is a graph file of no known format ({known})", file=path)

@@ -1,0 +1,248 @@
+"""Reader of the dnn-partitioning workloads (Tarnawski et al., NeurIPS 2020): JSON, plain or .gz."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from envs.errors import InputError
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import NONE, Phase
+from envs.graphs.readers.graph_file import (
+    GraphFile,
+    cost,
+    device_ports,
+    kind_of,
+    read_content,
+    stem,
+    tabulated_spec,
+)
+from envs.hardware.topology import Device, Topology
+from envs.units import MILLISECOND
+
+CPU, ACCELERATOR = "cpu", "accelerator"
+LINK_CLASSES = ("same", "host", "via_host")  # one device; CPU and accelerator; two accelerators
+
+Record = dict[str, object]
+
+
+@dataclass(frozen=True)
+class DnnPartitioningReader:
+    """The format of `read_dnn_partitioning`."""
+
+    format: str = "dnn-partitioning"
+
+    def accepts(self, content: bytes) -> bool:
+        """JSON that limits the size on an accelerator."""
+        return content.lstrip().startswith(b"{") and b'"maxSizePerFPGA"' in content
+
+    def read(self, path: Path) -> GraphFile:
+        """See `read_dnn_partitioning`."""
+        return read_dnn_partitioning(path)
+
+
+def read_dnn_partitioning(path: str | Path) -> GraphFile:
+    """A graph with CPU and accelerator times, and the accelerators and host it is meant for.
+
+    Node times are milliseconds in the file and seconds here; an accelerator time is infinite where
+    `supportedOnFpga` is false. Nodes of one `colorClass` are a co-location group; a node without
+    one is free. `isBackwardNode` is the phase. A backward node mirrors the forward node its name
+    stands for (`node7grad`, `MatMul1_Grad/Gemm_0`), or else the only forward node of its class.
+
+    The outgoing edges of a node with the same cost and size are one tensor. An edge's cost is the
+    time between an accelerator and the host: once between CPU and accelerator, twice (out and in)
+    between two accelerators.
+
+    Memory follows the file: a node's `size` covers its weights and its outputs and stays resident,
+    so it is the operator's parameter, and tensors carry no bytes of their own. Their sizes are in
+    the operators' `bytes_written`.
+
+    The topology has `maxFPGAs` accelerators of `maxSizePerFPGA` bytes and one `cpu` of unlimited
+    memory, standing for the pool of `maxCPUs`; one port pair each. Its bandwidth is the median of
+    size over cost, for features: transfers take the tabulated times.
+
+    Raises:
+        InputError: naming file, record and field.
+    """
+    document = _document(path)
+    nodes = _records(document, "nodes", path)
+    edges = _records(document, "edges", path)
+    identifiers = [_identifier(node, path) for node in nodes]
+    for number, times in Counter(identifiers).items():
+        if times > 1:
+            raise InputError(
+                f"stands {times} times", file=path, record=f"node {number}", field="id"
+            )
+    handle = {identifier: index for index, identifier in enumerate(identifiers)}
+    mirrors = _mirrors(nodes, [_colour(node, path) for node in nodes])
+    outputs = _outputs(edges, handle, path)
+    groups: dict[int, int] = {}
+
+    builder = GraphBuilder(
+        name=stem(path),
+        source=str(path),
+        profile_classes=(CPU, ACCELERATOR),
+        link_classes=LINK_CLASSES,
+    )
+    for index, node in enumerate(nodes):
+        record = f"node {identifiers[index]}"
+        name = str(node.get("name", identifiers[index]))
+        colour = _colour(node, path)
+        seconds = [
+            cost(node.get(field), path, record, field) * MILLISECOND
+            for field in ("cpuLatency", "fpgaLatency")
+        ]
+        builder.add_operator(
+            name,
+            kind=kind_of(name),
+            phase=Phase.BACKWARD if _flag(node, "isBackwardNode", path) else Phase.FORWARD,
+            colocation=NONE if colour is None else groups.setdefault(colour, len(groups)),
+            mirror=mirrors.get(index, NONE),
+            bytes_written=sum(size for _, size in outputs[index]),
+            profile=(seconds[0], seconds[1] if _flag(node, "supportedOnFpga", path) else np.inf),
+        )
+        size = cost(node.get("size"), path, record, "size")
+        if size > 0:
+            builder.add_parameter(name, index, parameter=size, gradient=0.0, optimizer=0.0)
+    for index in range(len(nodes)):
+        for (milliseconds, _), consumers in outputs[index].items():
+            seconds_to_host = milliseconds * MILLISECOND
+            tensor = builder.add_tensor(
+                index, 0.0, link=(0.0, seconds_to_host, 2 * seconds_to_host)
+            )
+            for consumer in consumers:
+                builder.add_use(tensor, consumer)
+    return GraphFile(
+        graph=builder.build(),
+        topology=_topology(document, outputs, path),
+        provenance={"format": "dnn-partitioning", "file": Path(path).name, "time_unit": "ms"},
+    )
+
+
+Outputs = dict[int, dict[tuple[float, float], list[int]]]  # node -> (cost ms, bytes) -> consumers
+
+
+def _document(path: str | Path) -> Record:
+    try:
+        document = json.loads(read_content(path).decode())
+    except ValueError as error:
+        raise InputError(f"is not JSON ({error})", file=path) from error
+    if not isinstance(document, dict):
+        raise InputError("is not a JSON object", file=path)
+    return document
+
+
+def _records(document: Record, field: str, path: str | Path) -> list[Record]:
+    records = document.get(field)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise InputError("is not a list of records", file=path, field=field)
+    return records
+
+
+def _identifier(node: Record, path: str | Path) -> int:
+    identifier = node.get("id")
+    if not isinstance(identifier, int) or isinstance(identifier, bool):
+        record = f"node {node.get('name')}"
+        raise InputError(f"{identifier!r} is not an integer", file=path, record=record, field="id")
+    return identifier
+
+
+def _flag(node: Record, field: str, path: str | Path) -> bool:
+    value = node.get(field)
+    if value not in (0, 1):
+        record = f"node {node.get('id')}"
+        raise InputError(f"{value!r} is not true or false", file=path, record=record, field=field)
+    return bool(value)
+
+
+def _colour(node: Record, path: str | Path) -> int | None:
+    """The colour class; None where the node has none, which ties it to no other node."""
+    colour = node.get("colorClass")
+    if colour is not None and not isinstance(colour, int):
+        record = f"node {node.get('id')}"
+        raise InputError(
+            f"{colour!r} is not an integer", file=path, record=record, field="colorClass"
+        )
+    return colour
+
+
+def _outputs(edges: list[Record], handle: dict[int, int], path: str | Path) -> Outputs:
+    outputs: Outputs = defaultdict(lambda: defaultdict(list))
+    for edge in edges:
+        ends = []
+        record = f"edge {edge.get('sourceId')} -> {edge.get('destId')}"
+        for field in ("sourceId", "destId"):
+            identifier = edge.get(field)
+            if not isinstance(identifier, int) or identifier not in handle:
+                raise InputError(
+                    f"unknown node {identifier!r}", file=path, record=record, field=field
+                )
+            ends.append(handle[identifier])
+        key = (
+            cost(edge.get("cost"), path, record, "cost"),
+            cost(edge.get("size", 0.0), path, record, "size"),
+        )
+        outputs[ends[0]][key].append(ends[1])
+    return outputs
+
+
+def _mirrors(nodes: list[Record], colours: list[int | None]) -> dict[int, int]:
+    """Backward node -> forward node, where the name or the colour class tells."""
+    backward = [bool(node.get("isBackwardNode")) for node in nodes]
+    by_name = {str(node.get("name")): i for i, node in enumerate(nodes) if not backward[i]}
+    by_colour: dict[int | None, list[int]] = defaultdict(list)
+    for index, colour in enumerate(colours):
+        if not backward[index] and colour is not None:
+            by_colour[colour].append(index)
+    mirrors = {}
+    for index, node in enumerate(nodes):
+        if not backward[index]:
+            continue
+        name = str(node.get("name"))
+        forward = by_name.get(name.removesuffix("grad"), by_name.get(name.partition("_Grad")[0]))
+        relatives = by_colour[colours[index]]
+        if forward is not None:
+            mirrors[index] = forward
+        elif len(relatives) == 1:
+            mirrors[index] = relatives[0]
+    return mirrors
+
+
+def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
+    limits = {
+        field: cost(document.get(field), path, "header", field)
+        for field in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA")
+    }
+    accelerators = int(limits["maxFPGAs"])
+    names = [f"{ACCELERATOR}{index}" for index in range(accelerators)] + [CPU]
+    specs = [tabulated_spec(ACCELERATOR, limits["maxSizePerFPGA"], path)] * accelerators + [
+        tabulated_spec(CPU, np.inf, path)
+    ]
+    link = np.full((len(names), len(names)), 2, dtype=np.int64)
+    link[-1, :] = link[:, -1] = 1
+    np.fill_diagonal(link, 0)
+    rates = [
+        size / (milliseconds * MILLISECOND)
+        for tensors in outputs.values()
+        for milliseconds, size in tensors
+        if milliseconds > 0 and size > 0
+    ]
+    rate = float(np.median(rates)) if rates else np.inf
+    send, receive, ports = device_ports(names)
+    return Topology(
+        name=stem(path),
+        devices=tuple(
+            Device(name, spec, server=0) for name, spec in zip(names, specs, strict=True)
+        ),
+        link_class=link,
+        class_names=LINK_CLASSES,
+        class_latency=np.zeros(3),
+        class_bandwidth=np.array([np.inf, rate, rate / 2]),
+        send_port=send,
+        receive_port=receive,
+        port_names=ports,
+    )

@@ -1,0 +1,140 @@
+"""What every reader returns, and the checks they share."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from envs.errors import InputError
+from envs.graphs.op_graph import IntArray, Kind, OpGraph
+from envs.hardware.topology import DeviceSpec, Topology
+
+Provenance = Mapping[str, str | float]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFile:
+    """A published graph and the devices it was measured on.
+
+    `provenance` says where it came from and in which unit its times stand; it suits `save_graph`.
+    `topology` is what `topology=from_graph` takes; None when the file names no devices.
+    """
+
+    graph: OpGraph
+    topology: Topology | None
+    provenance: Provenance
+
+
+class GraphReader(Protocol):
+    """A format: recognises its files by their content and reads them."""
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+
+    def accepts(self, content: bytes) -> bool:
+        """Whether `content` (a whole file, decompressed) looks like this format."""
+
+    def read(self, path: Path) -> GraphFile:
+        """The graph in `path`; InputError names file, record and field of what is wrong."""
+
+
+def read_content(path: str | Path) -> bytes:
+    """The bytes of a file, decompressed where it is gzip.
+
+    Raises:
+        InputError: the file cannot be read or is a damaged gzip.
+    """
+    try:
+        content = Path(path).read_bytes()
+        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"is truncated or damaged ({error})", file=path) from error
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=path) from error
+
+
+def stem(path: str | Path) -> str:
+    """The file's name without its suffixes: the name of its graph."""
+    name = Path(path).name
+    for suffix in (".gz", ".json", ".txt", ".xls"):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def cost(value: object, file: str | Path, record: object, field: str) -> float:
+    """`value` as a finite number >= 0.
+
+    Raises:
+        InputError: it is missing, no number, negative or not finite.
+    """
+    if value is None or value == "":
+        raise InputError("is missing", file=file, record=record, field=field)
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        number = float(value)
+    except ValueError:
+        message = f"{value!r} is not a number"
+        raise InputError(message, file=file, record=record, field=field) from None
+    if not math.isfinite(number) or number < 0:
+        raise InputError(
+            f"{value} is negative or not finite", file=file, record=record, field=field
+        )
+    return number
+
+
+def tabulated_spec(name: str, memory_bytes: float, source: str | Path) -> DeviceSpec:
+    """A device known by its measured times alone: every datasheet figure is 0, not published."""
+    return DeviceSpec(
+        name=name,
+        peak_flops={},
+        memory_bandwidth=0.0,
+        memory_bytes=memory_bytes,
+        launch_overhead_s=0.0,
+        compute_efficiency=1.0,
+        memory_efficiency=1.0,
+        source=str(source),
+    )
+
+
+def device_ports(names: list[str]) -> tuple[IntArray, IntArray, tuple[str, ...]]:
+    """One send and one receive port per device: (D, D) send, (D, D) receive, (2 D,) names."""
+    d = len(names)
+    apart = ~np.eye(d, dtype=bool)
+    send = np.where(apart, np.arange(d)[:, None], -1)
+    receive = np.where(apart, d + np.arange(d)[None, :], -1)
+    ports = (*(f"{name}.send" for name in names), *(f"{name}.receive" for name in names))
+    return send.astype(np.int64), receive.astype(np.int64), ports
+
+
+_KINDS = {
+    Kind.MATMUL: "matmul gemm linear classifier lstm emubidirlstm fusedmatmul",
+    Kind.CONVOLUTION: "conv conv2d convgrad",
+    Kind.ATTENTION: "recurrentattention",
+    Kind.NORMALIZATION: "batchnormalization batchnorm2d layernormalization batchnormalizationgrad "
+    "layernormalizationgrad",
+    Kind.ELEMENTWISE: "relu add sub mul div dropout trainabledropout gelu tanh cast sqrt relugrad "
+    "gelugrad trainabledropoutgrad accumulategrad",
+    Kind.REDUCTION: "softmax sum maxpool maxpool2d avgpool2d averagepool globalaveragepool "
+    "reducesum reducemean softmaxgrad softmaxcrossentropy sparsesoftmaxcrossentropy",
+    Kind.EMBEDDING: "embedding gather gathernd gathergrad gatherndgrad",
+    Kind.DATA_MOVEMENT: "input concat view size transpose reshape slice split unsqueeze squeeze "
+    "shape getitem hidden identity",
+    Kind.UPDATE: "adamoptimizer sgdoptimizer",
+}
+_KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words.split()}
+
+
+def kind_of(operator: str) -> Kind:
+    """The kind in an operator's type name, such as `Conv2d(3, 64)` or `Gemm1_Grad/Gemm_2`."""
+    word = re.match(r"_*([A-Za-z]+(?:2d)?)", operator.rpartition("_Grad/")[2])
+    return _KIND_OF.get(word[1].lower(), Kind.OTHER) if word else Kind.OTHER

@@ -1,0 +1,251 @@
+"""Reader of PipeDream layer profiles (Narayanan et al., SOSP 2019): text, plain or .gz."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from envs.errors import InputError
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import Phase
+from envs.graphs.readers.graph_file import (
+    GraphFile,
+    cost,
+    device_ports,
+    kind_of,
+    read_content,
+    stem,
+    tabulated_spec,
+)
+from envs.hardware.topology import Device, Topology
+from envs.units import GIGA, MILLISECOND
+
+GPU = "gpu"
+FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_ELEMENT = re.compile(r"__getitem__\((\d+)\)")
+
+
+@dataclass(frozen=True)
+class _Node:
+    identifier: str
+    description: str
+    forward_s: float
+    backward_s: float
+    activations: tuple[float, ...]  # bytes of each output
+    parameter_bytes: float
+
+    @property
+    def is_input(self) -> bool:
+        return self.description.startswith("Input")
+
+
+@dataclass(frozen=True)
+class PipeDreamReader:
+    """The format of `read_pipedream`, and the devices to run it on."""
+
+    training: bool = False
+    devices: int = 4
+    memory_bytes: float = 16 * GIGA
+    bandwidth: float = 25 * GIGA / 8  # bytes/s: 25 Gb/s
+    format: str = "pipedream"
+
+    def accepts(self, content: bytes) -> bool:
+        """A line `node -- description -- forward_compute_time=...`."""
+        return re.search(rb"(?m)^\S+ -- .* -- forward_compute_time=", content) is not None
+
+    def read(self, path: Path) -> GraphFile:
+        """See `read_pipedream`."""
+        return read_pipedream(
+            path,
+            training=self.training,
+            devices=self.devices,
+            memory_bytes=self.memory_bytes,
+            bandwidth=self.bandwidth,
+        )
+
+
+def read_pipedream(
+    path: str | Path,
+    training: bool = False,
+    *,
+    devices: int = 4,
+    memory_bytes: float = 16 * GIGA,
+    bandwidth: float = 25 * GIGA / 8,
+) -> GraphFile:
+    """A layer graph profiled on one GPU: one operator per node of the file.
+
+    Times are milliseconds in the file and seconds here. `Input` nodes take no time: theirs is the
+    data loader's. A node with several outputs (`[a; b; c]` bytes) writes as many tensors, and
+    `__getitem__(i)` reads the i-th of them alone.
+
+    With `training`, every node but the inputs gets a backward operator in its co-location group.
+    It reads what the forward operator read and the gradients of its outputs (the last layer's
+    outputs themselves stand for the loss), and writes a gradient of the same size for every tensor
+    that an operator with a backward one produced; parameters then have a gradient of their size.
+
+    The file names no devices: the topology has `devices` of `memory_bytes`, linked all to all by
+    `bandwidth` bytes/s without latency (default 25 Gb/s), one port pair each. Transfer times
+    follow from bytes, so the graph has no table of them.
+
+    Raises:
+        InputError: naming file, record and field.
+    """
+    nodes, edges = _parse(path)
+    number = {node.identifier: index for index, node in enumerate(nodes)}
+    reads: dict[int, list[int]] = defaultdict(list)  # operator -> tensors
+    readers: dict[int, list[int]] = defaultdict(list)  # tensor -> operators
+
+    builder = GraphBuilder(name=stem(path), source=str(path), profile_classes=(GPU,))
+    outputs: list[list[int]] = []
+    producer: list[int] = []
+    sizes: list[float] = []
+    for index, node in enumerate(nodes):
+        builder.add_operator(
+            node.identifier,
+            kind=kind_of(node.description),
+            bytes_written=sum(node.activations),
+            colocation=index if training else -1,
+            profile=(0.0 if node.is_input else node.forward_s,),
+        )
+        outputs.append([builder.add_tensor(index, size) for size in node.activations])
+        producer += [index] * len(node.activations)
+        sizes += node.activations
+        if node.parameter_bytes > 0:
+            builder.add_parameter(
+                node.identifier,
+                index,
+                parameter=node.parameter_bytes,
+                gradient=node.parameter_bytes if training else 0.0,
+                optimizer=0.0,
+            )
+    for source, target in edges:
+        u, v = number[source], number[target]
+        for tensor in _read(nodes[v], outputs[u]):
+            builder.add_use(tensor, v)
+            reads[v].append(tensor)
+            readers[tensor].append(v)
+    if training:
+        _add_backward(builder, nodes, outputs, producer, sizes, reads, readers)
+    return GraphFile(
+        graph=builder.build(),
+        topology=_uniform(stem(path), devices, memory_bytes, bandwidth, path),
+        provenance={
+            "format": "pipedream",
+            "file": Path(path).name,
+            "time_unit": "ms",
+            "phases": "forward, backward" if training else "forward",
+        },
+    )
+
+
+def _read(consumer: _Node, tensors: list[int]) -> list[int]:
+    """The outputs of a producer that `consumer` reads."""
+    element = _ELEMENT.fullmatch(consumer.description)
+    if element is None or not 0 <= int(element[1]) < len(tensors):
+        return tensors
+    return [tensors[int(element[1])]]
+
+
+def _add_backward(
+    builder: GraphBuilder,
+    nodes: list[_Node],
+    outputs: list[list[int]],
+    producer: list[int],
+    sizes: list[float],
+    reads: dict[int, list[int]],
+    readers: dict[int, list[int]],
+) -> None:
+    backward: dict[int, int] = {}
+    for index, node in enumerate(nodes):
+        if not node.is_input:
+            backward[index] = builder.add_operator(
+                f"{node.identifier}.backward",
+                kind=kind_of(node.description),
+                phase=Phase.BACKWARD,
+                colocation=index,
+                mirror=index,
+                profile=(node.backward_s,),
+            )
+    for index, operator in backward.items():
+        for tensor in reads[index]:
+            builder.add_use(tensor, operator)
+            if producer[tensor] in backward:
+                gradient = builder.add_tensor(operator, sizes[tensor])
+                builder.add_use(gradient, backward[producer[tensor]])
+        if not any(readers[tensor] for tensor in outputs[index]):
+            for tensor in outputs[index]:
+                builder.add_use(tensor, operator)
+
+
+def _parse(path: str | Path) -> tuple[list[_Node], list[tuple[str, str]]]:
+    try:
+        text = read_content(path).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not text ({error})", file=path) from error
+    nodes: dict[str, _Node] = {}
+    edges = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        parts = [part.strip() for part in line.split(" -- ")]
+        if not line.strip():
+            continue
+        if len(parts) == 2:
+            edges.append((number, parts[0], parts[1]))
+        elif len(parts) > 2:
+            node = _node(parts, path)
+            if node.identifier in nodes:
+                raise InputError("stands twice", file=path, record=node.identifier, field="id")
+            nodes[node.identifier] = node
+        else:
+            raise InputError("is neither a node nor an edge", file=path, record=f"line {number}")
+    for number, *ends in edges:
+        for end, field in zip(ends, ("source", "destination"), strict=True):
+            if end not in nodes:
+                record = f"line {number}"
+                raise InputError(f"unknown node {end!r}", file=path, record=record, field=field)
+    return list(nodes.values()), [(source, target) for _, source, target in edges]
+
+
+def _node(parts: list[str], path: str | Path) -> _Node:
+    identifier, description, facts = parts[0], " -- ".join(parts[1:-1]), parts[-1]
+    values = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,]*)", facts))
+    for field in FIELDS:
+        if field not in values:
+            raise InputError("is missing", file=path, record=identifier, field=field)
+
+    def number(field: str) -> float:
+        return cost(values[field].strip(), path, identifier, field)
+
+    return _Node(
+        identifier=identifier,
+        description=description,
+        forward_s=number("forward_compute_time") * MILLISECOND,
+        backward_s=number("backward_compute_time") * MILLISECOND,
+        activations=tuple(
+            cost(size.strip(), path, identifier, "activation_size")
+            for size in values["activation_size"].strip("[] ").split(";")
+        ),
+        parameter_bytes=number("parameter_size"),
+    )
+
+
+def _uniform(
+    name: str, devices: int, memory_bytes: float, bandwidth: float, path: str | Path
+) -> Topology:
+    names = [f"{GPU}{index}" for index in range(devices)]
+    send, receive, ports = device_ports(names)
+    spec = tabulated_spec(GPU, memory_bytes, path)
+    return Topology(
+        name=name,
+        devices=tuple(Device(device, spec, server=0) for device in names),
+        link_class=(1 - np.eye(devices)).astype(np.int64),
+        class_names=("same", "link"),
+        class_latency=np.zeros(2),
+        class_bandwidth=np.array([np.inf, bandwidth]),
+        send_port=send,
+        receive_port=receive,
+        port_names=ports,
+    )

@@ -1,0 +1,230 @@
+"""Topologies by name: every builder takes plain values with units and returns a `Topology`.
+
+A *server* argument is an object of `envs.hardware.servers`; links are sections
+`{medium, bandwidth, latency}`. Bad values are an `InputError` that names the key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+from envs.errors import InputError
+from envs.hardware.catalogue import device_spec
+from envs.hardware.fabric import Fabric, fabric_topology
+from envs.hardware.links import LinkSpec
+from envs.hardware.quantities import read_count
+from envs.hardware.servers import HybridCubeMeshServer, NvlinkServer, NvswitchServer, Server
+from envs.hardware.topology import DeviceSpec, Topology
+
+
+def single_server(name: str, server: Server) -> Topology:
+    """One server by itself; its NICs lead nowhere."""
+    fabric = Fabric(name)
+    server.add_to(fabric, 0)
+    return fabric_topology(name, fabric)
+
+
+def mixed(name: str, servers: Sequence[Server], network: object) -> Topology:
+    """Servers of any kinds around one network switch.
+
+    Args:
+        name: the topology's name.
+        servers: the servers, in order.
+        network: the link from each NIC to the switch; a route between servers has two of them.
+    """
+    link = LinkSpec.parse(network, key="network")
+    fabric = Fabric(name)
+    nics = [nic for index, server in enumerate(servers) for nic in server.add_to(fabric, index)]
+    switch = fabric.add_switch("switch")
+    for nic in nics:
+        fabric.connect(nic, switch, link)
+    return fabric_topology(name, fabric)
+
+
+def uniform(name: str, server: Server, servers: int, network: object) -> Topology:
+    """`servers` servers of one kind around one network switch; see `mixed`."""
+    return mixed(name, [server] * read_count(servers, key="servers"), network)
+
+
+def nvlink_islands(
+    name: str, device: str | DeviceSpec, count: int, island: int, nvlink: object, pcie: object
+) -> Topology:
+    """One server of `count` devices in NVLink islands of `island`, PCIe between the islands."""
+    return single_server(name, NvlinkServer(device, count, island, nvlink, pcie))
+
+
+def dgx1(
+    name: str,
+    device: str | DeviceSpec,
+    nvlink: object,
+    pcie: object,
+    socket: object,
+    nics: int,
+    servers: int,
+    network: object,
+) -> Topology:
+    """`servers` DGX-1: eight V100 each in a hybrid cube mesh; see `HybridCubeMeshServer`."""
+    return uniform(name, HybridCubeMeshServer(device, nvlink, pcie, socket, nics), servers, network)
+
+
+def dgx2(
+    name: str,
+    device: str | DeviceSpec,
+    count: int,
+    nvlink: object,
+    pcie: object,
+    switches: int,
+    nics: int,
+    servers: int,
+    network: object,
+) -> Topology:
+    """`servers` DGX-2: sixteen V100-32GB each around NVSwitches; see `NvswitchServer`."""
+    server = NvswitchServer(device, count, nvlink, pcie, switches, nics)
+    return uniform(name, server, servers, network)
+
+
+def dgx_a100(
+    name: str,
+    device: str | DeviceSpec,
+    count: int,
+    nvlink: object,
+    pcie: object,
+    switches: int,
+    nics: int,
+    servers: int,
+    network: object,
+) -> Topology:
+    """`servers` DGX A100: eight A100 around NVSwitches, a NIC per GPU; see `NvswitchServer`."""
+    server = NvswitchServer(device, count, nvlink, pcie, switches, nics)
+    return uniform(name, server, servers, network)
+
+
+def leaf_spine(
+    name: str,
+    server: Server,
+    leaves: int,
+    servers_per_leaf: int,
+    spines: int,
+    oversubscription: float,
+    network: object,
+) -> Topology:
+    """Two layers of switches: every leaf is joined to every spine.
+
+    An uplink's bandwidth is what the leaf's NICs can send, divided by the number of spines and by
+    the oversubscription: with 4 NICs of 25 Gb/s, 2 spines and 2:1, each uplink has 25 Gb/s.
+
+    Args:
+        name: the topology's name.
+        server: the kind of server.
+        leaves: number of leaf switches.
+        servers_per_leaf: servers below each leaf.
+        spines: number of spine switches.
+        oversubscription: bandwidth down from a leaf over its bandwidth up; at least 1 in practice.
+        network: the link from a NIC to its leaf; uplinks have its medium and latency.
+    """
+    link = LinkSpec.parse(network, key="network")
+    read_count(leaves, key="leaves")
+    read_count(servers_per_leaf, key="servers_per_leaf")
+    read_count(spines, key="spines")
+    if not (math.isfinite(oversubscription) and oversubscription > 0):
+        raise InputError(f"{oversubscription!r} is not a positive ratio", field="oversubscription")
+    fabric = Fabric(name)
+    below: list[list[str]] = [[] for _ in range(leaves)]
+    for index in range(leaves * servers_per_leaf):
+        below[index // servers_per_leaf] += server.add_to(fabric, index)
+    tops = [fabric.add_switch(f"spine{number}") for number in range(spines)]
+    if not below[0]:
+        raise InputError("has no NIC to join to a leaf", field="server.nics")
+    for number, nics in enumerate(below):
+        leaf = fabric.add_switch(f"leaf{number}")
+        for nic in nics:
+            fabric.connect(nic, leaf, link)
+        for top in tops:
+            fabric.connect(leaf, top, link.times(len(nics) / (spines * oversubscription)))
+    return fabric_topology(name, fabric)
+
+
+def fat_tree(name: str, server: Server, k: int, network: object) -> Topology:
+    """A k-ary fat-tree of k**3 / 4 servers with one NIC each, non-blocking.
+
+    k pods of k/2 edge and k/2 aggregation switches and (k/2)**2 core switches, all links alike
+    (Al-Fares, Loukissas, Vahdat: A scalable, commodity data center network architecture, SIGCOMM
+    2008, section 3).
+
+    Args:
+        name: the topology's name.
+        server: the kind of server; it must have exactly one NIC.
+        k: ports of a switch; even.
+        network: every link of the tree.
+    """
+    link = LinkSpec.parse(network, key="network")
+    half = read_count(k, key="k", at_least=2) // 2
+    if k % 2:
+        raise InputError(
+            f"{k} is odd; a fat-tree's switches have an even number of ports", field="k"
+        )
+    fabric = Fabric(name)
+    nics = [server.add_to(fabric, index) for index in range(k * half * half)]
+    if len(nics[0]) != 1:
+        raise InputError(f"{len(nics[0])} NICs; a fat-tree's servers have one", field="server.nics")
+    cores = [fabric.add_switch(f"core{number}") for number in range(half * half)]
+    for pod in range(k):
+        upper = [fabric.add_switch(f"pod{pod}/aggregation{number}") for number in range(half)]
+        for number, switch in enumerate(upper):
+            for core in cores[number * half : (number + 1) * half]:
+                fabric.connect(switch, core, link)
+        for number in range(half):
+            edge = fabric.add_switch(f"pod{pod}/edge{number}")
+            for switch in upper:
+                fabric.connect(edge, switch, link)
+            first = (pod * half + number) * half
+            for (nic,) in nics[first : first + half]:
+                fabric.connect(nic, edge, link)
+    return fabric_topology(name, fabric)
+
+
+def torus(
+    name: str,
+    device: str | DeviceSpec,
+    shape: Sequence[int],
+    chip: object,
+    link: object,
+) -> Topology:
+    """A torus of any dimension: one device, its NIC and its router at every point.
+
+    Routers are joined to their two neighbours in each dimension (to one where the dimension is 2).
+    A device injects through its NIC, so it sends one and receives one tensor at a time.
+
+    Args:
+        name: the topology's name.
+        device: a kind of the catalogue, or a `DeviceSpec`.
+        shape: points in each dimension.
+        chip: the link from a device to its NIC and from there to its router.
+        link: the link between neighbouring routers.
+    """
+    inside, between = LinkSpec.parse(chip, key="chip"), LinkSpec.parse(link, key="link")
+    spec = device_spec(device)
+    if not shape:
+        raise InputError("has no dimensions", field="shape")
+    sizes = [read_count(size, key="shape") for size in shape]
+    points = list(product(*(range(size) for size in sizes)))
+    label = {point: "-".join(str(coordinate) for coordinate in point) for point in points}
+    fabric = Fabric(name)
+    router = {}
+    for server, point in enumerate(points):
+        node = fabric.add_device(f"server{server}/{spec.name}/0", spec, server)
+        nic = fabric.add_nic(f"server{server}/nic0", server)
+        router[point] = fabric.add_switch(f"router{label[point]}")
+        fabric.connect(node, nic, inside)
+        fabric.connect(nic, router[point], inside)
+    joined = set()
+    for point in points:
+        for axis, size in enumerate(sizes):
+            ahead = (*point[:axis], (point[axis] + 1) % size, *point[axis + 1 :])
+            pair = frozenset((point, ahead))
+            if len(pair) == 2 and pair not in joined:
+                joined.add(pair)
+                fabric.connect(router[point], router[ahead], between)
+    return fabric_topology(name, fabric)
