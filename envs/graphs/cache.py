@@ -1,0 +1,72 @@
+"""Captured graphs on disk, found again by what they were captured from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from envs.errors import InputError
+from envs.graphs.op_graph import OpGraph
+from envs.graphs.storage import load_graph, save_graph
+
+_LOG = logging.getLogger(__name__)
+_SOURCES = ("aten", "capture", "fake_module", "mixture_of_experts", "module_tracking", "op_graph",
+            "optimizer_trace", "recorder", "unroll", "zoo", "zoo_modules")  # fmt: skip
+_PACKAGES = ("torch", "transformers")
+
+
+def default_folder() -> Path:
+    """`$MESHWRIGHT_CACHE`, or `~/.cache/meshwright/graphs`."""
+    chosen = os.environ.get("MESHWRIGHT_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "meshwright" / "graphs"
+
+
+def cache_key(key: Mapping[str, object]) -> str:
+    """SHA-256 of `key`, of the versions of torch and transformers and of the capturing code.
+
+    `key` holds JSON values and says everything else that the graph depends on.
+    """
+    sources = {
+        name: hashlib.sha256(Path(__file__).with_name(f"{name}.py").read_bytes()).hexdigest()
+        for name in _SOURCES
+    }
+    packages = {package: version(package) for package in _PACKAGES}
+    text = json.dumps(
+        {"key": key, "packages": packages, "sources": sources}, sort_keys=True, allow_nan=False
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cached_graph(
+    key: Mapping[str, object], build: Callable[[], OpGraph], folder: Path | None = None
+) -> OpGraph:
+    """The graph of `key`: read from `folder`, or built and written there.
+
+    An entry that is truncated or damaged is never used: it is built again, with a warning. A
+    folder that cannot be written costs only the saving of time, and a warning.
+
+    Args:
+        key: JSON mapping that determines the graph.
+        build: captures the graph.
+        folder: where the entries are; `default_folder()` if none is given.
+    """
+    folder = default_folder() if folder is None else folder
+    digest = cache_key(key)
+    path = folder / f"{digest}.npz"
+    if path.exists():
+        try:
+            return load_graph(path)
+        except (InputError, OSError) as error:
+            _LOG.warning("damaged cache entry is built again: %s", error)
+    graph = build()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_graph(graph, path, {"key": dict(key), "cache_key": digest})
+    except OSError as error:
+        _LOG.warning("graph could not be cached: %s", error)
+    return graph

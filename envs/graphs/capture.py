@@ -1,0 +1,200 @@
+"""Capture of the training step of any `torch.nn.Module` as an `OpGraph`, without its weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from envs.errors import InputError
+from envs.graphs.aten import dtype_index
+from envs.graphs.fake_module import build_module, faked
+from envs.graphs.module_tracking import FusedDropout, ModulePaths
+from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.optimizer_trace import OptimizerFactory, OptimizerTrace
+from envs.graphs.recorder import Recorder, recording
+from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
+
+ModuleFactory = Callable[[], nn.Module]
+InputFactory = Callable[[], Mapping[str, Tensor]]
+Loss = Callable[[Any], Tensor]
+
+
+def capture_training_step(
+    module_factory: ModuleFactory,
+    inputs: InputFactory,
+    loss: Loss,
+    *,
+    name: str,
+    micro_batches: int,
+    optimizer: OptimizerFactory,
+) -> OpGraph:
+    """The whole training step of a module: forward, backward, optimizer update.
+
+    Everything runs on fake tensors: no weight is allocated and no number is computed. One
+    micro-batch is traced below autograd, in training mode; the trace is unrolled
+    `micro_batches` times (see `Unrolling`). Costs of an operator:
+
+    * FLOP: torch's flop registry (matrix multiplications, convolutions, attention; elementwise
+      and normalisation have 0 and are bound by memory).
+    * bytes read and written: every distinct storage once, parameters and data included, expanded
+      dimensions not counted; table look-ups read the rows they select.
+    * dropout is one operator with a mask of one byte per element, as on accelerators.
+    * the update of a parameter is one operator that reads and writes each of its tensors once.
+
+    A tensor is a storage between two writes: views share it, an in-place operator makes a new one.
+    Buffers are resident like data, and are no parameters. Operators that mutate the same buffer
+    are co-located; the order in which micro-batches update running statistics is left open.
+
+    Args:
+        module_factory: builds the module, on the meta device unless it names another. A module
+            that exists already is left as it is.
+        inputs: keyword arguments of one micro-batch; called under a fake tensor mode.
+        loss: the scalar loss, from what the module returns.
+        name: name of the graph.
+        micro_batches: how many micro-batches make one step.
+        optimizer: builds the optimizer of a list of parameters.
+
+    Raises:
+        InputError: `micro_batches` is not positive; the module is lazy; the loss is no scalar, or
+            depends on no parameter; an operator cannot be costed.
+    """
+    if micro_batches < 1:
+        raise InputError("must be at least 1", file=f"graph {name}", field="micro_batches")
+    module = build_module(module_factory)
+    mode = FakeTensorMode()
+    with faked(module, mode), mode:
+        module.train()
+        batch = {key: _faked(mode, value) for key, value in inputs().items()}
+        named = {p: label for label, p in module.named_parameters()}
+        with ModulePaths(module) as paths, FusedDropout(), _reference_kernels():
+            recorder = Recorder(modules=paths)
+            with recording(recorder, Phase.FORWARD):
+                result = loss(module(**batch))
+            trained = [p for p in named if p.requires_grad]
+            if result.numel() != 1 or not result.requires_grad:
+                raise InputError(
+                    "must be a scalar that depends on the parameters",
+                    file=f"graph {name}",
+                    field="loss",
+                )
+            with recording(recorder, Phase.BACKWARD):
+                gradients = torch.autograd.grad(result, trained, allow_unused=True)
+                buffers = _gradient_buffers(recorder, trained, gradients)
+    recorder.link()
+    costs = OptimizerTrace(optimizer)
+    uses = [_parameter_use(recorder, p, label, buffers.get(p), costs) for p, label in named.items()]
+    resident = {p.untyped_storage()._cdata for p in named}
+    shared = [tuple(recorder.external[key]) for key in recorder.external_written - resident]
+    return Unrolling(name, _micro_batch(recorder), uses, shared, micro_batches).graph()
+
+
+@contextmanager
+def _reference_kernels() -> Iterator[None]:
+    """Without oneDNN, whose recurrent layers are single operators that hide their products."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+def _faked(mode: FakeTensorMode, value: Any) -> Any:
+    if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
+        return mode.from_tensor(value)
+    return value
+
+
+def _gradient_buffers(
+    recorder: Recorder, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]
+) -> dict[nn.Parameter, int]:
+    """The value that is the gradient buffer of each parameter.
+
+    A gradient that shares its storage with anything else (an expanded tensor, the gradient of a
+    second parameter, a tensor that later operators read) is copied into a buffer of its own, as
+    autograd does when it accumulates.
+    """
+    buffers: dict[nn.Parameter, int] = {}
+    taken: set[int] = set()
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        held = gradient
+        storage = held.untyped_storage()
+        value = recorder.current.get(storage._cdata)
+        if (
+            value is None
+            or value in taken
+            or recorder.values[value].consumers
+            or storage.nbytes() != held.numel() * held.itemsize
+        ):
+            held = gradient.clone(memory_format=torch.contiguous_format)
+            user = recorder.first_forward_user(parameter.untyped_storage()._cdata)
+            recorder.records[-1].mirror = NONE if user is None else user
+            value = recorder.current[held.untyped_storage()._cdata]
+        taken.add(value)
+        buffers[parameter] = value
+    return buffers
+
+
+def _parameter_use(
+    recorder: Recorder,
+    parameter: nn.Parameter,
+    label: str,
+    buffer: int | None,
+    costs: OptimizerTrace,
+) -> ParameterUse:
+    nbytes = float(parameter.numel() * parameter.itemsize)
+    users = recorder.external.get(parameter.untyped_storage()._cdata, [])
+    dtype = dtype_index(parameter.dtype)
+    if buffer is None:
+        return ParameterUse(label, nbytes, dtype, tuple(users))
+    update = costs.cost(parameter)
+    return ParameterUse(
+        name=label,
+        bytes=nbytes,
+        dtype=dtype,
+        users=tuple(sorted({*users, *recorder.gradient_producers(buffer)})),
+        gradient=buffer,
+        update_flop=update.flop,
+        update_read=update.bytes_read,
+        update_written=update.bytes_written,
+        state_bytes=update.state_bytes,
+    )
+
+
+def _micro_batch(recorder: Recorder) -> MicroBatch:
+    records, values = recorder.records, recorder.values
+    uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
+    return MicroBatch(
+        names=_unique_names(recorder),
+        kind=np.array([record.kind for record in records], dtype=np.int64),
+        phase=np.array([record.phase for record in records], dtype=np.int64),
+        flop=np.array([record.flop for record in records], dtype=np.float64),
+        bytes_read=np.array([record.bytes_read for record in records], dtype=np.float64),
+        bytes_written=np.array([record.bytes_written for record in records], dtype=np.float64),
+        dtype=np.array([record.dtype for record in records], dtype=np.int64),
+        mirror=np.array([record.mirror for record in records], dtype=np.int64),
+        tensor_bytes=np.array([value.bytes for value in values], dtype=np.float64),
+        tensor_dtype=np.array([value.dtype for value in values], dtype=np.int64),
+        producer=np.array([value.producer for value in values], dtype=np.int64),
+        uses=np.array(uses, dtype=np.int64).reshape(-1, 2),
+    )
+
+
+def _unique_names(recorder: Recorder) -> tuple[str, ...]:
+    """`phase/module.path/operator`, and `#2`, `#3`, ... where that repeats."""
+    seen: Counter[str] = Counter()
+    names = []
+    for record in recorder.records:
+        label = "/".join(filter(None, (record.phase.name.lower(), record.path, record.name)))
+        seen[label] += 1
+        names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
+    return tuple(names)

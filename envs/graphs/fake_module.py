@@ -1,0 +1,101 @@
+"""Modules without weights: built on the meta device, traced with fake tensors."""
+
+# mypy: untyped-calls-exclude=torch
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from envs.errors import InputError
+
+
+def build_module(factory: Callable[[], nn.Module]) -> nn.Module:
+    """Call `factory` so that the parameters it makes have shapes and types but no memory.
+
+    Everything that names no device of its own is made on the meta device. Initialisation has
+    nothing to initialise; where it asks whether values are in range, the answer is that none is
+    out of it.
+    """
+    with torch.device("meta"), FakeScalars({torch.bool: False}):
+        return factory()
+
+
+@contextmanager
+def faked(module: nn.Module, mode: FakeTensorMode) -> Iterator[nn.Module]:
+    """`module` with every tensor replaced by a fake one on the CPU; restored afterwards.
+
+    Parameters, buffers and plain attributes, also inside lists and dictionaries, are replaced; a
+    tensor that stands in several places (tied weights) is replaced by one fake tensor.
+
+    Raises:
+        InputError: a parameter has no shape before the first forward pass (a lazy module).
+    """
+    fakes: dict[int, Tensor] = {}
+    originals: list[tuple[Any, Any, Tensor]] = []
+
+    def replace(container: Any, key: Any, value: Tensor) -> None:
+        if id(value) not in fakes:
+            fakes[id(value)] = _fake(value, mode, key)
+        originals.append((container, key, value))
+        container[key] = fakes[id(value)]
+
+    def visit(container: Any, items: Iterator[tuple[Any, Any]]) -> None:
+        for key, value in list(items):
+            if isinstance(value, Tensor):
+                replace(container, key, value)
+            elif type(value) is list:
+                visit(value, enumerate(value))
+            elif isinstance(value, dict):
+                visit(value, iter(value.items()))
+
+    try:
+        for part in module.modules():
+            attributes: MutableMapping[str, Any] = vars(part)
+            visit(attributes, iter(attributes.items()))
+        yield module
+    finally:
+        for container, key, value in reversed(originals):
+            container[key] = value
+
+
+def _fake(tensor: Tensor, mode: FakeTensorMode, name: object) -> Tensor:
+    if is_lazy(tensor):
+        raise InputError("has no shape yet: lazy modules cannot be captured", record=name)
+    with mode, torch.no_grad():
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        return fake
+
+
+class FakeScalars(TorchDispatchMode):
+    """Answers programs that ask the meta device for a number: there is none.
+
+    Args:
+        answers: what a scalar of each type reads as; for other types torch's own error stays.
+    """
+
+    def __init__(self, answers: Mapping[torch.dtype, bool | float]) -> None:
+        TorchDispatchMode.__init__(self)
+        self._answers = answers
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator, or answer in its place."""
+        if func is torch.ops.aten._local_scalar_dense.default:
+            tensor = args[0]
+            if tensor.is_meta and tensor.dtype in self._answers:
+                return self._answers[tensor.dtype]
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,308 @@
+"""`Recorder`: writes down every operator that runs below autograd on fake or meta tensors."""
+
+# mypy: untyped-calls-exclude=torch
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from envs.errors import InputError
+from envs.graphs.aten import Traits, dtype_index, stored_elements, traffic, traits
+from envs.graphs.module_tracking import ModulePaths
+from envs.graphs.op_graph import NONE, Kind, Phase
+
+
+@dataclass
+class Record:
+    """One recorded operator."""
+
+    name: str  # ATen name
+    path: str  # module it ran in; of a backward operator: filled in from its mirror
+    kind: Kind
+    phase: Phase
+    flop: float
+    bytes_read: float
+    bytes_written: float
+    dtype: int  # index into DTYPES
+    node: int  # number of the autograd node that ran it (backward), or NONE
+    mirror: int = NONE  # forward record
+
+
+@dataclass
+class Value:
+    """What one operator leaves in one storage: a tensor of the graph.
+
+    A later in-place operator makes a new value of the same storage.
+    """
+
+    bytes: float
+    dtype: int  # index into DTYPES
+    producer: int  # record
+    consumers: list[int] = field(default_factory=list)  # records, ascending
+
+
+class Recorder(TorchDispatchMode):
+    """Records operators, the values they exchange and the outside storages they touch.
+
+    Stands above a fake tensor mode (or meta tensors), below autograd: composite operators arrive
+    decomposed, and are decomposed here where they do not. An operator whose outputs all share
+    storage with its inputs, and that writes none of them, is a view and leaves no record. A
+    storage that is read before any recorded operator wrote it is *external*: data, parameter or
+    buffer.
+
+    A backward operator is linked to its forward operator by the sequence number of the autograd
+    node that runs it. The node of a forward operator is created just before the operator is
+    dispatched below autograd, so the first operator seen after a new number was given out is the
+    one it belongs to.
+    """
+
+    def __init__(self, phase: Phase = Phase.FORWARD, modules: ModulePaths | None = None) -> None:
+        TorchDispatchMode.__init__(self)
+        self.phase = phase
+        self.records: list[Record] = []
+        self.values: list[Value] = []
+        self.current: dict[int, int] = {}  # storage -> its newest value
+        self.external: dict[int, list[int]] = {}  # storage -> records that touch it
+        self.external_read: set[int] = set()
+        self.external_written: set[int] = set()
+        self.storages: dict[int, torch.UntypedStorage] = {}  # kept alive: addresses stay unique
+        self._modules = modules
+        self._blank: set[int] = set()  # allocated, never written
+        self._record_of_node: dict[int, int] = {}
+        self._storage_of_node: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator and write it down."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # asks for a property of a tensor
+            return func(*args, **kwargs)
+        known = traits(func)
+        if known.composite:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        node = torch._C._autograd._get_sequence_nr() - 1
+        out = func(*args, **kwargs)
+        self._write_down(known, args, kwargs, out, node)
+        return out
+
+    def _write_down(
+        self, known: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, node: int
+    ) -> None:
+        inputs = list(_tensors((*args, *kwargs.values())))
+        outputs = list(_tensors((out,)))
+        written = list(
+            _tensors(
+                kwargs.get(place) if isinstance(place, str) else args[place]
+                for place in known.written
+                if isinstance(place, str) or place < len(args)
+            )
+        )
+        if known.constant:
+            return
+        if known.blank:
+            self._blank.update(self._key(tensor) for tensor in outputs)
+            return
+        given = {self._key(tensor) for tensor in inputs}
+        fresh = [tensor for tensor in outputs if self._key(tensor) not in given]
+        if not fresh and not written:
+            self._note_view(node, inputs)
+            return
+        index = len(self.records)
+        reads, read_bytes = self._reads(known, inputs, written, outputs)
+        self._use(reads, index)
+        write_bytes = sum(traffic([*fresh, *written]).values())
+        for tensor in fresh:
+            self._define(tensor, index, mutates=False)
+        for tensor in written:
+            self._define(tensor, index, mutates=True)
+        flop = float(known.flop(*args, **kwargs, out_val=out)) if known.flop is not None else 0.0
+        self._record_of_node.setdefault(node, index)
+        self.records.append(
+            Record(
+                name=known.name,
+                path=self._modules.path if self._modules is not None else "",
+                kind=known.kind,
+                phase=self.phase,
+                flop=flop,
+                bytes_read=read_bytes,
+                bytes_written=write_bytes,
+                dtype=_arithmetic_dtype([*fresh, *written, *inputs]),
+                node=self._running_node(known, inputs),
+            )
+        )
+
+    def _key(self, tensor: torch.Tensor) -> int:
+        if tensor.layout is not torch.strided:
+            raise InputError(f"{tensor.layout} tensors cannot be captured", field="layout")
+        storage = tensor.untyped_storage()
+        return int(self.storages.setdefault(storage._cdata, storage)._cdata)
+
+    def _reads(
+        self,
+        known: Traits,
+        inputs: list[torch.Tensor],
+        written: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+    ) -> tuple[list[int], float]:
+        """Storages that are read, and the bytes read of them."""
+        if known.overwrites:
+            whole = stored_elements(inputs[0].shape, inputs[0].stride()) * inputs[0].itemsize
+            target = self._key(inputs[0])
+            sources = [tensor for tensor in inputs[1:] if self._key(tensor) != target]
+            reads = [self._key(tensor) for tensor in sources]
+            if whole < inputs[0].untyped_storage().nbytes():
+                reads.append(target)  # the rest of the storage lives on
+            return reads, sum(traffic(sources).values())
+        sources = [tensor for tensor in inputs if self._key(tensor) not in self._blank]
+        touched = traffic(sources)
+        if known.selected != NONE:
+            key = self._key(inputs[known.selected])
+            others = sum(size for other, size in touched.items() if other != key)
+            selected = max(others, sum(traffic(outputs).values()))
+            touched[key] = min(touched.get(key, 0.0), selected)
+        return list(touched), sum(touched.values())
+
+    def _use(self, reads: list[int], index: int) -> None:
+        for key in reads:
+            if key in self._blank:
+                continue
+            if key in self.current:
+                consumers = self.values[self.current[key]].consumers
+                if not consumers or consumers[-1] != index:
+                    consumers.append(index)
+            else:
+                self.external_read.add(key)
+                self.external.setdefault(key, [])
+            self._touch(key, index)
+
+    def _define(self, tensor: torch.Tensor, index: int, *, mutates: bool) -> None:
+        """Operator `index` leaves a new value in the storage of `tensor`."""
+        key = self._key(tensor)
+        newest = self.current.get(key)
+        if newest is not None and self.values[newest].producer == index:
+            return
+        if mutates and newest is None and key not in self._blank:
+            self.external.setdefault(key, [])
+        nbytes = float(tensor.untyped_storage().nbytes())
+        self._touch(key, index)
+        if key in self.external:
+            self.external_written.add(key)
+        self._blank.discard(key)
+        self.current[key] = len(self.values)
+        self.values.append(Value(nbytes, dtype_index(tensor.dtype), index))
+
+    def _touch(self, key: int, index: int) -> None:
+        users = self.external.get(key)
+        if users is not None and (not users or users[-1] != index):
+            users.append(index)
+
+    def _note_view(self, node: int, inputs: list[torch.Tensor]) -> None:
+        if not inputs or node in self._record_of_node:
+            return
+        key = self._key(inputs[0])
+        if key in self.current:
+            self._record_of_node[node] = self.values[self.current[key]].producer
+        else:
+            self._storage_of_node.setdefault(node, key)
+
+    def _running_node(self, known: Traits, inputs: list[torch.Tensor]) -> int:
+        """Sequence number of the forward operator whose backward is running."""
+        node: Any = torch._C._current_autograd_node()
+        if self.phase is not Phase.BACKWARD or node is None:
+            return NONE
+        if known.name in {"add", "add_"} and len(inputs) == 2:
+            return _summed_for(node, inputs[0].shape)
+        return int(node._sequence_nr())
+
+    def link(self) -> None:
+        """Give every backward record its mirror and its path.
+
+        The forward record of the node that ran it; where that node's operator was a view, the
+        producer of what was viewed (of an external storage: its first forward user); otherwise
+        the mirror of the producer of its first input; otherwise the last forward record (the
+        loss).
+        """
+        forward = [i for i, record in enumerate(self.records) if record.phase is Phase.FORWARD]
+        last = forward[-1]
+        inputs: dict[int, int] = {}
+        for value in self.values:
+            for consumer in value.consumers:
+                inputs.setdefault(consumer, value.producer)
+        for index, record in enumerate(self.records):
+            if record.phase is not Phase.BACKWARD:
+                continue
+            mirror = record.mirror if record.mirror != NONE else self._mirror(record.node)
+            if mirror is None or mirror >= index:
+                mirror = inputs.get(index, last)
+            if self.records[mirror].phase is Phase.BACKWARD:
+                mirror = self.records[mirror].mirror
+            record.mirror = mirror
+            record.path = self.records[mirror].path
+
+    def first_forward_user(self, storage: int) -> int | None:
+        """The first forward record that touches an external storage."""
+        users = self.external.get(storage, [])
+        return next((i for i in users if self.records[i].phase is Phase.FORWARD), None)
+
+    def gradient_producers(self, value: int) -> set[int]:
+        """The records that produce a gradient, and the partial gradients summed into it."""
+        producer = self.values[value].producer
+        found = {producer}
+        if self.records[producer].name in {"add", "add_"}:
+            for partial, other in enumerate(self.values[:value]):
+                if producer in other.consumers and other.bytes == self.values[value].bytes:
+                    found |= self.gradient_producers(partial)
+        return found
+
+    def _mirror(self, node: int) -> int | None:
+        if node == NONE:
+            return None
+        if node in self._record_of_node:
+            return self._record_of_node[node]
+        storage = self._storage_of_node.get(node)
+        return None if storage is None else self.first_forward_user(storage)
+
+
+def _tensors(items: Any) -> Iterator[torch.Tensor]:
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            yield from _tensors(item)
+
+
+def _arithmetic_dtype(tensors: list[torch.Tensor]) -> int:
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    return dtype_index((floating or tensors)[0].dtype)
+
+
+def _summed_for(node: Any, shape: torch.Size) -> int:
+    """The node whose incoming gradient autograd is summing: the one that made the tensor."""
+    for following, position in node.next_functions:
+        if following is not None and hasattr(following, "_input_metadata"):
+            metadata = following._input_metadata
+            if position < len(metadata) and tuple(metadata[position].shape) == tuple(shape):
+                number = int(following._sequence_nr())
+                return number if number < 2**63 else int(node._sequence_nr())
+    return int(node._sequence_nr())
+
+
+@contextmanager
+def recording(recorder: Recorder, phase: Phase) -> Iterator[Recorder]:
+    """Record operators as belonging to `phase`."""
+    recorder.phase = phase
+    with recorder:
+        yield recorder

@@ -1,0 +1,232 @@
+"""From the trace of one micro-batch to the graph of a whole training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """One micro-batch, forward and backward: n operators in topological order, t tensors."""
+
+    names: tuple[str, ...]  # (n,) unique, "forward/..." or "backward/..."
+    kind: IntArray  # (n,) Kind
+    phase: IntArray  # (n,) Phase
+    flop: FloatArray  # (n,) FLOP
+    bytes_read: FloatArray  # (n,) bytes
+    bytes_written: FloatArray  # (n,) bytes
+    dtype: IntArray  # (n,) index into DTYPES
+    mirror: IntArray  # (n,) forward operator, or NONE
+    tensor_bytes: FloatArray  # (t,) bytes
+    tensor_dtype: IntArray  # (t,) index into DTYPES
+    producer: IntArray  # (t,) operator
+    uses: IntArray  # (c, 2) rows of tensor, consumer
+
+
+@dataclass(frozen=True)
+class ParameterUse:
+    """A parameter of the module and everything that happens to it in one micro-batch."""
+
+    name: str
+    bytes: float
+    dtype: int  # index into DTYPES
+    users: tuple[int, ...]  # operators that read or write it, or produce its gradient
+    gradient: int = NONE  # tensor that holds its gradient; NONE: it gets none
+    update_flop: float = 0.0
+    update_read: float = 0.0  # bytes
+    update_written: float = 0.0  # bytes
+    state_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Unrolling:
+    """The training step of `micro_batches` equal micro-batches with shared parameters.
+
+    Micro-batch 0 writes its gradients straight into the gradient buffers, so those tensors have 0
+    bytes beside `gradient_bytes`. In every later micro-batch m an *accumulate* operator adds the
+    new gradient (a real, short-lived tensor) to the buffer; it waits for the accumulate of m - 1
+    through a tensor of 0 bytes. The update of a parameter waits for its last accumulate.
+
+    Operators stand micro-batch by micro-batch, an accumulate right behind the producer of its
+    gradient, the updates at the end. All users of a parameter, in every micro-batch, are one
+    co-location group; `shared` names further sets of operators that share mutated state.
+    """
+
+    name: str
+    step: MicroBatch
+    parameters: Sequence[ParameterUse]
+    shared: Sequence[tuple[int, ...]]
+    micro_batches: int
+
+    def graph(self) -> OpGraph:
+        """The checked graph: M (n + a) operators for a trained parameters."""
+        step, trained, count = self.step, self._trained, self.micro_batches
+        n, a = len(step.names), len(trained)
+        gradient = np.array([p.gradient for p in trained], dtype=np.int64)
+        buffer = step.tensor_bytes[gradient]  # (a,) bytes
+        groups = _groups(n, self.parameters, self.shared)
+        group = np.array([groups[p.users[0]] for p in trained], dtype=np.int64)
+        dtype = np.array([p.dtype for p in trained], dtype=np.int64)
+        bytes_, dtypes, producer, pointer, consumer = self._tensors(gradient)
+        updates = dict(zip((p.name for p in trained), self._update, strict=True))
+        owner = [updates.get(p.name, p.users[0] if p.users else 0) for p in self.parameters]
+        names, mirror = self._names_and_mirrors(gradient)
+        index = np.repeat(np.arange(count), [n] + [n + a] * (count - 1))
+        return OpGraph(
+            name=self.name,
+            op_names=names,
+            kind=self._ints(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
+            phase=self._ints(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
+            micro_batch=np.concatenate([index, _full(a, NONE)]),
+            replica=_full(len(names), 0),
+            flop=self._floats(step.flop, np.zeros(a), [p.update_flop for p in trained]),
+            bytes_read=self._floats(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
+            bytes_written=self._floats(
+                step.bytes_written, buffer, [p.update_written for p in trained]
+            ),
+            op_dtype=self._ints(step.dtype, dtype, dtype),
+            colocation=self._ints(groups, group, group),
+            mirror=mirror,
+            tensor_bytes=bytes_,
+            tensor_dtype=dtypes,
+            producer=producer,
+            consumer_ptr=pointer,
+            consumer=consumer,
+            parameter_names=tuple(p.name for p in self.parameters),
+            parameter_bytes=np.array([p.bytes for p in self.parameters], dtype=np.float64),
+            gradient_bytes=np.array(
+                [0.0 if p.gradient == NONE else p.bytes for p in self.parameters], dtype=np.float64
+            ),
+            optimizer_bytes=np.array([p.state_bytes for p in self.parameters], dtype=np.float64),
+            parameter_owner=np.array(owner, dtype=np.int64),
+        )
+
+    @property
+    def _trained(self) -> list[ParameterUse]:
+        return [p for p in self.parameters if p.gradient != NONE]
+
+    @property
+    def _order(self) -> IntArray:
+        """(n + a,) operators of a later micro-batch in order: template, then accumulates."""
+        n = len(self.step.names)
+        maker = self.step.producer[[p.gradient for p in self._trained]]
+        return np.argsort(np.concatenate([np.arange(n) * 2, maker * 2 + 1]), kind="stable")
+
+    def _start(self, m: int) -> int:
+        """The first operator of micro-batch m; of the updates for m = M."""
+        n, a = len(self.step.names), len(self._trained)
+        return 0 if m == 0 else n + (m - 1) * (n + a)
+
+    @property
+    def _update(self) -> IntArray:
+        """(a,) the update operators."""
+        return self._start(self.micro_batches) + np.arange(len(self._trained))
+
+    def _place(self) -> IntArray:
+        """(M, n + a) index of every template operator and accumulate in the whole graph.
+
+        Row 0 has no accumulates: its last a entries are meaningless.
+        """
+        size = len(self.step.names) + len(self._trained)
+        inside = np.empty(size, dtype=np.int64)
+        inside[self._order] = np.arange(size)
+        later = [self._start(m) + inside for m in range(1, self.micro_batches)]
+        return np.stack([np.arange(size), *later])
+
+    def _ints(self, template: IntArray, accumulate: IntArray, update: IntArray) -> IntArray:
+        later = np.concatenate([template, accumulate])[self._order]
+        return np.concatenate([template, np.tile(later, self.micro_batches - 1), update])
+
+    def _floats(
+        self, template: FloatArray, accumulate: FloatArray, update: Sequence[float]
+    ) -> FloatArray:
+        later = np.concatenate([template, accumulate])[self._order]
+        last = np.array(update, dtype=np.float64)
+        return np.concatenate([template, np.tile(later, self.micro_batches - 1), last])
+
+    def _names_and_mirrors(self, gradient: IntArray) -> tuple[tuple[str, ...], IntArray]:
+        trained, n = self._trained, len(self.step.names)
+        labels = (*self.step.names, *(f"accumulate/{p.name}" for p in trained))
+        template = np.concatenate(
+            [self.step.mirror, self.step.mirror[self.step.producer[gradient]]]
+        )
+        names: list[str] = []
+        mirrors: list[IntArray] = []
+        order = self._order
+        for m, place in enumerate(self._place()):
+            here = order if m else np.arange(n)
+            names += [f"mb{m}/{labels[i]}" for i in here]
+            linked = template[here]
+            mirrors.append(np.where(linked == NONE, NONE, place[linked]))
+        names += [f"optimizer/{p.name}" for p in trained]
+        return tuple(names), np.concatenate([*mirrors, _full(len(trained), NONE)])
+
+    def _tensors(
+        self, gradient: IntArray
+    ) -> tuple[FloatArray, IntArray, IntArray, IntArray, IntArray]:
+        """Bytes, type and producer of every tensor, and its consumers in compressed rows."""
+        step, t, n, a = self.step, len(self.step.producer), len(self.step.names), len(gradient)
+        bytes_, dtypes, producers, uses = [], [], [], []
+        place = self._place()
+        accumulates = place[:, n:]
+        first = 0
+        for m in range(self.micro_batches):
+            nbytes = step.tensor_bytes.copy()
+            following = accumulates[m + 1] if m + 1 < self.micro_batches else self._update
+            bytes_.append(nbytes)
+            dtypes.append(step.tensor_dtype)
+            producers.append(place[m][step.producer])
+            uses.append(np.stack([first + step.uses[:, 0], place[m][step.uses[:, 1]]], axis=1))
+            if m == 0:
+                nbytes[gradient] = 0.0  # it is the gradient buffer itself
+                uses.append(np.stack([first + gradient, following], axis=1))
+            else:
+                uses.append(np.stack([first + gradient, accumulates[m]], axis=1))
+                bytes_.append(np.zeros(a))
+                dtypes.append(step.tensor_dtype[gradient])
+                producers.append(accumulates[m])
+                uses.append(np.stack([first + t + np.arange(a), following], axis=1))
+            first += t if m == 0 else t + a
+        pairs = np.unique(np.concatenate(uses), axis=0)
+        count = np.bincount(pairs[:, 0], minlength=first)
+        read = count > 0  # a tensor that nobody reads is none
+        return (
+            np.concatenate(bytes_)[read],
+            np.concatenate(dtypes)[read],
+            np.concatenate(producers)[read],
+            np.concatenate([[0], np.cumsum(count[read])]).astype(np.int64),
+            pairs[:, 1].copy(),
+        )
+
+
+def _groups(
+    n: int, parameters: Sequence[ParameterUse], shared: Sequence[tuple[int, ...]]
+) -> IntArray:
+    """(n,) co-location group of each template operator, numbered as they appear; NONE: free."""
+    parent = list(range(n))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    bound: set[int] = set()
+    for users in [*(p.users for p in parameters), *shared]:
+        bound.update(users)
+        for other in users[1:]:
+            parent[root(other)] = root(users[0])
+    number: dict[int, int] = {}
+    return np.array(
+        [number.setdefault(root(i), len(number)) if i in bound else NONE for i in range(n)],
+        dtype=np.int64,
+    )
+
+
+def _full(size: int, value: int) -> IntArray:
+    return np.full(size, int(value), dtype=np.int64)

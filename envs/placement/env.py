@@ -1,0 +1,294 @@
+"""`meshwright/Placement-v0`: decide group by group where a training step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.placement.completion import CompletionRule, group_seconds, group_state_bytes
+from envs.placement.generator import (
+    FixedInstance,
+    InstanceGenerator,
+    PlacementInstance,
+    default_generator,
+)
+from envs.placement.observation import PlacementObservation, PlacementState
+from envs.placement.render import timeline_frame
+from envs.placement.reward import Outcome, PlacementReward
+from envs.placement.toy import toy_pipeline
+from envs.plans import Placement
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from envs.spaces import PaddedGraph
+
+IntArray = NDArray[np.int64]
+
+METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
+
+
+class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
+    """Place the groups of a fused training step one by one on the devices of a cluster.
+
+    ## Description
+    A training step (forward, backward and optimizer operators of all micro-batches) has been fused
+    into G groups (`envs.graphs.fusion`). The environment asks for the device of each group in the
+    order of the groups, which is the order of the forward pass. After every decision it simulates
+    one step (`envs.simulation.step`) with decided groups where they were put and all others where
+    the completion rule of the instance puts them.
+
+    ## Observation Space
+    `Dict`, a `PaddedGraph` of at most N groups and E edges on D devices: keys, dtypes and shapes
+    stand in `envs.spaces.PaddedGraphLayout`, the features in
+    `envs.placement.observation.PlacementObservation`.
+
+    `action_mask` (int8 (D,), also in `info`) allows a device when it can run the group and the
+    parameters, gradients and optimizer state of the groups placed there (the current group left
+    out) and of the current group fit into its capacity. When no device is allowed by that rule, of
+    the devices that can run the group the one with the most free memory is, and the episode ends
+    with that decision.
+
+    ## Action Space
+    `Discrete(D)`: the device of the current group. An action outside the mask is carried out as far
+    as it can be and ends the episode; a group whose chosen device cannot run it stays where it is.
+
+    ## Reward
+    The sum of the named, weighted terms of `envs.placement.reward.PlacementReward`; each is in
+    `info` as `reward_<term>`. With step times of 0.8 s at the start (the reference), 0.6 s before
+    and 0.5 s after a decision, `step_time_improvement` = (0.6 - 0.5) / 0.8 = 0.125 and the others
+    are 0, so the reward is 0.125. An episode that ends at 0.4 s and fits collects
+    (0.8 - 0.4) / 0.8 = 0.5 in all. If one device of 16 GB ends at a peak of 20 GB, the last reward
+    has `memory_violation` = -(1 + 4 / 16) = -1.25 added.
+
+    ## Starting State
+    A new instance from the generator (`self.np_random` is its only source of randomness), nothing
+    placed, every group where the completion rule puts it.
+
+    ## Episode End
+    `terminated` after G x `passes` decisions, or after the first decision that does not fit. There
+    is no horizon: `truncated` is always False.
+
+    ## Information
+    Flat, after `reset` and every step: `step_time_s` (seconds now), `reference_step_time_s`,
+    `feasible` (bool: the plan is complete and the simulated peak memory fits; False before the
+    end), `peak_memory_bytes` (the most on any device: the simulated peak at the end; before it the
+    parameters, gradients and optimizer state of placed groups), `placed` (number of placed groups),
+    `action_mask`, and after a step `reward_<term>`.
+
+    ## Arguments
+    * `generator`: yields the instance of each episode; default: random training graphs on two V100
+      and two P100 (`envs.placement.generator.default_generator`).
+    * `observation`: builds the observation and owns its space.
+    * `reward`: the terms and their weights.
+    * `simulator`: makes the simulator of a problem; bind other communication models or order rules
+      with `functools.partial`.
+    * `passes`: sweeps over the groups. From the second on every group stands where it was placed,
+      and is decided again with all others in place.
+    * `render_mode`: `"rgb_array"` draws the timeline of the present placement.
+
+    ## Version History
+    * v0: first version.
+
+    Raises:
+        InputError: `passes` is below 1, or the observation's number of devices is not the
+            generator's.
+    """
+
+    metadata = METADATA
+
+    def __init__(
+        self,
+        generator: InstanceGenerator | None = None,
+        *,
+        observation: PlacementObservation | None = None,
+        reward: PlacementReward | None = None,
+        simulator: Callable[[StepProblem], StepSimulator] = StepSimulator,
+        passes: int = 1,
+        render_mode: str | None = None,
+    ) -> None:
+        if passes < 1:
+            raise InputError(f"{passes} sweeps over the groups: at least one", field="passes")
+        self.generator = generator if generator is not None else default_generator()
+        bounds = (self.generator.max_groups, self.generator.max_edges, self.generator.num_devices)
+        self.observation = observation if observation is not None else PlacementObservation(*bounds)
+        self.reward = reward if reward is not None else PlacementReward()
+        self.passes = passes
+        self.render_mode = render_mode
+        devices = self.observation.layout.num_devices
+        if devices != self.generator.num_devices:
+            raise InputError(
+                f"the observation has {devices}, the generator {self.generator.num_devices}",
+                field="num_devices",
+            )
+        self.observation_space: spaces.Dict = self.observation.space
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(devices)
+        self._make_simulator = simulator
+        self._instance: PlacementInstance | None = None
+        self._ended = True
+
+    @classmethod
+    def of_problem(
+        cls,
+        problem: StepProblem,
+        *,
+        max_groups: int,
+        max_edges: int | None = None,
+        completion: CompletionRule | None = None,
+        **arguments: Any,
+    ) -> PlacementEnv:
+        """An environment about one problem; `arguments` as for the constructor."""
+        return cls(FixedInstance(problem, max_groups, completion, max_edges), **arguments)
+
+    @property
+    def instance(self) -> PlacementInstance:
+        """The instance of this episode."""
+        if self._instance is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        return self._instance
+
+    @property
+    def group_device(self) -> IntArray:
+        """(G,) device of every group now, completion included."""
+        return self._device.copy()
+
+    @property
+    def placement(self) -> Placement:
+        """The present placement of every operator of the original problem."""
+        return Placement(self.instance.fusion.expand(self._device))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[PaddedGraph, dict[str, Any]]:
+        """Start an episode; `options` are not used.
+
+        Raises:
+            InputError: the instance does not fit the observation, or its step takes no time.
+        """
+        super().reset(seed=seed)
+        self._use(self.generator(self.np_random))
+        self._device = self.instance.completion.copy()
+        self._placed = np.zeros(len(self._device), dtype=np.bool_)
+        self._used = np.zeros(self.instance.fused.topology.num_devices)
+        self._decisions = 0
+        self._ended = False
+        self._feasible = False
+        self._held = self._used  # (D,) bytes: placed state, at the end the simulated peak
+        self._step_time = self._reference = self._simulate()
+        if not self._reference > 0.0:
+            raise InputError("a step takes no time", file=f"graph {self.instance.fused.graph.name}")
+        self._look()
+        return self._observe(), self._info()
+
+    def step(self, action: np.int64 | int) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
+        """Put the current group on device `action`."""
+        if self._ended:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        group, device = self._current, int(action)
+        if not self.action_space.contains(np.int64(device)):
+            raise InputError(
+                f"{action} is not one of {self.action_space.n} devices", field="action"
+            )
+        before = self._step_time
+        supported, fits = bool(self._able[group, device]), bool(self._fits[device])
+        if supported:
+            self._place(group, device)
+            self._step_time = self._simulate()
+        self._decisions += 1
+        overflow = None
+        if not fits or self._decisions == len(self._device) * self.passes:
+            self._ended = True
+            overflow = self._finish()
+        else:
+            self._look()
+        terms = self.reward.terms(
+            Outcome(before, self._step_time, self._reference, overflow, not supported)
+        )
+        info = self._info()
+        info.update({f"reward_{name}": value for name, value in terms.items()})
+        return self._observe(), float(sum(terms.values())), self._ended, False, info
+
+    def render(self) -> Any:
+        """(H, W, 3) uint8 timeline of the present placement; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        timeline = self._simulator.run(self.instance.fusion.expand_pieces(self._device))
+        return timeline_frame(self.instance.fused, timeline)
+
+    def _use(self, instance: PlacementInstance) -> None:
+        """Prepare for `instance`; nothing to do when it is the last episode's."""
+        if instance is self._instance:
+            return
+        fused, fusion = instance.fused, instance.fusion
+        self._instance = instance
+        self._simulator = self._make_simulator(fused)
+        self._state_bytes = group_state_bytes(fused, fusion)  # (G,)
+        self._able = np.isfinite(group_seconds(fused, fusion))  # (G, D)
+
+    def _place(self, group: int, device: int) -> None:
+        if self._placed[group]:
+            self._used[self._device[group]] -= self._state_bytes[group]
+        self._device[group] = device
+        self._placed[group] = True
+        self._used[device] += self._state_bytes[group]
+
+    def _simulate(self) -> float:
+        return self._simulator.step_time(self.instance.fusion.expand_pieces(self._device))
+
+    def _look(self) -> None:
+        """Find the current group and the devices it may go to."""
+        group = self._current = self._decisions % len(self._device)
+        others = self._used.copy()
+        if self._placed[group]:
+            others[self._device[group]] -= self._state_bytes[group]
+        capacity = self.instance.fused.capacity
+        self._fits = self._able[group] & (others + self._state_bytes[group] <= capacity)
+        self._mask = self._fits
+        if not self._fits.any():
+            free = np.where(self._able[group], capacity - others, -np.inf)
+            self._mask = np.arange(len(free)) == np.argmax(free)
+
+    def _finish(self) -> float | None:
+        """Check the peak memory of the whole step; the overflow when it does not fit."""
+        timeline = self._simulator.run(self.instance.fusion.expand_pieces(self._device))
+        peak, capacity = timeline.peak_memory, self.instance.fused.capacity
+        relative = peak / np.maximum(capacity, 1.0)
+        self._held = peak
+        exceeded = bool((peak > capacity).any())
+        self._feasible = not exceeded and bool(self._placed.all()) and bool(self._fits_all())
+        return float(np.maximum(relative - 1.0, 0.0).sum()) if exceeded else None
+
+    def _fits_all(self) -> bool:
+        return bool(self._able[np.arange(len(self._device)), self._device].all())
+
+    def _observe(self) -> PaddedGraph:
+        return self.observation(
+            PlacementState(
+                instance=self.instance,
+                device=self._device,
+                placed=self._placed,
+                current=self._current,
+                used_bytes=self._used,
+                action_mask=self._mask,
+                reference_s=self._reference,
+            )
+        )
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "step_time_s": self._step_time,
+            "reference_step_time_s": self._reference,
+            "feasible": self._feasible,
+            "peak_memory_bytes": float(self._held.max()),
+            "placed": int(self._placed.sum()),
+            "action_mask": self._mask.astype(np.int8),
+        }
+
+
+def toy_environment(**arguments: Any) -> PlacementEnv:
+    """`meshwright/PlacementToy-v0`: `PlacementEnv` about `toy_pipeline`, whose optimum is known."""
+    return PlacementEnv(FixedInstance(toy_pipeline(), max_groups=6), **arguments)

@@ -1,0 +1,144 @@
+"""`PaddedGraph`: the one observation format, a graph on a set of devices with constant shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+
+PaddedGraph = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class FeatureWidths:
+    """How many features a node, a node on a device, an edge, ... has."""
+
+    node: int
+    node_device: int
+    edge: int
+    device: int
+    link: int
+    candidate: int
+
+
+@dataclass(frozen=True)
+class PaddedGraphLayout:
+    """The shapes of a `PaddedGraph` of at most N nodes and E edges on D devices.
+
+    | key                  | dtype, shape                  | padding |
+    |----------------------|-------------------------------|---------|
+    | node_features        | float32 (N, widths.node)      | 0       |
+    | node_mask            | int8 (N,): 1 = a node         | 0       |
+    | node_device_features | float32 (N, D, widths.node_device) | 0  |
+    | edge_index           | int64 (2, E): source, target  | N, the sink node a model appends |
+    | edge_features        | float32 (E, widths.edge)      | 0       |
+    | edge_mask            | int8 (E,): 1 = an edge        | 0       |
+    | device_features      | float32 (D, widths.device)    | none    |
+    | link_features        | float32 (D, D, widths.link)   | none    |
+    | placement            | int64 (N,): device of each node | 0     |
+    | placed               | int8 (N,): 1 = decided        | 0       |
+    | current              | int64 (1,): the node to decide now | none |
+    | candidate_features   | float32 (D, widths.candidate): the current node on each device | none |
+    | action_mask          | int8 (D,): 1 = allowed; at least one | none |
+
+    All features lie in [`low`, `high`].
+
+    Raises:
+        InputError: a size is below 1.
+    """
+
+    max_nodes: int  # N
+    max_edges: int  # E
+    num_devices: int  # D
+    widths: FeatureWidths
+    low: float = -1.0
+    high: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_nodes", "max_edges", "num_devices"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{getattr(self, name)} is below 1", field=name)
+
+    def space(self) -> spaces.Dict:
+        """The Gymnasium space of such graphs."""
+        return spaces.Dict({**self._boxes()})
+
+    def _boxes(self) -> dict[str, spaces.Box]:
+        n, e, d, w = self.max_nodes, self.max_edges, self.num_devices, self.widths
+        return {
+            "node_features": self._features(n, w.node),
+            "node_mask": _flags(n),
+            "node_device_features": self._features(n, d, w.node_device),
+            "edge_index": _indices(n, 2, e),
+            "edge_features": self._features(e, w.edge),
+            "edge_mask": _flags(e),
+            "device_features": self._features(d, w.device),
+            "link_features": self._features(d, d, w.link),
+            "placement": _indices(d - 1, n),
+            "placed": _flags(n),
+            "current": _indices(n - 1, 1),
+            "candidate_features": self._features(d, w.candidate),
+            "action_mask": _flags(d),
+        }
+
+    def empty(self) -> PaddedGraph:
+        """A graph of padding alone: every edge leads from the sink to itself."""
+        graph: PaddedGraph = {key: np.zeros_like(box.low) for key, box in self._boxes().items()}
+        graph["edge_index"][:] = self.max_nodes
+        return graph
+
+    def check_fits(self, name: str, nodes: int, edges: int, devices: int) -> None:
+        """Raise where a graph called `name` does not fit.
+
+        Raises:
+            InputError: naming the size that is too small.
+        """
+        for field, size, limit in (
+            ("max_nodes", nodes, self.max_nodes),
+            ("max_edges", edges, self.max_edges),
+        ):
+            if size > limit:
+                raise InputError(
+                    f"{size} needed, the observation has {limit}",
+                    file=f"graph {name}",
+                    field=field,
+                )
+        if devices != self.num_devices:
+            raise InputError(
+                f"{devices} devices, the observation has {self.num_devices}",
+                file=f"graph {name}",
+                field="num_devices",
+            )
+
+    def clip(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Features inside the bounds; not finite = above all."""
+        bounded = np.nan_to_num(values, nan=self.high, posinf=self.high, neginf=self.low)
+        return np.clip(bounded, self.low, self.high).astype(np.float32)
+
+    def _features(self, *shape: int) -> spaces.Box:
+        return spaces.Box(self.low, self.high, shape, np.float32)
+
+
+def unpad(graph: Mapping[str, NDArray[Any]]) -> PaddedGraph:
+    """The same graph without its padding rows."""
+    nodes, edges = graph["node_mask"].astype(bool), graph["edge_mask"].astype(bool)
+    by_node = ("node_features", "node_mask", "node_device_features", "placement", "placed")
+    out = {key: values[nodes] if key in by_node else values for key, values in graph.items()}
+    for key in ("edge_features", "edge_mask"):
+        out[key] = graph[key][edges]
+    out["edge_index"] = graph["edge_index"][:, edges]
+    return out
+
+
+def _flags(size: int) -> spaces.Box:
+    return spaces.Box(0, 1, (size,), np.int8)
+
+
+def _indices(highest: int, *shape: int) -> spaces.Box:
+    return spaces.Box(0, highest, shape, np.int64)

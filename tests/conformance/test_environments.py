@@ -1,0 +1,117 @@
+"""What every registered Gymnasium environment promises."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+importlib.import_module("envs")  # registers them
+IDS = sorted(spec.id for spec in gym.registry.values() if spec.id.startswith("meshwright/"))
+
+
+@pytest.fixture(params=IDS)
+def env(request: pytest.FixtureRequest) -> gym.Env[Any, Any]:
+    made = gym.make(request.param, render_mode="rgb_array").unwrapped
+    made.action_space.seed(0)
+    return made
+
+
+def rollout(env: gym.Env[Any, Any], seed: int, steps: int) -> list[Any]:
+    """Everything `env` returns under masked random actions from `seed`."""
+    rng = np.random.default_rng(seed)
+    observation, info = env.reset(seed=seed)
+    seen: list[Any] = [(observation, info)]
+    for _ in range(steps):
+        action = rng.choice(np.flatnonzero(observation["action_mask"]))
+        observation, reward, terminated, truncated, info = env.step(action)
+        seen.append((observation, reward, terminated, truncated, info))
+        if terminated or truncated:
+            observation, info = env.reset()
+            seen.append((observation, info))
+    return seen
+
+
+def test_at_least_the_placement_environments_are_registered() -> None:
+    assert {"meshwright/Placement-v0", "meshwright/PlacementToy-v0"} <= set(IDS)
+
+
+def test_importing_envs_is_cheap() -> None:
+    heavy = "{'torch', 'ray', 'transformers', 'torch_geometric', 'matplotlib', 'numba'}"
+    check = f"import sys, envs; print({heavy} & set(sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "set()"
+
+
+def test_gymnasium_finds_nothing_to_warn_about(env: gym.Env[Any, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+
+
+def test_equal_seeds_give_equal_episodes(env: gym.Env[Any, Any]) -> None:
+    assert data_equivalence(rollout(env, 3, 40), rollout(env, 3, 40))
+
+
+def test_a_pickled_and_a_copied_environment_go_on_identically(env: gym.Env[Any, Any]) -> None:
+    rollout(env, 5, 3)
+    twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
+    expected = rollout(env, 6, 30)
+    for twin in twins:
+        assert data_equivalence(rollout(twin, 6, 30), expected)
+
+
+def test_a_copy_in_mid_episode_does_not_disturb_the_original(env: gym.Env[Any, Any]) -> None:
+    observation, _ = env.reset(seed=1)
+    action = np.flatnonzero(observation["action_mask"])[0]
+    twin = copy.deepcopy(env)
+    expected = env.step(action)
+    assert data_equivalence(twin.step(action), expected)
+    rollout(twin, 9, 10)
+    assert data_equivalence(env.reset(seed=1)[0], observation)
+
+
+def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
+    env: gym.Env[Any, Any],
+) -> None:
+    for seed in range(3):
+        for observation, *_, info in rollout(env, seed, 60):
+            for key, space in env.observation_space.items():
+                assert space.contains(observation[key]), key
+            assert observation["action_mask"].any()
+            np.testing.assert_array_equal(info["action_mask"], observation["action_mask"])
+
+
+def test_observations_are_fresh_arrays(env: gym.Env[Any, Any]) -> None:
+    observation, _ = env.reset(seed=2)
+    kept = copy.deepcopy(observation)
+    following, *_ = env.step(np.flatnonzero(observation["action_mask"])[0])
+    assert data_equivalence(observation, kept)
+    for key in observation:
+        assert not np.shares_memory(observation[key], following[key])
+
+
+def test_info_is_flat(env: gym.Env[Any, Any]) -> None:
+    for *_, info in rollout(env, 0, 10):
+        for key, value in info.items():
+            assert key == "action_mask" or np.isscalar(value), key
+
+
+def test_rendering_gives_a_picture(env: gym.Env[Any, Any]) -> None:
+    rollout(env, 0, 3)
+    frame = env.render()
+    assert frame.dtype == np.uint8
+    assert frame.ndim == 3
+    assert frame.shape[2] == 3
+    assert frame.std() > 0
