@@ -28,6 +28,7 @@ from envs.simulation.step import StepSimulator
 from envs.spaces import PaddedGraph
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
@@ -40,7 +41,8 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     into G groups (`envs.graphs.fusion`). The environment asks for the device of each group in the
     order of the groups, which is the order of the forward pass. After every decision it simulates
     one step (`envs.simulation.step`) with decided groups where they were put and all others where
-    the completion rule of the instance puts them.
+    the completion rule of the instance puts them. Before every decision it does so for each device
+    the current group could go to: the look-ahead among the candidate features.
 
     ## Observation Space
     `Dict`, a `PaddedGraph` of at most N groups and E edges on D devices: keys, dtypes and shapes
@@ -67,7 +69,8 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
 
     ## Starting State
     A new instance from the generator (`self.np_random` is its only source of randomness), nothing
-    placed, every group where the completion rule puts it.
+    placed, every group where the completion rule puts it, or on device
+    `reset(options={"start": devices})[g]`, an integer (G,).
 
     ## Episode End
     `terminated` after G x `passes` decisions, or after the first decision that does not fit. There
@@ -164,14 +167,15 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[PaddedGraph, dict[str, Any]]:
-        """Start an episode; `options` are not used.
+        """Start an episode; `options["start"]` (G,) says where the undecided groups stand.
 
         Raises:
-            InputError: the instance does not fit the observation, or its step takes no time.
+            InputError: the instance does not fit the observation, its step takes no time, or the
+                start is not one device for each group that can run it.
         """
         super().reset(seed=seed)
         self._use(self.generator(self.np_random))
-        self._device = self.instance.completion.copy()
+        self._device = self._start((options or {}).get("start", self.instance.completion))
         self._placed = np.zeros(len(self._device), dtype=np.bool_)
         self._used = np.zeros(self.instance.fused.topology.num_devices)
         self._decisions = 0
@@ -197,7 +201,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         supported, fits = bool(self._able[group, device]), bool(self._fits[device])
         if supported:
             self._place(group, device)
-            self._step_time = self._simulate()
+            self._step_time = float(self._candidate_s[device])
         self._decisions += 1
         overflow = None
         if not fits or self._decisions == len(self._device) * self.passes:
@@ -220,14 +224,26 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         return timeline_frame(self.instance.fused, timeline)
 
     def _use(self, instance: PlacementInstance) -> None:
-        """Prepare for `instance`; nothing to do when it is the last episode's."""
-        if instance is self._instance:
+        """Prepare for `instance`; little to do when its problem is the last episode's."""
+        known = self._instance is not None and instance.fused is self._instance.fused
+        self._instance = instance
+        if known:
             return
         fused, fusion = instance.fused, instance.fusion
-        self._instance = instance
         self._simulator = self._make_simulator(fused)
         self._state_bytes = group_state_bytes(fused, fusion)  # (G,)
         self._able = np.isfinite(group_seconds(fused, fusion))  # (G, D)
+
+    def _start(self, devices: Any) -> IntArray:
+        """(G,) a fresh copy of `devices`, checked."""
+        start = np.array(devices, dtype=np.int64)
+        groups, count = self._able.shape
+        if start.shape != (groups,) or not ((start >= 0) & (start < count)).all():
+            raise InputError(f"is not one of {count} devices for each of {groups} groups",
+                             field="options.start")  # fmt: skip
+        if not self._able[np.arange(groups), start].all():
+            raise InputError("puts a group where it cannot run", field="options.start")
+        return start
 
     def _place(self, group: int, device: int) -> None:
         if self._placed[group]:
@@ -247,10 +263,21 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
             others[self._device[group]] -= self._state_bytes[group]
         capacity = self.instance.fused.capacity
         self._fits = self._able[group] & (others + self._state_bytes[group] <= capacity)
+        self._candidate_s = self._look_ahead(group)
         self._mask = self._fits
         if not self._fits.any():
             free = np.where(self._able[group], capacity - others, -np.inf)
             self._mask = np.arange(len(free)) == np.argmax(free)
+
+    def _look_ahead(self, group: int) -> FloatArray:
+        """(D,) step time with `group` on each device, all others where they are; inf: unable."""
+        devices = np.flatnonzero(self._able[group])
+        variants = np.repeat(self._device[None, :], len(devices), axis=0)
+        variants[:, group] = devices
+        seconds = np.full(self._able.shape[1], np.inf)
+        pieces = variants[:, self.instance.fusion.piece_group]
+        seconds[devices] = self._simulator.step_times(pieces)
+        return seconds
 
     def _finish(self) -> float | None:
         """Check the peak memory of the whole step; the overflow when it does not fit."""
@@ -274,6 +301,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
                 current=self._current,
                 used_bytes=self._used,
                 action_mask=self._mask,
+                candidate_s=self._candidate_s,
                 reference_s=self._reference,
             )
         )

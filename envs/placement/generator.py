@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,12 @@ from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.completion import CompletionRule, FastestDevice
+from envs.placement.completion import (
+    CompletionRule,
+    FastestDevice,
+    group_seconds,
+    group_state_bytes,
+)
 from envs.placement.traffic import group_traffic
 from envs.simulation.problem import CostModel, StepProblem
 
@@ -79,6 +84,38 @@ class FixedInstance:
     def __call__(self, rng: np.random.Generator) -> PlacementInstance:
         """The instance."""
         return self.instance
+
+
+class RandomStarts:
+    """The same problem in every episode, its undecided groups on random devices.
+
+    Each group stands on a device drawn uniformly from those that can run it; a draw whose state
+    does not fit into memory is drawn again, at most `attempts` times, after which the episode
+    starts from the completion rule.
+
+    Args:
+        fixed: the problem.
+        attempts: draws per episode.
+    """
+
+    def __init__(self, fixed: FixedInstance, attempts: int = 100) -> None:
+        self.fixed, self.attempts = fixed, attempts
+        self.max_groups, self.max_edges = fixed.max_groups, fixed.max_edges
+        self.num_devices = fixed.num_devices
+        instance = fixed.instance
+        self._able = np.isfinite(group_seconds(instance.fused, instance.fusion))
+        self._state = group_state_bytes(instance.fused, instance.fusion)
+
+    def __call__(self, rng: np.random.Generator) -> PlacementInstance:
+        """The problem with a new start."""
+        instance = self.fixed.instance
+        for _ in range(self.attempts):
+            start = np.argmax(np.where(self._able, rng.random(self._able.shape), -1.0), axis=1)
+            used = np.zeros(self.num_devices)
+            np.add.at(used, start, self._state)
+            if (used <= instance.fused.capacity).all():
+                return replace(instance, completion=start.astype(np.int64))
+        return instance
 
 
 class SyntheticInstances:

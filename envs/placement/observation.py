@@ -19,7 +19,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-WIDTHS = FeatureWidths(node=12, node_device=2, edge=2, device=8, link=3, candidate=6)
+WIDTHS = FeatureWidths(node=12, node_device=2, edge=2, device=8, link=3, candidate=7)
 _PLACED, _CURRENT = 10, 11  # columns of node_features that change
 
 
@@ -33,6 +33,7 @@ class PlacementState:
     current: int  # the group to decide
     used_bytes: FloatArray  # (D,) parameters, gradients, optimizer state of placed groups
     action_mask: BoolArray  # (D,)
+    candidate_s: FloatArray  # (D,) step time with the current group there, seconds; inf: unable
     reference_s: float  # step time at the start, seconds
 
 
@@ -89,6 +90,7 @@ class PlacementObservation:
     | 3 | 1: stands there now |
     | 4 | 1: allowed |
     | 5 | compute seconds standing there afterwards / T |
+    | 6 | look-ahead: log(1 + 1000 (step time with the group there / best such - 1)) / 2 |
 
     Args:
         max_groups: padded number of groups N.
@@ -107,7 +109,7 @@ class PlacementObservation:
         Raises:
             InputError: the instance does not fit into the padded shapes.
         """
-        if self._static is None or self._static.instance is not state.instance:
+        if self._static is None or self._static.instance.fused is not state.instance.fused:
             self._static = _Static(state.instance, self.layout)
         static, current = self._static, state.current
         groups, clip = static.num_groups, self.layout.clip
@@ -147,6 +149,8 @@ class PlacementObservation:
         candidates[:, 4] = state.action_mask
         after = load.sum(axis=0) - load[current] + static.seconds[current]
         candidates[:, 5] = clip(after / state.reference_s)
+        worse = state.candidate_s / _positive(state.candidate_s.min()) - 1.0
+        candidates[:, 6] = clip(np.log1p(1000.0 * worse) / 2.0)
         return observation
 
 

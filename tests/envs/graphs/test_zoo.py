@@ -1,0 +1,211 @@
+"""The zoo: known figures of known models, and its disk cache."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs.errors import InputError
+from envs.graphs.cache import cache_key, cached_graph, default_folder
+from envs.graphs.mixture_of_experts import ExpertLayer, MixtureOfExpertsConfig
+from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.zoo import ZOO, zoo_graph, zoo_model
+
+# published parameter counts
+PARAMETERS = {
+    "resnet50": 25_557_032,
+    "vit_base": 86_567_656,
+    "bert_base": 109_514_298,
+    "bert_large": 335_174_458,
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "t5_small": 60_506_624,
+    "llama_7b": 6_738_415_616,
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_model_is_captured(name: str) -> None:
+    graph = zoo_model(name).capture()
+    if name in PARAMETERS:
+        assert graph.parameter_bytes.sum() == 4 * PARAMETERS[name]
+    assert graph.backward_flop() == pytest.approx(2 * graph.forward_flop(), rel=0.02)
+    assert graph.num_micro_batches == ZOO[name].micro_batches
+    assert (graph.mirror[graph.phase == Phase.BACKWARD] != NONE).all()
+    assert (graph.gradient_bytes == graph.parameter_bytes).all()
+    assert (graph.optimizer_bytes == 2 * graph.parameter_bytes).all()
+    dropout = any("dropout" in operator for operator in graph.op_names)
+    assert dropout == (name not in {"resnet50", "vit_base", "llama_7b"})
+
+
+@pytest.mark.parametrize(("head", "flop"), [("none", 1.788e11), ("masked_lm", 2.280e11)])
+def test_forward_flop_of_bert_base(head: str, flop: float) -> None:
+    graph = zoo_model("bert_base", batch=8, sequence=128, micro_batches=1, head=head).capture()
+    assert graph.forward_flop() == pytest.approx(flop, rel=0.01)
+    assert graph.backward_flop() == pytest.approx(2 * flop, rel=0.02)
+
+
+def test_llama_7b_is_captured_in_little_time_and_memory() -> None:
+    program = (
+        "import json, resource, time; start = time.perf_counter();"
+        "from envs.graphs.zoo import zoo_model;"
+        "g = zoo_model('llama_7b', batch=1, sequence=512, micro_batches=1).capture();"
+        "print(json.dumps([g.forward_flop(), g.backward_flop(), time.perf_counter() - start,"
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120,
+        cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    forward, backward, seconds, peak = json.loads(run.stdout.splitlines()[-1])
+    assert forward == pytest.approx(6.90e12, rel=0.01)
+    assert backward == pytest.approx(2 * forward, rel=0.02)
+    assert seconds < 60
+    assert peak * 1024 < 4 * 2**30
+
+
+def test_half_precision_halves_the_bytes() -> None:
+    full = zoo_model("gpt2", batch=1, micro_batches=1).capture()
+    half = zoo_model("gpt2", batch=1, micro_batches=1, dtype="bfloat16").capture()
+    assert 2 * half.parameter_bytes.sum() == full.parameter_bytes.sum()
+    assert half.forward_flop() == full.forward_flop()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("gpt5", {}, "resnet50"),
+        ("gpt2", {"batch": 7, "micro_batches": 4}, "does not divide"),
+        ("gpt2", {"sequence": 2048}, "1024 positions"),
+        ("gpt2", {"batch": 0}, "not a positive integer"),
+        ("gpt2", {"head": "masked_lm"}, "causal_lm, none"),
+        ("gpt2", {"optimizer": "adm"}, "adamw"),
+        ("gpt2", {"dtype": "int8"}, "bfloat16"),
+        ("resnet50", {"sequence": 128}, "images"),
+    ],
+)
+def test_bad_input_names_the_alternatives(
+    name: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        zoo_graph(name, **changes)  # type: ignore[arg-type]
+
+
+class TestMixtureOfExperts:
+    config = MixtureOfExpertsConfig(
+        vocabulary=50, max_sequence=8, hidden=8, intermediate=16, layers=2, heads=2, experts=4
+    )
+
+    def test_without_overflow_it_equals_the_dense_mixture(self) -> None:
+        torch.manual_seed(0)
+        roomy = MixtureOfExpertsConfig(**{**asdict(self.config), "capacity_factor": 4.0})
+        layer = ExpertLayer(roomy)
+        x = torch.randn(12, 8)
+        out, _ = layer(x)
+        probability = torch.softmax(layer.router(x), dim=-1)
+        best = probability.topk(2, dim=-1)
+        expected = torch.stack(
+            [
+                sum(
+                    gate / best.values[t].sum() * layer.experts[int(e)](x[t])
+                    for gate, e in zip(best.values[t], best.indices[t], strict=True)
+                )
+                for t in range(12)
+            ]
+        )
+        torch.testing.assert_close(out, expected)
+
+    def test_a_full_expert_drops_the_smallest_gates(self) -> None:
+        tight = MixtureOfExpertsConfig(
+            **{**asdict(self.config), "top_k": 1, "capacity_factor": 0.5}
+        )
+        layer = ExpertLayer(tight)
+        assert tight.capacity(16) == 2
+        out, _ = layer(torch.randn(16, 8))
+        assert (out.abs().sum(dim=1) > 0).sum() <= 2 * tight.experts
+
+    def test_the_router_learns(self) -> None:
+        layer = ExpertLayer(self.config)
+        out, balance = layer(torch.randn(12, 8))
+        (out.square().sum() + balance).backward()
+        assert layer.router.weight.grad is not None
+        assert layer.router.weight.grad.abs().sum() > 0
+
+    def test_sizes_are_checked(self) -> None:
+        with pytest.raises(InputError, match="top_k"):
+            MixtureOfExpertsConfig(experts=2, top_k=3)
+        with pytest.raises(InputError, match="hidden"):
+            MixtureOfExpertsConfig(hidden=10, heads=3)
+
+
+class TestCache:
+    @staticmethod
+    def build() -> OpGraph:
+        return zoo_model("bert_base", batch=1, micro_batches=1, sequence=8).capture()
+
+    def test_the_second_call_reads_the_disk(self, tmp_path: Path) -> None:
+        folder = tmp_path / "new" / "folder"
+        first = cached_graph({"name": "x"}, self.build, folder)
+
+        def forbidden() -> OpGraph:
+            raise AssertionError("built although it was cached")
+
+        second = cached_graph({"name": "x"}, forbidden, folder)
+        assert first.op_names == second.op_names
+        np.testing.assert_array_equal(first.flop, second.flop)
+        with pytest.raises(AssertionError):
+            cached_graph({"name": "y"}, forbidden, folder)
+
+    @pytest.mark.parametrize("damage", [b"", b"not a graph", None])
+    def test_a_damaged_entry_is_built_again(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | None
+    ) -> None:
+        cached_graph({"name": "x"}, self.build, tmp_path)
+        (entry,) = tmp_path.iterdir()
+        content = entry.read_bytes()
+        entry.write_bytes(content[: len(content) // 2] if damage is None else damage)
+        with caplog.at_level(logging.WARNING):
+            graph = cached_graph({"name": "x"}, self.build, tmp_path)
+        assert graph.forward_flop() > 0
+        assert "damaged cache entry" in caplog.text
+        assert entry.read_bytes()[:4] == content[:4]
+
+    def test_the_key_depends_on_the_request_and_the_packages(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = cache_key({"batch": 1})
+        assert before == cache_key({"batch": 1}) != cache_key({"batch": 2})
+        monkeypatch.setattr("envs.graphs.cache.version", lambda package: "0.0")
+        assert cache_key({"batch": 1}) != before
+
+    def test_the_folder_can_be_chosen(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("MESHWRIGHT_CACHE", str(tmp_path))
+        assert default_folder() == tmp_path
+        graph = zoo_graph("bert_base", batch=1, sequence=8, micro_batches=1)
+        assert len(list(tmp_path.iterdir())) == 1
+        assert graph.name == "bert_base"
+
+    def test_a_cached_graph_needs_no_torch(self, tmp_path: Path) -> None:
+        zoo_graph("bert_base", batch=1, sequence=8, micro_batches=1, folder=tmp_path)
+        program = (
+            "import sys; from pathlib import Path; from envs.graphs.zoo import zoo_graph;"
+            "zoo_graph('bert_base', batch=1, sequence=8, micro_batches=1,"
+            f"folder=Path({str(tmp_path)!r})); print('torch' in sys.modules)"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            timeout=60, cwd=Path(__file__).parents[3],
+        )  # fmt: skip
+        assert run.stdout.strip() == "False"
