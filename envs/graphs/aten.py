@@ -85,7 +85,7 @@ class Traits:
     name: str
     kind: Kind
     flop: FlopCount | None  # called with the operator's arguments and `out_val`
-    composite: bool  # has a decomposition, by which it must be costed
+    composite: bool  # runs as its decomposition, by which it must be costed
     blank: bool  # allocates without writing: no operator
     constant: bool  # makes a constant of the program known: no operator
     selected: int  # the tensor argument of which it reads a selected part only, or NONE
@@ -102,9 +102,7 @@ def traits(func: Any) -> Traits:
     """
     packet = func._overloadpacket
     name: str = packet.__name__
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-    )
+    composite = _has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU")
     flop: FlopCount | None = _COUNTS.get(name) or flop_registry.get(packet)
     if flop is None and not composite and name in _UNCOUNTED:
         raise InputError("multiplies matrices but its FLOP are not known", record=func.name())
@@ -164,6 +162,10 @@ def stored_elements(size: Sequence[int], stride: Sequence[int]) -> int:
     if 0 in size:
         return 0
     return prod(n for n, step in zip(size, stride, strict=True) if step != 0)
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def _kind(func: Any, name: str, counted: bool) -> Kind:

@@ -18,7 +18,7 @@ from envs.graphs.fake_module import build_module, faked
 from envs.graphs.module_tracking import FusedDropout, ModulePaths
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.optimizer_trace import OptimizerFactory, OptimizerTrace
-from envs.graphs.recorder import Recorder, recording
+from envs.graphs.recorder import Recorder
 from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
 
 ModuleFactory = Callable[[], nn.Module]
@@ -49,8 +49,9 @@ def capture_training_step(
     * the update of a parameter is one operator that reads and writes each of its tensors once.
 
     A tensor is a storage between two writes: views share it, an in-place operator makes a new one.
-    Buffers are resident like data, and are no parameters. Operators that mutate the same buffer
-    are co-located; the order in which micro-batches update running statistics is left open.
+    Buffers are resident like data, and are no parameters. Operators that touch a buffer which the
+    step mutates are co-located, with the parameters of the module that owns it; the order in which
+    micro-batches update running statistics is left open.
 
     Args:
         module_factory: builds the module, on the meta device unless it names another. A module
@@ -73,9 +74,10 @@ def capture_training_step(
         module.train()
         batch = {key: _faked(mode, value) for key, value in inputs().items()}
         named = {p: label for label, p in module.named_parameters()}
+        states = {b.untyped_storage()._cdata: label for label, b in module.named_buffers()}
         with ModulePaths(module) as paths, FusedDropout(), _reference_kernels():
             recorder = Recorder(modules=paths)
-            with recording(recorder, Phase.FORWARD):
+            with recorder.during(Phase.FORWARD):
                 result = loss(module(**batch))
             trained = [p for p in named if p.requires_grad]
             if result.numel() != 1 or not result.requires_grad:
@@ -84,14 +86,13 @@ def capture_training_step(
                     file=f"graph {name}",
                     field="loss",
                 )
-            with recording(recorder, Phase.BACKWARD):
+            with recorder.during(Phase.BACKWARD):
                 gradients = torch.autograd.grad(result, trained, allow_unused=True)
                 buffers = _gradient_buffers(recorder, trained, gradients)
     recorder.link()
     costs = OptimizerTrace(optimizer)
     uses = [_parameter_use(recorder, p, label, buffers.get(p), costs) for p, label in named.items()]
-    resident = {p.untyped_storage()._cdata for p in named}
-    shared = [tuple(recorder.external[key]) for key in recorder.external_written - resident]
+    shared = _shared_buffers(recorder, states, uses)
     return Unrolling(name, _micro_batch(recorder), uses, shared, micro_batches).graph()
 
 
@@ -168,6 +169,22 @@ def _parameter_use(
         update_written=update.bytes_written,
         state_bytes=update.state_bytes,
     )
+
+
+def _shared_buffers(
+    recorder: Recorder, states: Mapping[int, str], parameters: Sequence[ParameterUse]
+) -> list[tuple[int, ...]]:
+    """For every mutated buffer its users, and one user of a parameter of the same module."""
+    owner: dict[str, int] = {}
+    for use in parameters:
+        if use.users:
+            owner.setdefault(use.name.rpartition(".")[0], use.users[0])
+    shared = []
+    for key in sorted(recorder.external_written, key=lambda key: recorder.external[key]):
+        module = states[key].rpartition(".")[0] if key in states else None
+        beside = [owner[module]] if module in owner else []
+        shared.append((*recorder.external[key], *beside))
+    return shared
 
 
 def _micro_batch(recorder: Recorder) -> MicroBatch:

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -121,7 +120,7 @@ class Recorder(TorchDispatchMode):
             self._note_view(node, inputs)
             return
         index = len(self.records)
-        reads, read_bytes = self._reads(known, inputs, written, outputs)
+        reads, read_bytes = self._reads(known, inputs, outputs)
         self._use(reads, index)
         write_bytes = sum(traffic([*fresh, *written]).values())
         for tensor in fresh:
@@ -151,11 +150,7 @@ class Recorder(TorchDispatchMode):
         return int(self.storages.setdefault(storage._cdata, storage)._cdata)
 
     def _reads(
-        self,
-        known: Traits,
-        inputs: list[torch.Tensor],
-        written: list[torch.Tensor],
-        outputs: list[torch.Tensor],
+        self, known: Traits, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> tuple[list[int], float]:
         """Storages that are read, and the bytes read of them."""
         if known.overwrites:
@@ -226,6 +221,11 @@ class Recorder(TorchDispatchMode):
         if known.name in {"add", "add_"} and len(inputs) == 2:
             return _summed_for(node, inputs[0].shape)
         return int(node._sequence_nr())
+
+    def during(self, phase: Phase) -> Self:
+        """This recorder, for operators that belong to `phase`."""
+        self.phase = phase
+        return self
 
     def link(self) -> None:
         """Give every backward record its mirror and its path.
@@ -298,11 +298,3 @@ def _summed_for(node: Any, shape: torch.Size) -> int:
                 number = int(following._sequence_nr())
                 return number if number < 2**63 else int(node._sequence_nr())
     return int(node._sequence_nr())
-
-
-@contextmanager
-def recording(recorder: Recorder, phase: Phase) -> Iterator[Recorder]:
-    """Record operators as belonging to `phase`."""
-    recorder.phase = phase
-    with recorder:
-        yield recorder

@@ -115,10 +115,16 @@ def _gpt2(model: ZooModel, *, layers: int, hidden: int, heads: int) -> Workload:
         n_head=heads,
         use_cache=False,
         attn_implementation="eager",
-        loss_type="ForCausalLM",
     )
-    classes = {"causal_lm": transformers.GPT2LMHeadModel, "none": transformers.GPT2Model}
+    classes = {"causal_lm": _gpt2_language_model, "none": transformers.GPT2Model}
     return _workload(model, config, classes, {"input_ids": _tokens}, _tokens)
+
+
+def _gpt2_language_model(config: Any) -> nn.Module:
+    model: Any = transformers.GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # the library cannot tell it from the class's name
+    module: nn.Module = model
+    return module
 
 
 def _llama_7b(model: ZooModel) -> Workload:

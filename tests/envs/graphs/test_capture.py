@@ -211,7 +211,7 @@ def test_views_are_no_operators() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             y = (x @ self.weight).view(3, 2, 3, 2).transpose(1, 2).unsqueeze(0)[0].detach()
-            return y * self.weight.t()[:3, :2]
+            return y * self.weight.t()[:2, :2]
 
     graph = capture(Views, 6, 4)
     forward = [n.split("/")[-1] for n, p in zip(graph.op_names, graph.phase, strict=True) if p == 0]
@@ -271,6 +271,14 @@ def test_operators_that_mutate_one_buffer_stand_together() -> None:
     assert NONE not in groups
     (written,) = outputs(graph, operators(graph, "add_")[0])
     assert graph.consumers(int(written)).tolist() == [operators(graph, "mul_")[0]]
+
+
+def test_running_statistics_stand_with_the_parameters_of_their_module() -> None:
+    graph = capture(TiedConvolutions, 2, 4, 8, 8, micro_batches=2)
+    together = [*operators(graph, "add_"), *operators(graph, "native_batch_norm")]
+    assert len(together) == 4
+    assert len(set(graph.colocation[together])) == 1
+    assert graph.num_groups == 2  # the tied convolution, the normalisation
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 5])
