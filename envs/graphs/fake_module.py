@@ -1,6 +1,5 @@
 """Modules without weights: built on the meta device, traced with fake tensors."""
 
-# mypy: untyped-calls-exclude=torch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping

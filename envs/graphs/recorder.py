@@ -1,6 +1,5 @@
 """`Recorder`: writes down every operator that runs below autograd on fake or meta tensors."""
 
-# mypy: untyped-calls-exclude=torch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,155 @@
+"""Everything chosen about a training run, and its translation into an RLlib configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from agents.rllib.learner import MAX_GRADIENT_NORM_KEY, ClippedPPOLearner
+from agents.rllib.module import MODEL_CONFIG_KEY, PlacementModule
+from envs.errors import InputError
+from envs.spaces import FeatureWidths
+from models.policy import PolicyConfig
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
+
+    Attributes:
+        num_envs: environments stepped together in this process.
+        batch_episodes: full-length episodes sampled per iteration, a multiple of `num_envs`.
+        minibatch_size: decisions per gradient step.
+        num_epochs: passes over each batch.
+        learning_rate: Adam's step at the start.
+        final_learning_rate: Adam's step from `anneal_steps` on; linear in between.
+        entropy_coefficient: weight of the entropy bonus at the start.
+        final_entropy_coefficient: weight from `anneal_steps` on; linear in between.
+        anneal_steps: environment steps over which both fall.
+        gamma: discount; 1 because an episode's rewards telescope.
+        gae_lambda: trade of bias against variance in the advantages.
+        clip: how far the probability ratio may move before the objective goes flat.
+        value_coefficient: weight of the critic's squared error, which is never clamped.
+        max_gradient_norm: global norm to which every gradient is clipped.
+    """
+
+    num_envs: int = 16
+    batch_episodes: int = 16
+    minibatch_size: int = 256
+    num_epochs: int = 3
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-4
+    entropy_coefficient: float = 0.003
+    final_entropy_coefficient: float = 0.0003
+    anneal_steps: int = 100_000
+    gamma: float = 1.0
+    gae_lambda: float = 0.97
+    clip: float = 0.2
+    value_coefficient: float = 0.5
+    max_gradient_norm: float = 0.5
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One training run.
+
+    Attributes:
+        model: the policy.
+        ppo: the algorithm.
+        seed: seed of weights, sampling, shuffling and environments.
+        budget_s: wall-clock seconds of training, or None.
+        max_steps: environment steps of training, or None; training ends at the first limit.
+        checkpoint_every: iterations between checkpoints.
+        sampled_decodes: placements drawn from the final policy beside the greedy one.
+        torch_threads: threads of torch in this process. Two learn about 1.5 times faster on two
+            idle cores, and many times slower when another process wants one of them.
+
+    Raises:
+        InputError: no limit is set, or a number is out of range.
+    """
+
+    model: PolicyConfig = field(default_factory=PolicyConfig)
+    ppo: PPOSettings = field(default_factory=PPOSettings)
+    seed: int = 0
+    budget_s: float | None = None
+    max_steps: int | None = None
+    checkpoint_every: int = 10
+    sampled_decodes: int = 64
+    torch_threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.budget_s is None and self.max_steps is None:
+            raise InputError("set budget_s or max_steps: training needs an end", field="budget_s")
+        if self.ppo.batch_episodes % self.ppo.num_envs or self.ppo.batch_episodes < 1:
+            raise InputError(
+                f"{self.ppo.batch_episodes} is not a positive multiple of num_envs "
+                f"{self.ppo.num_envs}",
+                field="ppo.batch_episodes",
+            )
+        for name in ("checkpoint_every", "torch_threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{getattr(self, name)} is below 1", field=name)
+
+
+def rllib_config(
+    config: TrainingConfig, widths: FeatureWidths, make_env: Callable[[Any], Any]
+) -> PPOConfig:
+    """The same run in RLlib's terms.
+
+    Env runner and learner live in this process. `seed` stays unset on RLlib's side: it would reset
+    every sample's environments with one and the same seed. `restore.seeded_generators` seeds.
+
+    Args:
+        config: the run.
+        widths: feature widths of the observation.
+        make_env: called with RLlib's context for each of the vectorised environments.
+    """
+    ppo = config.ppo
+    built: PPOConfig = (
+        PPOConfig()
+        .api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)
+        .framework("torch")
+        .environment(env=make_env)
+        .env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=ppo.num_envs,
+            gym_env_vectorize_mode="sync",
+        )
+        .learners(num_learners=0)
+        .training(
+            learner_class=ClippedPPOLearner,
+            learner_config_dict={MAX_GRADIENT_NORM_KEY: ppo.max_gradient_norm},
+            lr=_falling(ppo.learning_rate, ppo.final_learning_rate, ppo.anneal_steps),
+            gamma=ppo.gamma,
+            lambda_=ppo.gae_lambda,
+            clip_param=ppo.clip,
+            vf_clip_param=float("inf"),
+            vf_loss_coeff=ppo.value_coefficient,
+            entropy_coeff=_falling(
+                ppo.entropy_coefficient, ppo.final_entropy_coefficient, ppo.anneal_steps
+            ),
+            use_kl_loss=True,  # with weight 0: measured, never part of the loss
+            kl_coeff=0.0,
+            grad_clip=None,  # `ClippedPPOLearner` clips
+            minibatch_size=ppo.minibatch_size,
+            num_epochs=ppo.num_epochs,
+        )
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=PlacementModule,
+                model_config={
+                    MODEL_CONFIG_KEY: {"config": asdict(config.model), "widths": asdict(widths)}
+                },
+            )
+        )
+    )
+    return built
+
+
+def _falling(start: float, end: float, steps: int) -> list[list[float]]:
+    """RLlib's schedule: linear from `start` to `end` over `steps` environment steps."""
+    return [[0, start], [max(steps, 1), end]]

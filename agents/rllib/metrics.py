@@ -1,0 +1,104 @@
+"""One row of metrics per training iteration, to a CSV file and to TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from models.artifacts import sync
+
+Row = Mapping[str, float]
+
+ITERATION = "iteration"
+COLUMNS = (
+    ITERATION,
+    "charts/env_steps",  # decisions so far
+    "charts/episodes",  # so far
+    "charts/seconds",  # wall clock spent training so far
+    "charts/SPS",  # decisions per second, this iteration, learning included
+    "charts/sample_seconds",  # of this iteration
+    "charts/learn_seconds",  # of this iteration
+    "charts/episodic_return",  # mean over this iteration's episodes
+    "charts/episodic_length",  # mean, decisions
+    "charts/feasible_share",  # of this iteration's episodes
+    "charts/step_time_s_mean",  # of this iteration's feasible episodes; nan without any
+    "charts/step_time_s_min",  # of this iteration's feasible episodes; nan without any
+    "charts/step_time_s_best",  # best feasible so far; inf without any
+    "charts/learning_rate",
+    "charts/entropy_coefficient",
+    "losses/policy_loss",  # this and the following: last minibatch of the iteration
+    "losses/value_loss",
+    "losses/total_loss",
+    "losses/entropy",  # nats
+    "losses/kl",  # from the sampling policy, nats
+    "losses/explained_variance",
+    "losses/gradient_norm",  # before clipping
+)
+
+
+class MetricsLog:
+    """`metrics.csv` and a TensorBoard event file in `run_folder`.
+
+    A row is on the disk when `write` returns. Opened after `last_iteration` iterations, rows that
+    a killed run wrote beyond that (or wrote half) are taken away first, so that the file has
+    neither gaps nor duplicates.
+    """
+
+    def __init__(self, run_folder: Path, last_iteration: int) -> None:
+        run_folder.mkdir(parents=True, exist_ok=True)
+        self.path = run_folder / "metrics.csv"
+        self._rewrite(_rows_until(self.path, last_iteration))
+        self._file = self.path.open("a", encoding="utf-8", newline="")
+        self._board = SummaryWriter(str(run_folder / "tensorboard"), purge_step=last_iteration + 1)
+
+    def write(self, row: Row) -> None:
+        """Append one iteration's metrics; `row` has exactly the keys `COLUMNS`."""
+        line = io.StringIO()
+        csv.DictWriter(line, COLUMNS).writerow(row)
+        self._file.write(line.getvalue())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        for name in COLUMNS[1:]:
+            self._board.add_scalar(name, row[name], int(row[ITERATION]))
+        self._board.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        self._board.close()
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        handle, name = tempfile.mkstemp(prefix=".metrics.", dir=self.path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary = Path(name)
+        sync(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(self.path)
+
+
+def _rows_until(path: Path, last_iteration: int) -> list[dict[str, str]]:
+    """The complete rows of iterations 1..`last_iteration`."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    complete = [row for row in rows if all(row.get(name) not in {None, ""} for name in COLUMNS)]
+    return [row for row in complete if int(row[ITERATION]) <= last_iteration]

@@ -1,0 +1,92 @@
+"""Folders that are written whole or not at all, and whose files are known by their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from envs.errors import InputError
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a fresh folder to fill; it appears as `folder` when the block ends without an error.
+
+    Everything reaches the disk before the rename. A folder already there is replaced.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield temporary
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                sync(path)
+        sync(temporary)
+        temporary.chmod(0o755)
+        if folder.exists():
+            old = temporary.with_name(temporary.name + ".old")
+            folder.rename(old)
+            temporary.rename(folder)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Flush a file's (or folder's) contents to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def hashes_of(folder: Path) -> dict[str, str]:
+    """File name -> hex digest of every file in `folder`."""
+    return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:
+    """Raise where a file is missing or is not the one that was written.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for name, expected in hashes.items():
+        path = folder / name
+        if Path(name).name != name or not path.is_file():
+            raise InputError("the checkpoint lists this file, but it is missing", file=path)
+        if sha256_of(path) != expected:
+            raise InputError("the file was changed or damaged: its sha256 differs", file=path)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`.
+
+    Raises:
+        InputError: the file is missing, unreadable or not a JSON object.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"not a readable JSON file ({error})", file=path) from error
+    if not isinstance(data, dict):
+        raise InputError(f"holds a {type(data).__name__}, not an object", file=path)
+    return data

@@ -1,0 +1,96 @@
+"""A placement task anybody can solve, and a training run on it as a script.
+
+python identity_env.py <run folder> <environment steps>
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from agents.rllib.config import PPOSettings, TrainingConfig
+from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
+from models.policy import PolicyConfig
+
+GROUPS, DEVICES = 8, 3
+LAYOUT = PaddedGraphLayout(
+    max_nodes=10,
+    max_edges=9,
+    num_devices=DEVICES,
+    widths=FeatureWidths(node=12, node_device=2, edge=2, device=8, link=3, candidate=6),
+)
+
+
+class IdentityEnv(gym.Env[PaddedGraph, Any]):
+    """Each group is wanted on one device, shown by a candidate feature; drawn anew every episode.
+
+    Reward 1 / 8 per group on its device; the step time is 2 s less the total reward. With `fragile`
+    the first wrong device ends the episode, infeasibly.
+    """
+
+    def __init__(self, fragile: bool = False) -> None:
+        self.fragile = fragile
+        self.observation_space = LAYOUT.space()
+        self.action_space = gym.spaces.Discrete(DEVICES)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[PaddedGraph, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.wanted = self.np_random.integers(0, DEVICES, GROUPS)
+        self.device = np.zeros(GROUPS, dtype=np.int64)
+        self.decided, self.right = 0, 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
+        self.device[self.decided] = action
+        right = bool(action == self.wanted[self.decided])
+        self.right += right
+        self.decided += 1
+        failed = self.fragile and not right
+        done = failed or self.decided == GROUPS
+        info = {"step_time_s": 2.0 - self.right / GROUPS, "feasible": not failed} if done else {}
+        return self.observe(), right / GROUPS, done, False, info
+
+    def observe(self) -> PaddedGraph:
+        graph = LAYOUT.empty()
+        current = min(self.decided, GROUPS - 1)
+        graph["node_mask"][:GROUPS] = 1
+        graph["edge_index"][:, : GROUPS - 1] = [range(GROUPS - 1), range(1, GROUPS)]
+        graph["edge_mask"][: GROUPS - 1] = 1
+        graph["placement"][:GROUPS] = self.device
+        graph["placed"][: self.decided] = 1
+        graph["current"][0] = current
+        graph["candidate_features"][self.wanted[current], 0] = 1.0
+        graph["action_mask"][:] = 1
+        return graph
+
+
+def small_config(**chosen: Any) -> TrainingConfig:
+    """A run of tiny iterations: 4 episodes of 8 decisions each."""
+    ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, learning_rate=3e-3)
+    values: dict[str, Any] = {
+        "model": PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: 0.1}),
+        "ppo": ppo,
+        "max_steps": 320,
+        "checkpoint_every": 2,
+        "sampled_decodes": 4,
+        "torch_threads": 1,
+    }
+    return TrainingConfig(**{**values, **chosen})
+
+
+if __name__ == "__main__":
+    from agents.rllib.training import train
+
+    train(
+        small_config(max_steps=int(sys.argv[2])),
+        IdentityEnv,
+        Path(sys.argv[1]),
+        lambda row: time.sleep(0.1),  # leaves time to be killed
+    )

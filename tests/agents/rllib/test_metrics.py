@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from agents.rllib.metrics import COLUMNS, MetricsLog
+
+
+def row(iteration: int) -> dict[str, float]:
+    return {name: float("nan") for name in COLUMNS} | {"iteration": iteration}
+
+
+def iterations(run_folder: Path) -> list[str]:
+    with (run_folder / "metrics.csv").open(newline="") as file:
+        return [line["iteration"] for line in csv.DictReader(file)]
+
+
+def test_rows_are_readable_before_the_log_is_closed(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, 0) as log:
+        log.write(row(1))
+        assert iterations(tmp_path) == ["1"]
+        log.write(row(2))
+        assert iterations(tmp_path) == ["1", "2"]
+
+
+def test_rows_after_the_checkpoint_and_broken_ones_are_taken_away(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, 0) as log:
+        for iteration in (1, 2, 3):
+            log.write(row(iteration))
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("4,1.0")
+    with MetricsLog(tmp_path, 2) as log:
+        assert iterations(tmp_path) == ["1", "2"]
+        log.write(row(3))
+    assert iterations(tmp_path) == ["1", "2", "3"]
+
+
+def test_a_fresh_run_starts_with_an_empty_table(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, 0) as log:
+        log.write(row(1))
+    with MetricsLog(tmp_path, 0):
+        assert iterations(tmp_path) == []

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from identity_env import DEVICES, LAYOUT, IdentityEnv, small_config
+from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
+
+from agents.rllib.config import PPOSettings, TrainingConfig
+from agents.rllib.environment import TrainingEnv
+from agents.rllib.learner import ClippedPPOLearner
+from agents.rllib.module import PlacementModule
+from agents.rllib.rollout import rollout
+from agents.rllib.training import PPOSession
+from envs.errors import InputError
+
+
+class OneDeviceAllowed(gym.ObservationWrapper[Any, Any, Any]):
+    def observation(self, observation: Any) -> Any:
+        observation["action_mask"][:] = 0
+        observation["action_mask"][observation["current"][0] % DEVICES] = 1
+        return observation
+
+
+@pytest.fixture
+def session() -> PPOSession:
+    return PPOSession(small_config(), IdentityEnv)
+
+
+def test_session_builds_our_module_and_learner_without_a_ray_runtime(session: PPOSession) -> None:
+    import ray
+
+    assert isinstance(session.runner.module, PlacementModule)
+    assert isinstance(session.learner, ClippedPPOLearner)
+    assert session.runner.num_envs == len(session.envs) == 4
+    assert not ray.is_initialized()
+
+
+def test_the_sampler_has_the_learners_weights_after_every_update(session: PPOSession) -> None:
+    before = {k: v.clone() for k, v in session.policy.state_dict().items()}
+    batch, _ = session.sample(8)
+    session.learn(batch, 32)
+    after = session.policy.state_dict()
+    assert any((before[name] != after[name]).any() for name in after)
+    for name, value in session.runner.module.policy.state_dict().items():
+        torch.testing.assert_close(value, after[name], atol=0, rtol=0)
+
+
+def test_masked_actions_are_never_sampled() -> None:
+    session = PPOSession(small_config(), lambda: OneDeviceAllowed(IdentityEnv()))
+    batch, ended = session.sample(8)
+    assert len(ended) == 4
+    for episode in batch:
+        assert episode.get_actions().tolist() == [i % DEVICES for i in range(8)]
+
+
+def test_equally_long_episodes_make_a_batch_without_remainder(session: PPOSession) -> None:
+    batch, ended = session.sample(8)
+    assert [len(episode) for episode in batch] == [8] * 4
+    assert all(episode.is_done for episode in batch)
+    assert len(ended) == 4
+
+
+def test_gradients_are_clipped_to_the_global_norm(session: PPOSession) -> None:
+    limit = session.config.ppo.max_gradient_norm
+    learner = session.learner
+    large = {pid: torch.full_like(p, 3.0) for pid, p in learner._params.items()}
+    clipped = learner.postprocess_gradients(large)
+    assert float(torch.nn.utils.get_total_norm(clipped.values())) == pytest.approx(limit, rel=1e-4)
+    small = {pid: torch.full_like(p, 1e-6) for pid, p in learner._params.items()}
+    for pid, gradient in learner.postprocess_gradients(small).items():
+        torch.testing.assert_close(gradient, small[pid])
+
+
+def test_clipping_reaches_the_optimizer() -> None:
+    """With a tiny limit the gradients in the parameters after an update are that tiny."""
+    ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, max_gradient_norm=1e-5)
+    session = PPOSession(small_config(ppo=ppo), IdentityEnv)
+    batch, _ = session.sample(8)
+    metrics = session.learn(batch, 32)
+    gradients = [p.grad for p in session.policy.parameters() if p.grad is not None]
+    assert metrics["gradient_norm"] > 1e-3
+    assert float(torch.nn.utils.get_total_norm(gradients)) <= 1.01e-5
+
+
+def test_the_critics_error_is_not_clamped(session: PPOSession) -> None:
+    with torch.no_grad():
+        session.policy.value.layers[-1].bias.fill_(1e3)
+    batch, _ = session.sample(8)
+    assert session.learn(batch, 32)["vf_loss"] > 1e5
+
+
+def test_the_optimizer_owns_exactly_the_policys_parameters(session: PPOSession) -> None:
+    owned = {id(p) for group in session.optimizer.param_groups for p in group["params"]}
+    assert owned == {id(p) for p in session.policy.parameters()}
+    assert session.learner.module[DEFAULT_MODULE_ID].policy is session.policy
+
+
+def test_episode_seeds_depend_on_run_environment_and_count_only() -> None:
+    def wanted(env: TrainingEnv, seed: int | None = None) -> list[int]:
+        env.reset(seed=seed)
+        inner = env.unwrapped
+        assert isinstance(inner, IdentityEnv)
+        return list(inner.wanted)
+
+    first = TrainingEnv(IdentityEnv(), seed=0, index=0)
+    drawn = [wanted(first, seed=7) for _ in range(3)]
+    assert len({tuple(w) for w in drawn}) == 3  # not one and the same instance
+    resumed = TrainingEnv(IdentityEnv(), seed=0, index=0)
+    resumed.episodes_started = 2
+    assert wanted(resumed) == drawn[2]
+    assert wanted(TrainingEnv(IdentityEnv(), seed=0, index=1)) != drawn[0]
+    assert wanted(TrainingEnv(IdentityEnv(), seed=1, index=0)) != drawn[0]
+
+
+def test_greedy_decoding_repeats_and_sampling_varies(session: PPOSession) -> None:
+    greedy = [rollout(session.policy, session.envs, None) for _ in range(2)]
+    assert [len(episodes) for episodes in greedy] == [4, 4]
+    generator = torch.Generator().manual_seed(0)
+    sampled = rollout(session.policy, session.envs, generator)
+    assert len({tuple(episode.placement) for episode in sampled}) > 1
+    assert all(episode.placement.shape == (8,) for episode in sampled)
+
+
+def test_policy_reads_the_spaces_widths(session: PPOSession) -> None:
+    assert session.policy.widths == LAYOUT.widths
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({}, "set budget_s or max_steps"),
+        ({"max_steps": 1, "checkpoint_every": 0}, "field 'checkpoint_every': 0 is below 1"),
+        ({"max_steps": 1, "ppo": PPOSettings(batch_episodes=17)}, "ppo.batch_episodes"),
+    ],
+)
+def test_senseless_settings_are_named(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainingConfig(**chosen)
