@@ -31,7 +31,7 @@ COLUMNS = (
     "charts/feasible_share",  # of this iteration's episodes
     "charts/step_time_s_mean",  # of this iteration's feasible episodes; nan without any
     "charts/step_time_s_min",  # of this iteration's feasible episodes; nan without any
-    "charts/step_time_s_best",  # best feasible so far; inf without any
+    "charts/step_time_s_best",  # best plan so far, simulated on every operator; inf without any
     "charts/learning_rate",
     "charts/entropy_coefficient",
     "losses/policy_loss",  # this and the following: last minibatch of the iteration

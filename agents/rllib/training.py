@@ -36,10 +36,10 @@ _RLLIB_ENV_ID = "rllib-single-agent-env-v0"  # under which RLlib registers every
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """What a run found and learned. Step times are the environment's, seconds."""
+    """What a run found and learned. Step times in seconds; all but the best the environment's."""
 
     best_placement: NDArray[np.int64] | None  # (G,) best feasible seen anywhere, None without any
-    best_step_time: float  # inf without any
+    best_step_time: float  # simulated on every operator; inf without any
     greedy_placement: NDArray[np.int64]  # (G,) the final policy's most probable actions
     greedy_step_time: float
     greedy_feasible: bool
@@ -209,7 +209,7 @@ def _iterate(session: PPOSession, progress: Progress, begun: float) -> Row:
     learned = session.learn(batch, progress.env_steps)
     now = time.perf_counter()
     progress.seconds = now - begun
-    _note_best(progress, ended, progress.seconds)
+    _note_best(progress, session.envs, progress.seconds)
     feasible = [episode.step_time for episode in ended if episode.feasible]
     return {
         "iteration": progress.iteration,
@@ -250,13 +250,13 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _note_best(progress: Progress, ended: Sequence[EndedEpisode], seconds: float) -> None:
-    """Keep the best feasible placement seen."""
-    for episode in ended:
-        if episode.feasible and episode.step_time < progress.best_step_time:
-            progress.best_step_time = episode.step_time
-            progress.best_placement = episode.placement.tolist()
-            progress.trajectory.append((seconds, episode.step_time))
+def _note_best(progress: Progress, envs: Sequence[TrainingEnv], seconds: float) -> None:
+    """Keep the best feasible plan seen."""
+    for env in envs:
+        if env.record is not None and env.record.step_time < progress.best_step_time:
+            progress.best_step_time = env.record.step_time
+            progress.best_placement = env.record.placement.tolist()
+            progress.trajectory.append((seconds, env.record.step_time))
 
 
 def _checkpoint(
@@ -276,7 +276,7 @@ def _decode(session: PPOSession, progress: Progress, begun: float) -> TrainingRe
         wanted = config.sampled_decodes - len(sampled)
         sampled += rollout(session.policy, session.envs[:wanted], generator)
     seconds = time.perf_counter() - begun
-    _note_best(progress, [greedy, *sampled], seconds)
+    _note_best(progress, session.envs, seconds)
     best = progress.best_placement
     return TrainingResult(
         best_placement=None if best is None else np.array(best, dtype=np.int64),

@@ -69,8 +69,8 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
 
     ## Starting State
     A new instance from the generator (`self.np_random` is its only source of randomness), nothing
-    placed, every group where the completion rule puts it, or on device
-    `reset(options={"start": devices})[g]`, an integer (G,).
+    placed, every group where the instance's `start` has it: where the completion rule puts it,
+    unless the generator or `reset(options={"start": (G,) devices})` says otherwise.
 
     ## Episode End
     `terminated` after G x `passes` decisions, or after the first decision that does not fit. There
@@ -132,6 +132,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(devices)
         self._make_simulator = simulator
         self._instance: PlacementInstance | None = None
+        self._full_simulator: StepSimulator | None = None  # made when a plan is first played
         self._ended = True
 
     @classmethod
@@ -142,10 +143,16 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         max_groups: int,
         max_edges: int | None = None,
         completion: CompletionRule | None = None,
+        starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
         **arguments: Any,
     ) -> PlacementEnv:
-        """An environment about one problem; `arguments` as for the constructor."""
-        return cls(FixedInstance(problem, max_groups, completion, max_edges), **arguments)
+        """An environment about one problem.
+
+        `starts` makes the generator from the fixed instance, such as `RandomStarts`; without it
+        every episode starts from the completion rule. `arguments` as for the constructor.
+        """
+        fixed = FixedInstance(problem, max_groups, completion, max_edges)
+        return cls(fixed if starts is None else starts(fixed), **arguments)
 
     @property
     def instance(self) -> PlacementInstance:
@@ -164,6 +171,19 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         """The present placement of every operator of the original problem."""
         return Placement(self.instance.fusion.expand(self._device))
 
+    def plan_outcome(self) -> tuple[float, bool]:
+        """The present placement played on every operator of the original problem.
+
+        Returns:
+            The step time in seconds, and whether the simulated peak memory fits every device.
+        """
+        if self._full_simulator is None:
+            self._full_simulator = self._make_simulator(self.instance.problem)
+        timeline = self._full_simulator.run(self.placement.device)
+        return timeline.step_time, bool(
+            (timeline.peak_memory <= self.instance.problem.capacity).all()
+        )
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[PaddedGraph, dict[str, Any]]:
@@ -175,7 +195,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         """
         super().reset(seed=seed)
         self._use(self.generator(self.np_random))
-        self._device = self._start((options or {}).get("start", self.instance.completion))
+        self._device = self._start((options or {}).get("start", self.instance.start))
         self._placed = np.zeros(len(self._device), dtype=np.bool_)
         self._used = np.zeros(self.instance.fused.topology.num_devices)
         self._decisions = 0
@@ -231,6 +251,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
             return
         fused, fusion = instance.fused, instance.fusion
         self._simulator = self._make_simulator(fused)
+        self._full_simulator = None
         self._state_bytes = group_state_bytes(fused, fusion)  # (G,)
         self._able = np.isfinite(group_seconds(fused, fusion))  # (G, D)
 

@@ -34,7 +34,8 @@ class PlacementInstance:
     problem: StepProblem  # every operator
     fusion: Fusion  # its G groups
     fused: StepProblem  # the pieces of the groups
-    completion: IntArray  # (G,) devices
+    completion: IntArray  # (G,) devices by the completion rule
+    start: IntArray  # (G,) devices of the undecided groups at the start: the same by default
 
     @classmethod
     def build(
@@ -44,7 +45,8 @@ class PlacementInstance:
         fusion = fuse(problem, max_groups)
         fused = fused_problem(problem, fusion)
         rule = completion if completion is not None else FastestDevice()
-        return cls(problem, fusion, fused, rule(fused, fusion))
+        device = rule(fused, fusion)
+        return cls(problem, fusion, fused, device, device)
 
 
 class InstanceGenerator(Protocol):
@@ -91,15 +93,16 @@ class RandomStarts:
 
     Each group stands on a device drawn uniformly from those that can run it; a draw whose state
     does not fit into memory is drawn again, at most `attempts` times, after which the episode
-    starts from the completion rule.
+    starts from the completion rule. So does the given share of episodes.
 
     Args:
         fixed: the problem.
+        completed: share of episodes that start from the completion rule, 0..1.
         attempts: draws per episode.
     """
 
-    def __init__(self, fixed: FixedInstance, attempts: int = 100) -> None:
-        self.fixed, self.attempts = fixed, attempts
+    def __init__(self, fixed: FixedInstance, completed: float = 0.0, attempts: int = 100) -> None:
+        self.fixed, self.completed, self.attempts = fixed, completed, attempts
         self.max_groups, self.max_edges = fixed.max_groups, fixed.max_edges
         self.num_devices = fixed.num_devices
         instance = fixed.instance
@@ -109,12 +112,14 @@ class RandomStarts:
     def __call__(self, rng: np.random.Generator) -> PlacementInstance:
         """The problem with a new start."""
         instance = self.fixed.instance
+        if rng.random() < self.completed:
+            return instance
         for _ in range(self.attempts):
             start = np.argmax(np.where(self._able, rng.random(self._able.shape), -1.0), axis=1)
             used = np.zeros(self.num_devices)
             np.add.at(used, start, self._state)
             if (used <= instance.fused.capacity).all():
-                return replace(instance, completion=start.astype(np.int64))
+                return replace(instance, start=start.astype(np.int64))
         return instance
 
 

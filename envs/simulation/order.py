@@ -39,9 +39,9 @@ class OneFOneB:
 
         forward: 2 m + s         backward: 2 m + S + r         optimizer: as the last micro-batch
 
-    and operators of equal key run by stage (depth), then in the graph's order. On a chain of S stages, r = S - 1 - s on the
-    way back, so forward keys of a stage have the parity of s, backward keys the other one: after
-    S - s warm-up forwards a stage alternates, which is 1F1B (PipeDream-Flush, Narayanan et al.,
+    and operators of equal key run by stage (depth), then in the graph's order. On a chain of S
+    stages, r = S - 1 - s on the way back, so forward keys of a stage have the parity of s, backward
+    keys the other one: after S - s warm-up forwards a stage alternates, which is 1F1B (PipeDream-Flush, Narayanan et al.,
     "Memory-Efficient Pipeline-Parallel DNN Training", 2021, section 3.2).
 
     The result is topological for every graph in which no backward operator feeds a forward one

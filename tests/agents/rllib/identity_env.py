@@ -54,8 +54,16 @@ class IdentityEnv(gym.Env[PaddedGraph, Any]):
         self.decided += 1
         failed = self.fragile and not right
         done = failed or self.decided == GROUPS
-        info = {"step_time_s": 2.0 - self.right / GROUPS, "feasible": not failed} if done else {}
+        self.failed = failed
+        info = {
+            "step_time_s": 2.0 - self.right / GROUPS,
+            "feasible": done and not failed,
+            "placed": self.decided,
+        }
         return self.observe(), right / GROUPS, done, False, info
+
+    def plan_outcome(self) -> tuple[float, bool]:
+        return 2.0 - self.right / GROUPS, not self.failed
 
     def observe(self) -> PaddedGraph:
         graph = LAYOUT.empty()
