@@ -41,8 +41,9 @@ class OneFOneB:
 
     and operators of equal key run by stage (depth), then in the graph's order. On a chain of S
     stages, r = S - 1 - s on the way back, so forward keys of a stage have the parity of s, backward
-    keys the other one: after S - s warm-up forwards a stage alternates, which is 1F1B (PipeDream-Flush, Narayanan et al.,
-    "Memory-Efficient Pipeline-Parallel DNN Training", 2021, section 3.2).
+    keys the other one: after S - s warm-up forwards a stage alternates, which is 1F1B
+    (PipeDream-Flush, Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021,
+    section 3.2).
 
     The result is topological for every graph in which no backward operator feeds a forward one
     of the same or an earlier micro-batch: along an edge within a phase neither m nor s (or r)

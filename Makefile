@@ -1,0 +1,62 @@
+# The project's commands. A fresh machine needs make, bash and Python 3.11 or newer.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The first interpreter that is new enough and can make virtual environments.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$p && break; done)
+# Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
+ARGS ?=
+
+.PHONY: help venv run seeds test check bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+venv: $(STAMP)  ## create .venv with the pinned dependencies and this project
+
+run: $(STAMP)  ## the main job: capture, learn, compare, export (ARGS="key=value ...")
+	@$(BIN)/python -m experiments.main $(ARGS)
+
+seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
+	@$(BIN)/python -m experiments.seeds $(ARGS)
+
+test: $(STAMP)  ## the test suite
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests
+
+check: $(STAMP)  ## formatting, lint, types, dependency rule
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(STAMP)  ## speed of the simulator, one process, nothing beside it
+	@$(BIN)/python tests/benchmarks/step_speed.py
+
+clean:  ## remove caches and build products; .venv and outputs stay
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer with venv is needed" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once; the log is $(VENV)/install.log)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check \
+		-r requirements.lock 2>$(VENV)/install.err | tee $(VENV)/install.log | awk \
+		-v total="$$(grep -c '==' requirements.lock)" -v tty="$$(test -t 1 && echo 1 || echo 0)" ' \
+		function show(text) { if (tty) { printf "\r\033[K  %s", text; fflush() } } \
+		/^(Collecting|Processing) / { n++; show(sprintf("%3d/%d %s", n, total, $$2)); \
+			if (!tty && n % 25 == 0) { print "  " n "/" total " packages found"; fflush() } } \
+		/^Installing collected/ { show("installing " total " packages"); \
+			if (!tty) { print "  installing"; fflush() } } \
+		END { if (tty) { printf "\r\033[K" } }' \
+		|| { cat $(VENV)/install.err >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+	@echo "Ready: $(VENV)"

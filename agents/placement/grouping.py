@@ -1,0 +1,66 @@
+"""The compact problem most planners decide on: the groups of a fused graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.graphs.contraction import sum_rows
+from envs.graphs.fusion import Fusion, fuse, fused_problem
+from envs.simulation.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedProblem:
+    """G groups to be placed, in the linear order of the forward pass."""
+
+    fusion: Fusion
+    problem: StepProblem  # of the pieces
+    seconds: FloatArray  # (G, D) all pieces of a group; inf where one is not supported
+    state: FloatArray  # (G,) bytes
+    allowed: BoolArray  # (G, D) supported, and the group alone fits
+
+    @classmethod
+    def of(cls, problem: StepProblem, max_groups: int) -> GroupedProblem:
+        """Fuse `problem` to at most `max_groups` groups."""
+        fusion = fuse(problem, max_groups)
+        pieces = fused_problem(problem, fusion)
+        seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
+        state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)
+        allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
+        return cls(fusion, pieces, seconds, state, allowed)
+
+    @property
+    def num_groups(self) -> int:
+        """G."""
+        return self.fusion.num_groups
+
+    @property
+    def too_large(self) -> str:
+        """Why some group can be on no device, or nothing."""
+        stuck = np.flatnonzero(~self.allowed.any(axis=1))
+        if not len(stuck):
+            return ""
+        return f"group {stuck[0]} of {self.num_groups} fits no device: use more groups"
+
+    def device_order(self) -> IntArray:
+        """(D,) devices server by server, the fastest server and the fastest device first.
+
+        A device's speed is the inverse of its seconds for all groups it can run.
+        """
+        topology = self.problem.topology
+        finite = np.isfinite(self.seconds)
+        mean = np.where(finite, self.seconds, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+        relative = np.where(finite, self.seconds, 0.0).sum(axis=0) / np.maximum(
+            np.where(finite, mean[:, None], 0.0).sum(axis=0), np.finfo(np.float64).tiny
+        )
+        relative[~finite.any(axis=0)] = np.inf
+        best = np.full(int(topology.server.max()) + 1, np.inf)
+        np.minimum.at(best, topology.server, relative)
+        return np.lexsort((relative, topology.server, best[topology.server])).astype(np.int64)

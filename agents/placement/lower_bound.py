@@ -1,0 +1,238 @@
+"""A proved lower bound on the step time of every plan, and why a problem has no plan at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.placement.linear_program import LinearProgram
+from envs.graphs.contraction import sum_rows
+from envs.graphs.op_graph import NONE
+from envs.simulation.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+_WINDOW_FRACTIONS = (0.0, 0.03, 0.1, 0.3)  # of the critical path, for heads and for tails
+_LP_SECONDS = 5.0  # the linear program only chooses multipliers: any of them prove a bound
+_ROUNDING = 1e-12  # relative; covers the rounding of sums of fewer than 4,000 terms a million deep
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """No feasible plan, whatever its placement and order, is faster than `seconds`."""
+
+    seconds: float  # the larger of the two below; inf when the problem has no plan
+    critical_path: float  # seconds
+    work: float  # seconds
+    memory_ok: bool  # False: proved that no placement is supported and fits
+    reason: str = ""  # which bound on memory or support is violated, by how much
+
+
+@dataclass(frozen=True, eq=False)
+class _Atoms:
+    """The indivisible units of a placement: co-location groups and free operators."""
+
+    of: IntArray  # (N,) atom of each operator
+    seconds: FloatArray  # (A, D) all operators of the atom; inf where one is not supported
+    state: FloatArray  # (A,) bytes
+    allowed: BoolArray  # (A, D) supported, and the atom alone fits
+
+
+def longest_paths(
+    weight: FloatArray, use_ptr: IntArray, use_op: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """(N,) heads and tails: longest path weight strictly before and strictly after each node."""
+    n, own, first, users = len(weight), weight.tolist(), use_ptr.tolist(), use_op.tolist()
+    head, tail = [0.0] * n, [0.0] * n
+    for u in range(n):
+        end = head[u] + own[u]
+        for v in users[first[u] : first[u + 1]]:
+            head[v] = max(head[v], end)
+    for u in range(n - 1, -1, -1):
+        for v in users[first[u] : first[u + 1]]:
+            tail[u] = max(tail[u], own[v] + tail[v])
+    return np.array(head), np.array(tail)
+
+
+def lower_bound(problem: StepProblem) -> LowerBound:
+    """A bound on the step time of every feasible plan of `problem`, under any communication model.
+
+    *Critical path.* Every operator takes at least its seconds on its fastest device and starts
+    after its inputs are computed, so the longest path with those weights is a bound. So are, for
+    an operator i, its head h_i (longest path before it) on its start and its tail q_i (longest
+    path after it) on the time between its end and the end of the step.
+
+    *Work.* Take a set S of operators, r = min h_i and q = min q_i over S. On every device d the
+    operators of S run one at a time, none before r and none after T - q, hence
+    T >= r + q + (seconds of the operators of S on d); if none is on d, T >= r + q still holds
+    because of the operators of S elsewhere. With x[a, d] = 1 if atom a (a co-location group or a
+    free operator) is on device d, and sets S_k, every feasible plan satisfies
+
+        T >= r_k + q_k + sum_a x[a, d] p_k[a, d]    for all k, d       (multiplier l[k, d] >= 0)
+        capacity_d >= sum_a x[a, d] state_a          for all d          (multiplier m[d] >= 0)
+
+    where p_k[a, d] are the seconds on d of the operators of a in S_k. Weighing and adding up,
+
+        T sum l >= sum l[k, d] (r_k + q_k) - sum m[d] capacity_d
+                   + sum_a sum_d x[a, d] (sum_k l[k, d] p_k[a, d] + m[d] state_a)
+
+    and since x[a, :] picks one supported device, the last sum is at least sum_a of the minimum
+    over those devices. The right side is therefore a bound for *any* non-negative multipliers: a
+    linear program over aggregated atoms (HiGHS) chooses good ones, they are clipped at zero and
+    the right side is evaluated on the real atoms, so neither the aggregation nor the solver's
+    tolerances can overstate the bound; the rounding of the sums is taken off at the end.
+    """
+    atoms = _atoms(problem)
+    reason = next(_memory_violations(problem, atoms), "")
+    if reason:
+        return LowerBound(np.inf, np.inf, np.inf, False, reason)
+    fastest = problem.op_seconds.min(axis=1)
+    graph = problem.graph
+    head, tail = longest_paths(fastest, graph.use_ptr, graph.use_op)
+    path = float((head + fastest + tail).max(initial=0.0)) * (1.0 - _ROUNDING)
+    if path == 0.0:
+        return LowerBound(0.0, 0.0, 0.0, True)
+    offset, seconds = _windows(problem, atoms, head, tail, path)
+    work = _certified(atoms, problem.capacity, offset, seconds, path)
+    return LowerBound(max(path, work), path, work, True)
+
+
+def _atoms(problem: StepProblem) -> _Atoms:
+    graph = problem.graph
+    free = graph.colocation == NONE
+    of = np.where(free, graph.num_groups + np.cumsum(free) - 1, graph.colocation)
+    count = graph.num_groups + int(free.sum())
+    seconds = sum_rows(problem.op_seconds, of, count)
+    state = sum_rows(graph.state_bytes, of, count)
+    allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
+    return _Atoms(of, seconds, state, allowed)
+
+
+def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
+    """Proofs that no placement exists, a sentence each."""
+    graph, devices = problem.graph, problem.topology.devices
+    supported = np.isfinite(atoms.seconds)
+    for atom in np.flatnonzero(~supported.any(axis=1)):
+        first = graph.op_names[int(np.argmax(atoms.of == atom))]
+        yield f"no device can run operator {first!r} and all operators it is co-located with"
+    capacity = np.where(supported, problem.capacity, -np.inf).max(axis=1)
+    for atom in np.argsort(capacity - atoms.state):
+        if atoms.state[atom] > capacity[atom]:
+            first = graph.op_names[int(np.argmax(atoms.of == atom))]
+            yield (
+                f"does not fit: operator {first!r} and those co-located with it hold "
+                f"{atoms.state[atom]:.0f} bytes of parameters and state, the largest device that "
+                f"can run them {capacity[atom]:.0f}: {atoms.state[atom] - capacity[atom]:.0f} "
+                "too many"
+            )
+    for where in np.unique(atoms.allowed, axis=0)[::-1]:
+        inside = ~(atoms.allowed & ~where).any(axis=1)
+        held, room = atoms.state[inside].sum(), problem.capacity[where].sum()
+        if held > room * (1.0 + _ROUNDING):
+            names = ", ".join(devices[d].name for d in np.flatnonzero(where))
+            yield (
+                f"does not fit: {held:.0f} bytes of parameters and state can only be on {names}, "
+                f"which have {room:.0f} together: {held - room:.0f} too many"
+            )
+    total, room = atoms.state.sum(), problem.capacity.sum()
+    if total > room * (1.0 + _ROUNDING):
+        yield (
+            f"does not fit: {total:.0f} bytes of parameters and state, all devices together have "
+            f"{room:.0f}: {total - room:.0f} too many"
+        )
+
+
+def _windows(
+    problem: StepProblem, atoms: _Atoms, head: FloatArray, tail: FloatArray, path: float
+) -> tuple[FloatArray, FloatArray]:
+    """The sets S_k: (K,) r_k + q_k and (K, A, D) seconds of each atom's members in S_k."""
+    chosen: dict[bytes, BoolArray] = {}
+    for early in _WINDOW_FRACTIONS:
+        for late in _WINDOW_FRACTIONS:
+            inside = (head >= early * path) & (tail >= late * path)
+            if inside.any():
+                chosen.setdefault(inside.tobytes(), inside)
+    offset = np.zeros(len(chosen))
+    seconds = np.zeros((len(chosen), *atoms.seconds.shape))
+    for k, inside in enumerate(chosen.values()):
+        offset[k] = head[inside].min() + tail[inside].min()
+        np.add.at(seconds[k], atoms.of[inside], problem.op_seconds[inside])
+    return offset, seconds
+
+
+def _certified(
+    atoms: _Atoms, capacity: FloatArray, offset: FloatArray, seconds: FloatArray, scale: float
+) -> float:
+    """The right side of the proof with the multipliers of the aggregated linear program."""
+    load, memory = _multipliers(atoms, capacity, offset, seconds, scale)
+    total = load.sum()
+    if total <= 0.0:
+        return 0.0
+    price = memory * atoms.state[:, None]  # (A, D)
+    for k in range(len(offset)):
+        price += load[k] * np.where(atoms.allowed, seconds[k], 0.0)
+    cheapest = np.where(atoms.allowed, price, np.inf).min(axis=1)
+    parts = (float((load.sum(axis=1) * offset).sum()), float(cheapest.sum()))
+    priced = memory > 0.0
+    rent = float(memory[priced] @ capacity[priced])
+    return float(max(0.0, sum(parts) - rent - _ROUNDING * (sum(parts) + rent)) / total)
+
+
+def _multipliers(
+    atoms: _Atoms, capacity: FloatArray, offset: FloatArray, seconds: FloatArray, scale: float
+) -> tuple[FloatArray, FloatArray]:
+    """(K, D) load and (D,) memory multipliers, non-negative, from HiGHS on aggregated atoms."""
+    group = _aggregate(atoms, seconds)
+    classes, devices = int(group.max()) + 1, len(capacity)
+    work = np.zeros((len(offset), classes, devices))
+    for k in range(len(offset)):
+        work[k] = sum_rows(np.where(atoms.allowed, seconds[k], 0.0) / scale, group, classes)
+    roomy = float(capacity[np.isfinite(capacity)].max(initial=1.0)) or 1.0
+    state = sum_rows(atoms.state, group, classes) / roomy
+    allowed = np.ones((classes, devices), dtype=np.bool_)
+    np.logical_and.at(allowed, group, atoms.allowed)
+
+    program = LinearProgram()
+    finish = program.add_columns(1, cost=1.0)
+    share = program.add_columns((classes, devices), upper=np.where(allowed, 1.0, 0.0))
+    for k in range(len(offset)):
+        for d in range(devices):
+            program.add_row([(finish, 1.0), (share[:, d], -work[k, :, d])], lower=offset[k] / scale)
+    bounded = np.flatnonzero(np.isfinite(capacity))
+    for d in bounded.tolist():
+        program.add_row([(share[:, d], -state)], lower=-capacity[d] / roomy)
+    for c in range(classes):
+        program.add_row([(share[c], 1.0)], lower=1.0, upper=1.0)
+    solver = program.solver(time_limit=_LP_SECONDS)
+    solver.run()
+    memory = np.zeros(devices)
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        even = np.zeros((len(offset), devices))
+        even[0] = 1.0
+        return even, memory
+    dual = np.maximum(np.array(solver.getSolution().row_dual, dtype=np.float64), 0.0)
+    load = dual[: len(offset) * devices].reshape(len(offset), devices)
+    memory[bounded] = dual[load.size : load.size + len(bounded)] * scale / roomy
+    return load, memory
+
+
+def _aggregate(atoms: _Atoms, seconds: FloatArray) -> IntArray:
+    """(A,) class of each atom: alike in relative speeds, bytes per second and windows."""
+    finite = np.where(atoms.allowed, atoms.seconds, 0.0)
+    fastest = np.where(atoms.allowed, atoms.seconds, np.inf).min(axis=1)
+    safe = np.where(fastest > 0.0, fastest, 1.0)
+    speed = np.where(finite > 0.0, np.round(np.log(finite.clip(1e-300) / safe[:, None]) / 0.1), 0.0)
+    stateful = atoms.state > 0.0
+    density = np.where(
+        stateful & (fastest > 0.0), np.round(np.log(atoms.state.clip(1e-300) / safe)), 0.0
+    )
+    inside = seconds[:, :, :].max(axis=2, where=atoms.allowed[None], initial=0.0)  # (K, A)
+    part = np.round(4.0 * inside / np.where(inside[0] > 0.0, inside[0], 1.0)).T  # (A, K)
+    key = np.concatenate([speed, density[:, None], stateful[:, None], atoms.allowed, part], axis=1)
+    return np.unique(key, axis=0, return_inverse=True)[1].astype(np.int64).ravel()

@@ -1,0 +1,151 @@
+"""The mixed-integer program of a placement: who is where, and what that loads."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.placement.grouping import GroupedProblem
+from agents.placement.linear_program import LinearProgram
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class PlacementModel:
+    """Where each of G groups goes on D devices, what it costs in load, traffic and memory.
+
+    Minimise T (`finish`), in seconds / `scale`, subject to
+
+    * load: T >= seconds of the groups on d, for every device d;
+    * port: T >= seconds of all transfers through it, a tensor once per receiving device;
+    * memory: state on d <= capacity of d.
+
+    Co-location holds by construction. Of devices that can change places without a difference, the
+    later one holds a group only if the earlier one holds a group before it. `add_windows` adds
+    what the pipeline costs, `add_lesson` what a simulation has taught.
+
+    Variables: x[g, d] = 1 (`place`): group g is on device d. z[u, v, s, d] = x[u, s] x[v, d]
+    (`together`) for groups that exchange a tensor, exact by the transportation equalities
+    sum_d z[u, v, s, d] = x[u, s] and sum_s z[u, v, s, d] = x[v, d].
+    """
+
+    def __init__(self, grouped: GroupedProblem) -> None:
+        self.grouped = grouped
+        self.program = LinearProgram()
+        finite = np.where(grouped.allowed, grouped.seconds, 0.0)
+        self.scale = float(finite.max(axis=1).sum()) or 1.0
+        self.finish = self.program.add_columns(1, cost=1.0)
+        self.place = self.program.add_columns(
+            grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
+        )
+        self._pairs: dict[tuple[int, int], IntArray] = {}
+        self._add_assignment(finite)
+        self._add_ports()
+        self._break_symmetry()
+
+    def devices(self, solution: FloatArray) -> IntArray:
+        """(G,) device of each group in a solution of the program."""
+        return np.asarray(solution[self.place].argmax(axis=1), dtype=np.int64)
+
+    def add_lesson(self, device: IntArray, blame: FloatArray, forgiven: float) -> None:
+        """T >= step time of `device` (G,), less for every group that moves away.
+
+        `blame` (G,) are the seconds of the simulated step that each group answers for, all of them
+        together the step time; moving group g elsewhere takes `forgiven` * blame[g] off.
+        """
+        row = self.place[np.arange(len(device)), device]
+        self.program.add_row(
+            [(self.finish, 1.0), (row, -forgiven * blame / self.scale)],
+            lower=(1.0 - forgiven) * float(blame.sum()) / self.scale,
+        )
+
+    def _add_assignment(self, seconds: FloatArray) -> None:
+        capacity = self.grouped.problem.capacity
+        for group in range(self.grouped.num_groups):
+            self.program.add_row([(self.place[group], 1.0)], lower=1.0, upper=1.0)
+        for d in range(len(capacity)):
+            self.program.add_row(
+                [(self.finish, 1.0), (self.place[:, d], -seconds[:, d] / self.scale)], lower=0.0
+            )
+            if np.isfinite(capacity[d]):
+                unit = max(float(capacity[d]), 1.0)
+                self.program.add_row(
+                    [(self.place[:, d], self.grouped.state / unit)], upper=capacity[d] / unit
+                )
+
+    def together(self, u: int, v: int) -> IntArray:
+        """(D, D) columns z[u, v, s, d], with u != v."""
+        if u > v:
+            return self.together(v, u).T
+        if (u, v) not in self._pairs:
+            devices = self.place.shape[1]
+            columns = self.program.add_columns((devices, devices), upper=1.0)
+            for d in range(devices):
+                for group, row in ((u, columns[d]), (v, columns[:, d])):
+                    self.program.add_row(
+                        [(row, 1.0), (self.place[group, d], -1.0)], lower=0.0, upper=0.0
+                    )
+            self._pairs[u, v] = columns
+        return self._pairs[u, v]
+
+    def _add_ports(self) -> None:
+        graph, topology = self.grouped.problem.graph, self.grouped.problem.topology
+        seconds = self.grouped.problem.transfer_seconds / self.scale
+        group = self.grouped.fusion.piece_group
+        bundles: dict[tuple[int, tuple[int, ...]], FloatArray] = {}
+        for tensor in range(graph.num_tensors):
+            home = int(group[graph.producer[tensor]])
+            targets = tuple(np.unique(group[graph.consumers(tensor)]).tolist())
+            remote = tuple(target for target in targets if target != home)
+            if remote:
+                key = (home, remote)
+                bundles[key] = bundles.get(key, 0.0) + seconds[tensor]
+        apart = ~np.eye(topology.num_devices, dtype=np.bool_)
+        load: list[list[tuple[IntArray, FloatArray]]] = [[] for _ in range(topology.num_ports)]
+        for (home, targets), total in bundles.items():
+            sent = self.together(home, targets[0])
+            if len(targets) > 1:
+                pairs = [self.together(home, target) for target in targets]
+                sent = self.program.add_columns(sent.shape, upper=1.0)
+                for pair in pairs:
+                    for s, d in np.argwhere(apart):
+                        self.program.add_row([(sent[s, d], 1.0), (pair[s, d], -1.0)], lower=0.0)
+            cost = total[topology.link_class]
+            for ports in (topology.send_port, topology.receive_port):
+                for port in np.unique(ports[apart]):
+                    used = apart & (ports == port)
+                    load[port].append((sent[used], -cost[used]))
+        for terms in load:
+            if terms:
+                self.program.add_row([(self.finish, 1.0), *terms], lower=0.0)
+
+    def _break_symmetry(self) -> None:
+        for d in range(self.place.shape[1] - 1):
+            if not _interchangeable(self.grouped, d, d + 1):
+                continue
+            for group in range(self.grouped.num_groups):
+                earlier = self.place[:group, d]
+                self.program.add_row([(self.place[group, d + 1], 1.0), (earlier, -1.0)], upper=0.0)
+
+
+def _interchangeable(grouped: GroupedProblem, a: int, b: int) -> bool:
+    """Whether swapping devices a and b changes nothing but their names."""
+    problem = grouped.problem
+    swap = np.arange(problem.topology.num_devices)
+    swap[[a, b]] = b, a
+
+    def same(matrix: IntArray) -> bool:
+        # equal up to a renaming of the entries
+        old, new = matrix.ravel(), matrix[np.ix_(swap, swap)].ravel()
+        pairs = len(np.unique(np.stack([old, new]), axis=1).T)
+        return pairs == len(np.unique(old)) == len(np.unique(new))
+
+    return bool(
+        np.array_equal(problem.op_seconds[:, a], problem.op_seconds[:, b])
+        and problem.capacity[a] == problem.capacity[b]
+        and np.array_equal(problem.topology.link_class[np.ix_(swap, swap)],
+                           problem.topology.link_class)
+        and same(problem.topology.send_port)
+        and same(problem.topology.receive_port)
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""Rows for a `PlacementModel`: how long a pipeline takes to fill and to drain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agents.placement.milp_model import FloatArray, IntArray, PlacementModel
+from envs.graphs.op_graph import NONE, OpGraph, Phase
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Pieces that run after the head of one piece and before the tail of another."""
+
+    first: int  # a piece of the first micro-batch, NONE: no head
+    last: int  # a piece of the first micro-batch, NONE: no tail
+    seconds: FloatArray  # (G, D) seconds of the pieces in the window, by group
+
+
+def add_windows(model: PlacementModel) -> None:
+    """T >= head of p + tail of q + what a device does between the two, for many p and q.
+
+    Variables: a head H[p] and a tail Q[p] for each piece p of the first micro-batch, in
+    seconds / `scale`:
+
+        H[v] >= H[u] + seconds of u + seconds of the transfer from u to v,
+
+    backwards for Q. For every device d and every window (p, q) of `windows`
+
+        T >= H[p] + Q[q] + seconds on d of the pieces, of all micro-batches, in the window:
+
+    a device cannot start on such work before the first micro-batch reaches it, does it one piece
+    at a time, and the last micro-batch still has its way back to go. Where all micro-batches are
+    alike this is a bound on every order.
+    """
+    graph = model.grouped.problem.graph
+    group = model.grouped.fusion.piece_group
+    chain = np.flatnonzero((graph.micro_batch == 0) & (graph.phase != Phase.OPTIMIZER)).tolist()
+    head = dict(zip(chain, model.program.add_columns(len(chain)).tolist(), strict=True))
+    tail = dict(zip(chain, model.program.add_columns(len(chain)).tolist(), strict=True))
+    finite = np.isfinite(model.grouped.problem.op_seconds)
+    seconds = np.where(finite, model.grouped.problem.op_seconds, 0.0)
+    for u, v, tensor in graph.edges.tolist():
+        if u not in head or v not in head:
+            continue
+        a, b = int(group[u]), int(group[v])
+        moved: list[tuple[IntArray, FloatArray]] = []
+        if a != b:
+            cost = model.grouped.problem.transfer_seconds[tensor]
+            cost = cost[model.grouped.problem.topology.link_class] / model.scale
+            moved = [(model.together(a, b), -cost)]
+        for later, sooner, piece in ((head[v], head[u], u), (tail[u], tail[v], v)):
+            place = model.place[group[piece]]
+            model.program.add_row(
+                [(later, 1.0), (sooner, -1.0), (place, -seconds[piece] / model.scale), *moved],
+                lower=0.0,
+            )
+    for window in windows(graph, group, seconds, model.grouped.num_groups):
+        ends = [(head[window.first], -1.0)] if window.first != NONE else []
+        ends += [(tail[window.last], -1.0)] if window.last != NONE else []
+        for d in range(model.place.shape[1]):
+            work = (model.place[:, d], -window.seconds[:, d] / model.scale)
+            model.program.add_row([(model.finish, 1.0), *ends, work], lower=0.0)
+
+
+def windows(graph: OpGraph, group: IntArray, seconds: FloatArray, num_groups: int) -> list[Window]:
+    """The windows of a fused graph; those that cover the same pieces stand once.
+
+    What descends from p; what precedes q; what descends from p and precedes q, for p a forward
+    piece of the first micro-batch and q the last backward piece of its group that descends from
+    p. "Descends from p" means: from the copy of p in any micro-batch.
+    """
+    below, above = _reachable(graph)
+    chain = np.flatnonzero((graph.micro_batch == 0) & (graph.phase != Phase.OPTIMIZER))
+    copies = _copies(graph, group)
+    after = {int(p): _union(below, copies[int(p)]) for p in chain}
+    before = {int(p): _union(above, copies[int(p)]) for p in chain}
+    found: dict[int, tuple[int, int]] = {}
+    for p in chain.tolist():
+        found.setdefault(after[p], (p, NONE))
+        found.setdefault(before[p], (NONE, p))
+        back = chain[(group[chain] == group[p]) & (graph.phase[chain] == Phase.BACKWARD)].tolist()
+        back = [q for q in back if below[p] >> q & 1]
+        if graph.phase[p] == Phase.FORWARD and back:
+            found.setdefault(after[p] & before[back[-1]], (p, back[-1]))
+    result = []
+    for members, (first, last) in found.items():
+        inside = np.array([members >> p & 1 for p in range(graph.num_operators)], dtype=np.bool_)
+        load = np.zeros((num_groups, seconds.shape[1]))
+        np.add.at(load, group[inside], seconds[inside])
+        result.append(Window(first, last, load))
+    return result
+
+
+def _reachable(graph: OpGraph) -> tuple[list[int], list[int]]:
+    """Bit sets of each piece's descendants and ancestors, itself included."""
+    below = [1 << piece for piece in range(graph.num_operators)]
+    above = [1 << piece for piece in range(graph.num_operators)]
+    for u, v, _ in graph.edges[np.argsort(-graph.edges[:, 0], kind="stable")].tolist():
+        below[u] |= below[v]
+    for u, v, _ in graph.edges[np.argsort(graph.edges[:, 1], kind="stable")].tolist():
+        above[v] |= above[u]
+    return below, above
+
+
+def _copies(graph: OpGraph, group: IntArray) -> dict[int, list[int]]:
+    """For each piece of the first micro-batch: the pieces that repeat it, itself included.
+
+    The k-th piece of a group, phase and replica repeats the k-th of the first micro-batch.
+    """
+    rows: dict[tuple[int, int, int, int], list[int]] = {}
+    keys = np.stack([group, graph.phase, graph.replica, graph.micro_batch], axis=1)
+    for piece, (g, phase, replica, number) in enumerate(keys.tolist()):
+        rows.setdefault((g, phase, replica, number), []).append(piece)
+    found: dict[int, list[int]] = {}
+    for (g, phase, replica, number), pieces in rows.items():
+        model = rows.get((g, phase, replica, 0), [])
+        if number >= 0 and len(model) == len(pieces):
+            for original, piece in zip(model, pieces, strict=True):
+                found.setdefault(original, []).append(piece)
+    return found
+
+
+def _union(sets: list[int], pieces: list[int]) -> int:
+    total = 0
+    for piece in pieces:
+        total |= sets[piece]
+    return total

@@ -1,0 +1,69 @@
+"""Capture the whole training step of a model as a graph.
+
+    python -m experiments.capture graph=llama_7b graph.batch=1 graph.sequence=512 \
+        graph.micro_batches=1 json=true
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from envs.errors import InputError
+from envs.graphs.op_graph import Kind
+from envs.graphs.storage import graph_hash, save_graph
+from experiments.app import Result, Run, run_app
+from experiments.problem import ModelSource
+from experiments.provenance import peak_rss_bytes
+from experiments.targets import build
+
+GRAPH_FILE = "graph.npz"
+
+
+@dataclass
+class CaptureConfig:
+    """`conf/capture.yaml`; the graph is an object by `_target_`."""
+
+    graph: Any
+    seed: int
+    json: bool
+
+
+def capture(config: CaptureConfig, run: Run) -> Result:
+    """Trace the model now, whatever the cache holds, and save the graph in the run folder."""
+    source = build(config.graph)
+    if not isinstance(source, ModelSource):
+        raise InputError("config key 'graph': a graph file is no model; name one of conf/graph")
+    start = time.perf_counter()
+    graph = source.capture()
+    seconds = time.perf_counter() - start
+    path = run.folder / GRAPH_FILE
+    provenance = run.provenance.with_inputs(**source.inputs())
+    save_graph(graph, path, provenance.document())
+    kinds = Counter(Kind(kind).name.lower() for kind in graph.kind)
+    values: dict[str, object] = {
+        "graph": graph.name,
+        "operators": graph.num_operators,
+        "tensors": graph.num_tensors,
+        "edges": len(graph.consumer),
+        "parameters": graph.num_parameters,
+        "forward_flop": graph.forward_flop(),
+        "backward_flop": graph.backward_flop(),
+        "parameter_bytes": float(graph.parameter_bytes.sum()),
+        "gradient_bytes": float(graph.gradient_bytes.sum()),
+        "optimizer_bytes": float(graph.optimizer_bytes.sum()),
+        "micro_batches": graph.num_micro_batches,
+        "operators_by_kind": dict(sorted(kinds.items())),
+        "seconds": seconds,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "graph_file": str(path),
+        "graph_sha256": graph_hash(graph),
+    }
+    return Result(values, provenance)
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("capture", CaptureConfig, capture))

@@ -1,0 +1,83 @@
+"""Progress on a console: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+PLAIN_EVERY_S = 10.0  # seconds between two plain lines of one task
+
+
+class ProgressDisplay:
+    """Tasks that run for a known time, each with a word on where it stands.
+
+    On a terminal every task is a bar; elsewhere a line is printed when a task begins and ends, and
+    every `PLAIN_EVERY_S` seconds in between.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[news]}"),
+            console=console,
+            transient=True,
+        )
+        self._said: dict[TaskID, float] = {}
+        self._names: dict[TaskID, str] = {}
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self._bars.stop()
+
+    def begin(self, name: str, seconds: float | None = None) -> TaskID:
+        """A new task, expected to take `seconds`."""
+        task = self._bars.add_task(name, total=seconds, news="")
+        self._names[task] = name
+        self._say(task, "begins" if seconds is None else f"begins, {seconds:.0f} s")
+        return task
+
+    def update(self, task: TaskID, seconds: float, news: str) -> None:
+        """`seconds` have passed; `news` says where the task stands."""
+        self._bars.update(task, completed=seconds, news=news)
+        if time.monotonic() - self._said[task] >= PLAIN_EVERY_S:
+            self._say(task, f"{seconds:.0f} s, {news}" if news else f"{seconds:.0f} s")
+
+    def end(self, task: TaskID, news: str) -> None:
+        """The task is over."""
+        self._bars.remove_task(task)
+        self._print(task, news)
+
+    def _say(self, task: TaskID, text: str) -> None:
+        self._said[task] = time.monotonic()
+        if not self.console.is_terminal:
+            self._print(task, text)
+
+    def _print(self, task: TaskID, text: str) -> None:
+        self.console.print(f"{self._names[task]}: {text}", highlight=False, soft_wrap=True)
+
+
+def training_news(row: Mapping[str, float]) -> str:
+    """One iteration of training in a few words."""
+    return (
+        f"iteration {row['iteration']:.0f}, mean {row['charts/step_time_s_mean'] * 1e3:.1f} ms, "
+        f"best {row['charts/step_time_s_best'] * 1e3:.1f} ms, "
+        f"{row['charts/SPS']:.0f} decisions/s"
+    )

@@ -1,0 +1,105 @@
+"""Evaluate an agent, or re-simulate anybody's plan, on one graph and one topology.
+
+python -m experiments.evaluate agent=heft graph=bert_large topology=mixed_v100_p100 json=true
+python -m experiments.evaluate plan=plan.json graph=bert_large topology=mixed_v100_p100
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agents.base import Planner
+from envs.errors import InputError
+from envs.simulation.order import OrderRule
+from envs.simulation.step import Communication
+from experiments.app import Result, Run, run_app
+from experiments.decisions import DecidingPlanner
+from experiments.evaluation import evaluate_plan, evaluation_values, require_fit
+from experiments.plan_file import read_plan, write_plan
+from experiments.problem import load_problem
+from experiments.provenance import file_hash
+from experiments.targets import build
+
+
+@dataclass
+class EvaluateConfig:
+    """`conf/evaluate.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
+    order: Any
+    plan: str | None
+    budget_s: float
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        if not self.budget_s > 0:
+            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive")
+
+
+def evaluate(config: EvaluateConfig, run: Run) -> Result:
+    """Search (or read) a plan, simulate it, write `plan.json`."""
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem = loaded.problem
+    provenance = loaded.stamp_on(run.provenance)
+    communication: Communication = build(config.communication)
+    values: dict[str, object] = {
+        "env": run.choice("env", config.env),
+        "agent": None if config.plan else run.choice("agent", config.agent),
+        "graph": problem.graph.name,
+        "topology": problem.topology.name,
+        "communication": communication.name,
+        "operators": problem.graph.num_operators,
+        "devices": problem.topology.num_devices,
+    }
+    bound = require_fit(problem)
+    start = time.perf_counter()
+    if config.plan is not None:
+        rule: OrderRule = build(config.order)
+        plan = read_plan(config.plan, problem, rule)
+        provenance = provenance.with_inputs(plan=file_hash(config.plan))
+        values["plan"] = config.plan
+    else:
+        found = planner_of(config.agent, config.env).plan(problem, config.budget_s)
+        values |= {"status": found.status, "reason": found.reason, "seconds": found.seconds}
+        values["evaluations"] = found.evaluations
+        if found.plan is None:
+            unplaced = {"step_time_s": None, "lower_bound_s": bound.seconds}
+            unplaced |= {"peak_memory_bytes": None, "feasible": False}
+            return Result({**values, **unplaced}, provenance)
+        plan = found.plan
+    evaluation = evaluate_plan(problem, plan, communication)
+    values.setdefault("seconds", time.perf_counter() - start)
+    write_plan(run.folder / "plan.json", plan, problem, provenance)
+    return Result({**values, **evaluation_values(problem, evaluation, bound)}, provenance)
+
+
+def planner_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Planner:
+    """The planner that `agent` describes; an agent that acts plans by one episode in `env`.
+
+    Raises:
+        InputError: the object neither plans nor acts.
+    """
+    built: Any = build(agent)
+    if hasattr(built, "plan"):
+        planner: Planner = built
+        return planner
+    if hasattr(built, "act"):
+        return DecidingPlanner(built, env)
+    raise InputError(
+        f"config key 'agent': {agent.get('_target_')} neither plans nor acts; what learns is "
+        "trained by experiments.train and evaluated as agent=checkpoint"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("evaluate", EvaluateConfig, evaluate))

@@ -1,0 +1,99 @@
+"""Export the policy of a training run as a scheduler checkpoint, and verify it.
+
+python -m experiments.export run=outputs/train/2026-01-31_12-00-00-000000
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envs.errors import InputError
+from envs.placement.env import PlacementEnv
+from experiments.app import CONFIG_FILE, Result, Run, run_app
+from experiments.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
+from experiments.problem import load_problem, placement_env
+from experiments.provenance import file_hash
+from experiments.saved_run import saved_nodes
+from experiments.targets import build
+
+if TYPE_CHECKING:
+    from agents.rllib.config import TrainingConfig
+    from models.policy import PlacementPolicy, PolicyConfig
+
+
+@dataclass
+class ExportConfig:
+    """`conf/export.yaml`."""
+
+    run: str
+    output: str | None
+    seed: int
+    json: bool
+
+
+def export(config: ExportConfig, run: Run) -> Result:
+    """Write the checkpoint folder of the run's last training checkpoint."""
+    source = Path(config.run)
+    nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
+    loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
+    problem = loaded.problem
+    training: TrainingConfig = build(nodes["training"])
+    provenance = loaded.stamp_on(run.provenance).with_inputs(run=file_hash(source / CONFIG_FILE))
+    env = placement_env(nodes["env"], problem)
+    policy = trained_policy(source, training.model, env)
+    output = run.folder / CHECKPOINT_FOLDER if config.output is None else Path(config.output)
+    if output.exists() and not (output / "spec.json").is_file():
+        raise InputError("exists and is no checkpoint folder", file=output)
+    name = f"{problem.graph.name} on {problem.topology.name}"
+    checkpoint = export_checkpoint(
+        policy,
+        output,
+        env,
+        title=f"Placement policy trained on {name}",
+        config=nodes,
+        evaluation=(),
+        provenance=provenance,
+    )
+    verification = verify_checkpoint(policy, checkpoint, nodes["env"], problem, provenance)
+    values = {"checkpoint": str(checkpoint), "verification": verification.document()}
+    return Result({**values, "verified": verification.passed}, provenance)
+
+
+def trained_policy(folder: Path, model: PolicyConfig, env: PlacementEnv) -> PlacementPolicy:
+    """The policy in the last training checkpoint of a run.
+
+    Raises:
+        InputError: the run has no checkpoint, or a file of it is damaged or of another policy.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from models.artifacts import check_hashes, read_json_object
+    from models.layout import widths_of
+    from models.policy import PlacementPolicy
+
+    checkpoints = sorted(
+        (folder / "checkpoints").glob("iteration_*"),
+        key=lambda path: int(path.name.rpartition("_")[2]),
+    )
+    if not checkpoints:
+        raise InputError("holds no checkpoint to export", file=folder / "checkpoints")
+    last = checkpoints[-1]
+    hashes = read_json_object(last / "state.json").get("sha256")
+    if not isinstance(hashes, dict):
+        raise InputError("is missing", file=last / "state.json", field="sha256")
+    check_hashes(last, hashes)
+    weights = last / "weights.safetensors"
+    policy = PlacementPolicy(model, widths_of(env.observation_space.sample()))
+    try:
+        policy.load_state_dict(load_file(weights))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(" ".join(str(error).split()), file=weights) from error
+    return policy
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("export", ExportConfig, export))

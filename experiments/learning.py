@@ -1,0 +1,106 @@
+"""Training as a search: a policy learns on one problem, its best placement is the plan."""
+
+from __future__ import annotations
+
+import copy
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agents.base import PlannerResult
+from envs.placement.env import PlacementEnv
+from envs.plans import Placement, Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from experiments.display import ProgressDisplay, training_news
+from experiments.learning_curve import Curve
+from experiments.problem import placement_env
+from experiments.search import describe
+
+if TYPE_CHECKING:
+    from agents.rllib.config import TrainingConfig
+    from agents.rllib.training import TrainingResult
+
+METRICS_FILE = "metrics.csv"
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A trained policy, its best plan, and how it got there."""
+
+    training: TrainingResult
+    found: PlannerResult
+    curve: Curve
+
+
+def learn(
+    env_node: Node,
+    problem: StepProblem,
+    config: TrainingConfig,
+    run_folder: Path,
+    display: ProgressDisplay,
+    *,
+    resume: bool = False,
+) -> Learned:
+    """Train on `problem` as `config` says; metrics and checkpoints go to `run_folder`.
+
+    The graph is fused once: the environments are copies, before their first reset, of one that
+    holds the instance.
+    """
+    from agents.rllib.training import train
+
+    task = display.begin("ppo", config.budget_s)
+    prototype = placement_env(env_node, problem)
+
+    def on_iteration(row: Mapping[str, float]) -> None:
+        display.update(task, row["charts/seconds"], training_news(row))
+
+    training = train(config, lambda: copy.copy(prototype), run_folder, on_iteration, resume=resume)
+    found = as_planner_result(training, prototype, problem)
+    display.end(task, describe(found))
+    return Learned(training, found, read_curve(run_folder / METRICS_FILE))
+
+
+def read_curve(path: Path) -> Curve:
+    """The learning curve of a run, all its sessions together, from its metrics."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return Curve(
+        seconds=[float(row["charts/seconds"]) for row in rows],
+        mean=[float(row["charts/step_time_s_mean"]) for row in rows],
+        best=[float(row["charts/step_time_s_best"]) for row in rows],
+    )
+
+
+def as_planner_result(
+    training: TrainingResult, env: PlacementEnv, problem: StepProblem
+) -> PlannerResult:
+    """The best placement met in training, on every operator and simulated in full."""
+    if training.best_placement is None:
+        return PlannerResult(
+            plan=None,
+            status="limit",
+            step_time=np.inf,
+            seconds=training.seconds,
+            evaluations=training.env_steps,
+            reason="no placement met in training fits",
+            trajectory=training.trajectory,
+        )
+    env.reset(seed=0)
+    device = env.instance.fusion.expand(training.best_placement)
+    simulator = StepSimulator(problem)
+    order = simulator.order(device)
+    return PlannerResult(
+        plan=Plan(Placement(device), order),
+        status="feasible",
+        step_time=simulator.step_time(device, order),
+        seconds=training.seconds,
+        evaluations=training.env_steps,
+        trajectory=training.trajectory,
+    )

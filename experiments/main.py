@@ -1,0 +1,167 @@
+"""The main job: capture, learn, compare with every baseline, export, verify.
+
+make run                                  # BERT-large on two V100 and two P100
+python -m experiments.main graph=gpt2 topology=single_v100 budget_s=30
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from envs.errors import InputError
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import Communication
+from experiments.app import Result, Run, run_app
+from experiments.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
+from experiments.comparison import Comparison, row_of
+from experiments.display import ProgressDisplay
+from experiments.evaluation import require_fit
+from experiments.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
+from experiments.gantt import draw_gantt
+from experiments.learning import Learned, learn
+from experiments.learning_curve import draw_learning_curve
+from experiments.overrides import plain_config
+from experiments.plan_file import write_plan
+from experiments.problem import load_problem, placement_env
+from experiments.provenance import Provenance, stamp
+from experiments.search import search_in_turn, search_side_by_side
+from experiments.targets import build
+from experiments.trace import trace_document
+
+PPO = "ppo"
+
+
+@dataclass
+class MainConfig:
+    """`conf/main.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
+    model: Any
+    agent: Any
+    training: Any
+    quick: dict[str, Any]
+    searching: dict[str, Any]
+    single_device: str
+    budget_s: float
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        if not self.budget_s > 0:
+            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive")
+        if self.single_device not in self.quick:
+            raise InputError(
+                f"config key 'single_device': {self.single_device!r} is none of the quick agents "
+                f"({', '.join(self.quick)})"
+            )
+
+
+def compare(config: MainConfig, run: Run) -> Result:
+    """Run every method on one problem and write everything a reader may want to see."""
+    start = time.perf_counter()
+    console = run.console
+    console.print("building the problem (the first capture of a model takes a while)")
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
+    communication: Communication = build(config.communication)
+    bound = require_fit(problem)
+    name = f"{problem.graph.name} on {problem.topology.name}"
+    console.print(
+        f"{name}: {problem.graph.num_operators:,} operators, {problem.graph.num_tensors:,} "
+        f"tensors, {problem.topology.num_devices} devices, "
+        f"lower bound {bound.seconds * 1e3:.1f} ms",
+        highlight=False,
+    )
+    with ProgressDisplay(console) as display:
+        found = search_in_turn(config.quick, problem, config.budget_s, display)
+        found |= search_side_by_side(config.searching, problem, config.budget_s, display)
+        learned = learn(config.env, problem, build(config.training), run.folder, display)
+    found[PPO] = learned.found
+    comparison = Comparison(
+        rows=tuple(row_of(method, x, problem, communication) for method, x in found.items()),
+        single_device=config.single_device,
+        lower_bound=bound.seconds,
+    )
+    _write(run, problem, comparison, learned, provenance, name)
+    console.print("exporting the policy, asking it again in a process without ray and PyG")
+    policy = learned.training.policy
+    checkpoint = export_checkpoint(
+        policy,
+        run.folder / CHECKPOINT_FOLDER,
+        placement_env(config.env, problem),
+        title=f"Placement policy trained on {name}",
+        config=plain_config(config),
+        evaluation=comparison.texts(),
+        provenance=provenance,
+    )
+    verification = verify_checkpoint(policy, checkpoint, config.env, problem, provenance)
+    console.print(comparison.rich(name))
+    console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)
+    console.print(
+        f"without ray and torch_geometric it decides "
+        f"{'identically' if verification.passed else 'DIFFERENTLY'}: {verification.identical} of "
+        f"{verification.decisions} decisions are the same ({', '.join(verification.runtimes)})",
+        soft_wrap=True,
+        highlight=False,
+    )
+    best = comparison.best
+    return Result(
+        {
+            "graph": problem.graph.name,
+            "topology": problem.topology.name,
+            "communication": communication.name,
+            "operators": problem.graph.num_operators,
+            "lower_bound_s": bound.seconds,
+            "budget_s": config.budget_s,
+            "methods": comparison.document(),
+            "best_method": None if best is None else best.method,
+            "best_step_time_s": None if best is None else best.step_time,
+            "ppo_step_time_s": learned.found.step_time,
+            "checkpoint": str(checkpoint),
+            "verification": verification.document(),
+            "seconds": time.perf_counter() - start,
+        },
+        provenance,
+        shown=("best_method", "best_step_time_s", "ppo_step_time_s", "lower_bound_s", "seconds"),
+    )
+
+
+def _write(
+    run: Run,
+    problem: StepProblem,
+    comparison: Comparison,
+    learned: Learned,
+    provenance: Provenance,
+    name: str,
+) -> None:
+    """Plans, charts, trace and table."""
+    for row in comparison.rows:
+        if row.evaluation is not None:
+            path = run.folder / "plans" / f"{row.method}.json"
+            write_plan(path, row.evaluation.plan, problem, provenance)
+    best = comparison.best
+    if best is not None and best.evaluation is not None:
+        timeline = best.evaluation.timeline
+        title = f"{name}: {best.method}, one step takes {best.step_time * 1e3:.1f} ms"
+        write_figure(run.folder / "gantt.png", draw_gantt(problem, timeline, title), provenance)
+        trace = trace_document(problem, timeline)
+        write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
+    baselines = {row.method: row.step_time for row in comparison.rows if row.method != PPO}
+    figure = draw_learning_curve(
+        learned.curve, baselines, comparison.lower_bound, f"{name}: learning to place"
+    )
+    write_figure(run.folder / "learning_curve.png", figure, provenance)
+    write_sidecar(run.folder / "metrics.csv", provenance, kind="metrics")
+    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
+    write_text(run.folder / "table.md", f"{header}# {name}\n\n{comparison.markdown()}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("main", MainConfig, compare))

@@ -1,0 +1,69 @@
+"""Draw anybody's plan: a Gantt chart and a trace for Perfetto.
+
+python -m experiments.plot plan=plan.json graph=bert_large topology=mixed_v100_p100
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from envs.simulation.order import OrderRule
+from envs.simulation.step import Communication
+from experiments.app import Result, Run, run_app
+from experiments.artifacts import write_figure, write_json
+from experiments.evaluation import evaluate_plan
+from experiments.gantt import draw_gantt
+from experiments.plan_file import read_plan
+from experiments.problem import load_problem
+from experiments.provenance import file_hash, stamp
+from experiments.targets import build
+from experiments.trace import trace_document
+
+GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
+
+
+@dataclass
+class PlotConfig:
+    """`conf/plot.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
+    order: Any
+    plan: str
+    seed: int
+    json: bool
+
+
+def plot(config: PlotConfig, run: Run) -> Result:
+    """Simulate the plan and write both pictures of it."""
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem = loaded.problem
+    provenance = loaded.stamp_on(run.provenance).with_inputs(plan=file_hash(config.plan))
+    rule: OrderRule = build(config.order)
+    communication: Communication = build(config.communication)
+    plan = read_plan(config.plan, problem, rule)
+    evaluation = evaluate_plan(problem, plan, communication)
+    timeline = evaluation.timeline
+    title = (
+        f"{problem.graph.name} on {problem.topology.name}: one step takes "
+        f"{evaluation.step_time * 1e3:.1f} ms"
+    )
+    write_figure(run.folder / GANTT_FILE, draw_gantt(problem, timeline, title), provenance)
+    trace = stamp(trace_document(problem, timeline), provenance, kind="trace")
+    write_json(run.folder / TRACE_FILE, trace)
+    values: dict[str, object] = {
+        "step_time_s": evaluation.step_time,
+        "feasible": evaluation.feasible,
+        "gantt": str(run.folder / GANTT_FILE),
+        "trace": str(run.folder / TRACE_FILE),
+    }
+    return Result(values, provenance)
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("plot", PlotConfig, plot))

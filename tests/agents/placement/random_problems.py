@@ -1,0 +1,127 @@
+"""Hypothesis strategies: small training steps with groups, state, tight memory, odd devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import strategies as st
+
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import Phase
+from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.simulation.problem import StepProblem
+
+
+def cluster(servers: list[int], capacity: list[float]) -> Topology:
+    """One device per entry; own ports inside a server, a NIC's between servers."""
+    d = len(servers)
+    server = np.array(servers)
+    apart = server[:, None] != server[None, :]
+    own, nic = 2 * np.arange(d), 2 * d + 2 * server
+    send = np.where(apart, nic[:, None], own[:, None])
+    receive = np.where(apart, nic[None, :], own[None, :]) + 1
+    specs = [
+        DeviceSpec("test", {"float32": 1.0}, 1.0, room, 0.0, 1.0, 1.0, "none") for room in capacity
+    ]
+    return Topology(
+        name="test",
+        devices=tuple(Device(f"d{i}", specs[i], servers[i]) for i in range(d)),
+        link_class=np.where(np.eye(d, dtype=bool), 0, np.where(apart, 2, 1)),
+        class_names=("self", "inside", "between"),
+        class_latency=np.zeros(3),
+        class_bandwidth=np.array([np.inf, 2.0, 1.0]),
+        send_port=np.where(np.eye(d, dtype=bool), -1, send),
+        receive_port=np.where(np.eye(d, dtype=bool), -1, receive),
+        port_names=tuple(f"port{i}" for i in range(2 * d + 2 * (max(servers) + 1))),
+    )
+
+
+def pipeline(
+    seconds: list[float], micro_batches: int, topology: Topology, speed: list[float]
+) -> StepProblem:
+    """A chain of layers, forward and twice as long backward, with an update of each layer."""
+    builder = GraphBuilder("pipeline")
+    duration: list[float] = []
+
+    def operator(layer: int, phase: Phase, batch: int, length: float, mirror: int = -1) -> int:
+        duration.append(length)
+        name = f"{phase.name}{layer}/{batch}"
+        return builder.add_operator(
+            name, phase=phase, micro_batch=batch, colocation=layer, mirror=mirror
+        )
+
+    gradients: list[list[int]] = [[] for _ in seconds]
+    for batch in range(micro_batches):
+        forward, tensor = [], None
+        for layer, length in enumerate(seconds):
+            forward.append(operator(layer, Phase.FORWARD, batch, length))
+            if tensor is not None:
+                builder.add_use(tensor, forward[-1])
+            tensor = builder.add_tensor(forward[-1], 1.0)
+        for layer in reversed(range(len(seconds))):
+            op = operator(layer, Phase.BACKWARD, batch, 2 * seconds[layer], forward[layer])
+            if tensor is not None:
+                builder.add_use(tensor, op)
+            tensor = builder.add_tensor(op, 1.0)
+            gradients[layer].append(builder.add_tensor(op, 0.0))
+    for layer, tensors in enumerate(gradients):
+        op = operator(layer, Phase.OPTIMIZER, -1, 0.1)
+        for tensor in tensors:
+            builder.add_use(tensor, op)
+        builder.add_parameter(f"w{layer}", op, parameter=1.0, gradient=1.0, optimizer=2.0)
+    names = builder._operators
+    graph = builder.build()
+    by_name = {op.name: length for op, length in zip(names, duration, strict=True)}
+    length = np.array([by_name[name] for name in graph.op_names])
+    transfer = graph.tensor_bytes[:, None] * np.array([0.0, 0.01, 0.05])
+    return StepProblem(
+        graph, topology, length[:, None] / np.array(speed), transfer, topology.memory_bytes
+    )
+
+
+@st.composite
+def problems(
+    draw: Callable[..., object],
+    max_operators: int = 12,
+    max_devices: int = 3,
+    tight: bool = True,
+    unsupported: bool = True,
+) -> StepProblem:
+    """A random DAG with co-location groups and state on devices that may be too small."""
+    n = draw(st.integers(1, max_operators))
+    micro_batches = draw(st.integers(1, 2))
+    builder = GraphBuilder("random")
+    groups = draw(st.integers(0, 3))
+    for op in range(n):
+        builder.add_operator(
+            f"op{op}",
+            phase=draw(st.sampled_from([Phase.FORWARD, Phase.BACKWARD])),
+            micro_batch=draw(st.integers(0, micro_batches - 1)),
+            colocation=draw(st.integers(0, groups - 1)) if groups and draw(st.booleans()) else -1,
+        )
+    for op in range(n - 1):
+        for _ in range(draw(st.integers(0, 2))):
+            tensor = builder.add_tensor(op, draw(st.sampled_from([0.0, 1.0, 3.0])))
+            for consumer in draw(st.sets(st.integers(op + 1, n - 1), max_size=3)):
+                builder.add_use(tensor, consumer)
+    for number in range(draw(st.integers(0, 4))):
+        size = draw(st.sampled_from([1.0, 2.0, 5.0]))
+        owner = draw(st.integers(0, n - 1))
+        builder.add_parameter(f"w{number}", owner, parameter=size, gradient=size, optimizer=0.0)
+    graph = builder.build()
+    servers = sorted(draw(st.lists(st.integers(0, 1), min_size=1, max_size=max_devices)))
+    sizes = st.sampled_from([2.0, 6.0, 20.0, 1000.0] if tight else [1000.0])
+    d, t = len(servers), graph.num_tensors
+    topology = cluster(servers, draw(st.lists(sizes, min_size=d, max_size=d)))
+    seconds = st.sampled_from([0.0, 0.5, 1.0, 1.25, 3.0] + [np.inf] * unsupported)
+    duration = draw(st.lists(seconds, min_size=n * d, max_size=n * d))
+    finite = st.sampled_from([0.0, 0.25, 1.0, 2.0])
+    moves = np.array(draw(st.lists(finite, min_size=2 * t, max_size=2 * t))).reshape(t, 2)
+    return StepProblem(
+        graph=graph,
+        topology=topology,
+        op_seconds=np.array(duration).reshape(n, d),
+        transfer_seconds=np.concatenate([np.zeros((t, 1)), moves], axis=1),
+        capacity=topology.memory_bytes,
+    )

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares, _split
+from agents.placement.grouping import GroupedProblem
+from tests.agents.placement.random_problems import cluster, pipeline
+
+loads = st.sampled_from([0.0, 1.0, 2.5, 4.0, np.inf])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    weight=st.lists(st.tuples(loads, loads, loads), min_size=1, max_size=6),
+    state=st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=6, max_size=6),
+    room=st.tuples(*[st.sampled_from([0.0, 2.0, 10.0])] * 3),
+)
+def test_the_split_has_the_smallest_largest_load_that_memory_allows(
+    weight: list[tuple[float, ...]], state: list[float], room: tuple[float, ...]
+) -> None:
+    table, sizes = np.array(weight), np.array(state[: len(weight)])
+    groups = len(table)
+
+    def value(segment: np.ndarray) -> float:
+        held = np.bincount(segment, weights=sizes, minlength=3)
+        if (held > np.array(room)).any():
+            return np.inf
+        return max(
+            float(table[segment == d, d].sum()) if (segment == d).any() else 0.0 for d in range(3)
+        )
+
+    cuts = combinations_with_replacement(range(groups + 1), 2)
+    best = min(value(np.repeat([0, 1, 2], [a, b - a, groups - b])) for a, b in cuts)
+    segment = _split(table, sizes, np.array(room))
+    assert (segment is None) == np.isinf(best)
+    if segment is not None:
+        assert (np.diff(segment) >= 0).all()
+        assert value(segment) == pytest.approx(best)
+
+
+def test_equal_shares_ignore_speed_and_speed_shares_follow_it() -> None:
+    problem = pipeline([1.0] * 9, 2, cluster([0, 0], [100.0, 100.0]), [2, 1])
+    equal = ContiguousSplit(groups=9, shares=EqualShares()).plan(problem, 1.0)
+    fair = ContiguousSplit(groups=9, shares=SpeedShares()).plan(problem, 1.0)
+    assert equal.plan is not None
+    assert fair.plan is not None
+
+    def layers(device: np.ndarray) -> list[int]:
+        return np.bincount(device[problem.graph.micro_batch == 0], minlength=2).tolist()
+
+    assert sorted(layers(equal.plan.placement.device)) == [8, 10]
+    assert layers(fair.plan.placement.device) == [12, 6]
+
+
+def test_devices_are_filled_server_by_server_fastest_first() -> None:
+    problem = pipeline([1.0] * 4, 1, cluster([0, 0, 1, 1], [100.0] * 4), [1, 2, 1, 4])
+    assert GroupedProblem.of(problem, 4).device_order().tolist() == [3, 2, 1, 0]
+
+
+def test_activations_that_overflow_make_the_split_give_way() -> None:
+    # each layer: 4 bytes of state and activations of 1 byte; three layers peak at 15 bytes
+    ample = pipeline([1.0] * 6, 4, cluster([0, 0], [100.0, 100.0]), [1, 1])
+    tight = pipeline([1.0] * 6, 4, cluster([0, 0], [14.0, 100.0]), [1, 1])
+    split = ContiguousSplit(groups=6, shares=SpeedShares())
+    held = []
+    for problem in (ample, tight):
+        plan = split.plan(problem, 1.0).plan
+        assert plan is not None
+        assert plan.violations(problem) == []
+        state = problem.graph.state_bytes
+        held.append(np.bincount(plan.placement.device, weights=state).tolist())
+    assert held[0] == [12.0, 12.0]
+    assert held[1][0] < 12.0

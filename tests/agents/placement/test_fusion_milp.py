@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.placement.critical_path import critical_seconds
+from agents.placement.fusion_milp import FusionMilp
+from agents.placement.grouping import GroupedProblem
+from agents.placement.milp_model import PlacementModel
+from agents.placement.milp_windows import add_windows
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+LAYERS = st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=4)
+
+
+def best_placement(problem: StepProblem, grouped: GroupedProblem) -> float:
+    """The least 1F1B step time over all placements of the groups."""
+    devices = product(range(problem.topology.num_devices), repeat=grouped.num_groups)
+    pieces = np.array([grouped.fusion.expand_pieces(np.array(device)) for device in devices])
+    return float(StepSimulator(grouped.problem).step_times(pieces).min())
+
+
+@settings(max_examples=25, deadline=None)
+@given(layers=LAYERS, micro_batches=st.integers(1, 3), slow=st.sampled_from([1.0, 2.0]))
+def test_the_model_never_says_more_than_the_best_placement_needs(
+    layers: list[float], micro_batches: int, slow: float
+) -> None:
+    problem = pipeline(layers, micro_batches, cluster([0, 0, 1], [100.0] * 3), [slow, slow, 1])
+    grouped = GroupedProblem.of(problem, len(layers))
+    model = PlacementModel(grouped)
+    add_windows(model)
+    solver = model.program.solver(time_limit=20.0)
+    solver.run()
+    bound = solver.getInfo().objective_function_value * model.scale
+    assert bound <= best_placement(problem, grouped) * (1 + 1e-6)
+
+
+def test_a_small_pipeline_is_solved_to_its_best_placement() -> None:
+    problem = pipeline([1.0, 2.0, 2.0, 1.0], 4, cluster([0, 0], [100.0] * 2), [1, 1])
+    grouped = GroupedProblem.of(problem, 4)
+    result = FusionMilp(groups=4, forgiven=0.5, seed=0).plan(problem, 5.0)
+    assert result.step_time == pytest.approx(best_placement(problem, grouped))
+    assert "bound of the model of 4 groups" in result.reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), problem=problems(tight=False, unsupported=False))
+def test_blame_adds_up_to_the_step_time(data: st.DataObject, problem: StepProblem) -> None:
+    grouped = GroupedProblem.of(problem, 4)
+    devices = st.integers(0, problem.topology.num_devices - 1)
+    device = np.array(
+        data.draw(st.lists(devices, min_size=grouped.num_groups, max_size=grouped.num_groups))
+    )
+    simulator = StepSimulator(grouped.problem)
+    blame = critical_seconds(simulator, grouped, device)
+    assert (blame >= 0.0).all()
+    step_time = simulator.step_time(grouped.fusion.expand_pieces(device))
+    assert blame.sum() == pytest.approx(step_time)
+
+
+def test_a_lesson_binds_where_it_was_learned_and_loosens_with_distance() -> None:
+    problem = pipeline([1.0] * 4, 2, cluster([0, 1], [100.0] * 2), [2, 1])
+    model = PlacementModel(GroupedProblem.of(problem, 4))
+    device, blame = np.array([0, 0, 1, 1]), np.array([40.0, 30.0, 20.0, 10.0])
+    model.add_lesson(device, blame, 0.5)
+    for moved, expected in ((device, 100.0), (np.array([1, 0, 1, 1]), 80.0)):
+        fixed = model.program.solver(time_limit=5.0)
+        for group, chosen in enumerate(moved):
+            fixed.changeColBounds(int(model.place[group, chosen]), 1.0, 1.0)
+        fixed.run()
+        assert fixed.getInfo().objective_function_value * model.scale == pytest.approx(expected)
+
+
+def test_interchangeable_devices_are_told_apart_by_their_first_group() -> None:
+    problem = pipeline([1.0] * 3, 1, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    model = PlacementModel(GroupedProblem.of(problem, 3))
+    solver = model.program.solver(time_limit=5.0)
+    solver.changeColBounds(int(model.place[0, 1]), 1.0, 1.0)
+    solver.run()
+    assert "Infeasible" in solver.modelStatusToString(solver.getModelStatus())

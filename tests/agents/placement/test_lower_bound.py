@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.placement.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
+from envs.plans import Placement
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+
+def topological_orders(problem: StepProblem) -> list[list[int]]:
+    """Every topological permutation of the operators."""
+    n = problem.graph.num_operators
+    before = [set() for _ in range(n)]
+    for u, v, _ in problem.graph.edges.tolist():
+        before[v].add(u)
+    orders: list[list[int]] = [[]]
+    for _ in range(n):
+        orders = [
+            [*order, op]
+            for order in orders
+            for op in range(n)
+            if op not in order and before[op] <= set(order)
+        ]
+    return orders
+
+
+def optimum(problem: StepProblem, communication: Communication) -> float:
+    """The least step time over all feasible placements and all orders."""
+    n, d = problem.op_seconds.shape
+    placements = [np.array(device) for device in product(range(d), repeat=n)]
+    feasible = [device for device in placements if not Placement(device).violations(problem)]
+    if not feasible:
+        return np.inf
+    simulator = StepSimulator(problem, communication=communication)
+    return min(
+        float(simulator.step_times(np.array(feasible), np.array(order)).min())
+        for order in topological_orders(problem)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    problem=problems(max_operators=5),
+    communication=st.sampled_from([SINGLE_PORT, NO_COMMUNICATION]),
+)
+def test_no_placement_and_order_beats_the_bound(
+    problem: StepProblem, communication: Communication
+) -> None:
+    bound = lower_bound(problem)
+    best = optimum(problem, communication)
+    assert bound.seconds <= best * (1 + 1e-12)
+    if np.isfinite(best):
+        assert bound.memory_ok
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems(max_operators=5, tight=False), scale=st.floats(0.0, 3.0))
+def test_the_certificate_holds_for_any_multipliers(problem: StepProblem, scale: float) -> None:
+    if not lower_bound(problem).memory_ok:
+        return
+    atoms = _atoms(problem)
+    fastest = problem.op_seconds.min(axis=1)
+    head, tail = longest_paths(fastest, problem.graph.use_ptr, problem.graph.use_op)
+    offset, seconds = _windows(problem, atoms, head, tail, max(float(fastest.sum()), 1.0))
+    value = _certified(atoms, problem.capacity, offset, seconds, max(scale, 0.1))
+    assert value <= optimum(problem, NO_COMMUNICATION) * (1 + 1e-12)
+
+
+def test_work_is_shared_in_proportion_to_speed() -> None:
+    problem = pipeline([1.0] * 8, 4, cluster([0, 0], [1e6, 1e6]), [2, 1])
+    total = 8 * (4 * 3.0 + 0.1)
+    assert lower_bound(problem).work >= total / 3 * (1 - 1e-9)
+    assert lower_bound(problem).critical_path == pytest.approx((8 * 3.0 + 0.1) / 2)
+
+
+def test_memory_moves_work_to_the_slow_device() -> None:
+    ample = pipeline([1.0] * 8, 4, cluster([0, 0], [100.0, 100.0]), [2, 1])
+    tight = pipeline([1.0] * 8, 4, cluster([0, 0], [8.0, 100.0]), [2, 1])
+    # two of eight layers fit the fast device: the slow one has six
+    assert lower_bound(tight).work >= 6 * 12.1 * (1 - 1e-9)
+    assert lower_bound(ample).work < 6 * 12.1
+
+
+def test_filling_and_draining_a_pipeline_counts() -> None:
+    problem = pipeline([1.0, 5.0], 2, cluster([0, 0], [100.0, 100.0]), [1, 1])
+    long = np.array([name.split("/")[0][-1] == "1" for name in problem.graph.op_names])
+    seconds = problem.op_seconds.copy()
+    seconds[long, 0] = np.inf  # only the second device can run the long layer
+    bound = lower_bound(replace(problem, op_seconds=seconds))
+    assert bound.critical_path == pytest.approx(3 * (1 + 5) + 0.1)
+    # its work, behind one forward and before one backward of the short layer and an update
+    assert bound.work == pytest.approx(1 + 2 * 15 + 2 + 0.1)
+
+
+def test_the_reason_names_the_group_that_is_too_large() -> None:
+    problem = pipeline([1.0, 1.0], 1, cluster([0, 0, 0], [3.5, 3.0, 3.0]), [1, 1, 1])
+    bound = lower_bound(problem)
+    assert not bound.memory_ok
+    assert bound.seconds == np.inf
+    assert "4 bytes of parameters and state" in bound.reason
+
+
+def test_an_operator_no_device_can_run_is_named() -> None:
+    problem = pipeline([1.0, np.inf], 1, cluster([0, 0], [100.0, 100.0]), [1, 1])
+    assert "'FORWARD1/0'" in lower_bound(problem).reason

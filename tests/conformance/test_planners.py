@@ -1,0 +1,112 @@
+"""What every planner promises, on random problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from agents.base import Planner, PlannerResult
+from agents.placement.annealing import Annealing
+from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares
+from agents.placement.fusion_milp import FusionMilp
+from agents.placement.heft import Heft
+from agents.placement.lower_bound import lower_bound
+from agents.placement.random_placement import RandomPlacement
+from agents.placement.single_device import SingleDevice
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+PLANNERS: dict[str, Callable[[int], Planner]] = {
+    "random": lambda seed: RandomPlacement(groups=6, samples=5, seed=seed),
+    "single_device": lambda seed: SingleDevice(),
+    "contiguous": lambda seed: ContiguousSplit(groups=6, shares=EqualShares()),
+    "contiguous_speed": lambda seed: ContiguousSplit(groups=6, shares=SpeedShares()),
+    "heft": lambda seed: Heft(groups=6),
+    "annealing": lambda seed: Annealing(groups=6, cycles=2, hot=0.1, cold=0.001, seed=seed),
+    "fusion_milp": lambda seed: FusionMilp(groups=6, forgiven=0.5, seed=seed),
+}
+BUDGET, LIMIT = 20.0, 100
+SETTINGS = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # fmt: skip
+
+
+@pytest.fixture(params=sorted(PLANNERS), scope="module")
+def planner(request: pytest.FixtureRequest) -> Planner:
+    return PLANNERS[request.param](3)
+
+
+def check(problem: StepProblem, result: PlannerResult) -> None:
+    """A result keeps its word."""
+    if result.plan is None:
+        assert result.status in ("infeasible", "limit")
+        assert result.reason
+        assert result.step_time == np.inf
+        return
+    assert result.status in ("feasible", "optimal")
+    assert result.plan.violations(problem) == []
+    device, order = result.plan.placement.device, result.plan.order
+    timeline = StepSimulator(problem).run(device, order)
+    assert (timeline.peak_memory <= problem.capacity).all()
+    assert result.step_time == timeline.step_time
+    assert result.step_time >= lower_bound(problem).seconds * (1 - 1e-9)
+    assert result.step_time >= result.lower_bound * (1 - 1e-9)
+    times = [step_time for _, step_time in result.trajectory]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == result.step_time
+    assert result.seconds >= result.trajectory[-1][0]
+
+
+@SETTINGS
+@given(problem=problems())
+def test_plans_are_feasible_and_their_step_times_are_simulated(
+    planner: Planner, problem: StepProblem
+) -> None:
+    result = planner.plan(problem, BUDGET, LIMIT)
+    check(problem, result)
+    bound = lower_bound(problem)
+    if not bound.memory_ok:
+        assert result.status == "infeasible"
+        assert result.reason == bound.reason
+
+
+@settings(SETTINGS, max_examples=15)
+@given(problem=problems(tight=False, unsupported=False))
+def test_where_memory_is_ample_every_planner_finds_a_plan(
+    planner: Planner, problem: StepProblem
+) -> None:
+    check(problem, result := planner.plan(problem, BUDGET, LIMIT))
+    assert result.plan is not None
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
+    problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1], [100.0] * 3), [2, 2, 1])
+    first, second = (PLANNERS[name](3).plan(problem, BUDGET, LIMIT) for _ in range(2))
+    assert first.plan is not None
+    assert second.plan is not None
+    np.testing.assert_array_equal(first.plan.placement.device, second.plan.placement.device)
+    np.testing.assert_array_equal(first.plan.order, second.plan.order)
+    assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str) -> None:
+    problem = pipeline([1.0, 1.0, 1.0], 2, cluster([0, 1], [5.0, 4.5]), [1, 1])
+    result = PLANNERS[name](3).plan(problem, BUDGET, LIMIT)
+    assert (result.plan, result.status) == (None, "infeasible")
+    assert "does not fit: 12 bytes" in result.reason
+
+
+@pytest.mark.parametrize("name", ["annealing", "fusion_milp"])
+def test_searches_respect_the_budget_and_beat_the_expert_split(name: str) -> None:
+    problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1], [100.0] * 4),
+                       [2, 2, 1, 1])  # fmt: skip
+    result = PLANNERS[name](3).plan(problem, 1.5)
+    expert = PLANNERS["contiguous_speed"](3).plan(problem, 1.5)
+    assert result.seconds < 2.5
+    assert result.step_time <= expert.step_time

@@ -1,0 +1,39 @@
+"""A pipelined step on the cluster of the main job, and a plan for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from layered_step import layered_step
+
+from envs.cost.roofline import RooflineCost
+from envs.hardware.topology import Topology
+from envs.plans import Placement, Plan
+from envs.simulation.order import OneFOneB
+from envs.simulation.problem import StepProblem
+from experiments.targets import build
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@pytest.fixture
+def topology() -> Topology:
+    built = build(yaml.safe_load((CONF / "topology" / "mixed_v100_p100.yaml").read_text()))
+    assert isinstance(built, Topology)
+    return built
+
+
+@pytest.fixture
+def problem(topology: Topology) -> StepProblem:
+    return StepProblem.build(layered_step(8, 4), topology, RooflineCost())
+
+
+@pytest.fixture
+def plan(problem: StepProblem) -> Plan:
+    """The layers split in four equal segments."""
+    layer = np.array([int(name.split(".")[-1]) for name in problem.graph.op_names])
+    device = (layer // 2).astype(np.int64)
+    return Plan(Placement(device), OneFOneB()(problem.graph, device))

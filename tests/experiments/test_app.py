@@ -1,0 +1,180 @@
+"""The contracts of the apps, over real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from layered_step import layered_step
+
+from envs.graphs.storage import save_graph
+
+ROOT = Path(__file__).resolve().parents[2]
+PLANNERS = '''
+"""Agents of somebody else's package."""
+import ctypes, os, time
+from agents.placement.single_device import SingleDevice
+
+class Noisy(SingleDevice):
+    """Prints in every way there is."""
+    def plan(self, problem, budget_s, deterministic_limit=None):
+        print("noise from python")
+        os.write(1, b"noise from a descriptor\\n")
+        libc = ctypes.CDLL(None)
+        libc.puts(b"noise from C")
+        libc.fflush(None)
+        return super().plan(problem, budget_s, deterministic_limit)
+
+class Sleeper:
+    """Never ends."""
+    def plan(self, problem, budget_s, deterministic_limit=None):
+        print("asleep", flush=True)
+        time.sleep(100)
+'''
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with a graph, a package of planners and a cluster that is too small."""
+    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+    (tmp_path / "somebody.py").write_text(PLANNERS)
+    shutil.copy(ROOT / "conf/topology/t4_pcie.yaml", tmp_path / "cluster.yaml")
+    return tmp_path
+
+
+def environment(work: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{work}:{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
+def evaluate(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "experiments.evaluate", "graph=graph.npz", *arguments]
+    return subprocess.run(
+        command,
+        check=False,
+        cwd=work,
+        env=environment(work),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def run_folder(work: Path) -> Path:
+    (folder,) = (work / "outputs" / "evaluate").iterdir()
+    return folder
+
+
+def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_json_on_stdout_is_the_result_file_and_nothing_else(work: Path) -> None:
+    done = evaluate(work, "agent=somebody.Noisy", "json=true")
+    found = result(done)
+    folder = run_folder(work)
+    assert done.stdout == (folder / "result.json").read_text()
+    for noise in ("noise from python", "noise from a descriptor", "noise from C"):
+        assert noise in done.stderr
+    assert found["step_time_s"] >= found["lower_bound_s"] > 0
+    assert found["feasible"] is True
+    assert found["peak_memory_bytes"] > 0
+    assert found["seconds"] >= 0
+    assert {"schema_version", "units", "provenance"} <= found.keys()
+    assert "graph.npz" in found["provenance"]["inputs_sha256"]
+
+
+def test_the_run_folder_has_the_resolved_config_and_the_versions(work: Path) -> None:
+    evaluate(work, "agent=somebody.Noisy", "seed=5")
+    folder = run_folder(work)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["seed"] == 5
+    assert config["graph"]["path"] == str(work / "graph.npz")
+    environment_file = json.loads((folder / "environment.json").read_text())
+    assert "torch" in environment_file["packages"]
+    assert environment_file["provenance"]["seed"] == 5
+
+
+def test_a_plan_that_was_written_simulates_to_the_same_time(work: Path) -> None:
+    first = result(evaluate(work, "agent=somebody.Noisy", "json=true"))
+    plan = run_folder(work) / "plan.json"
+    again = result(evaluate(work, f"plan={plan}", "json=true"))
+    assert again["step_time_s"] == first["step_time_s"]
+    assert again["agent"] is None
+
+
+def test_free_communication_is_never_slower(work: Path) -> None:
+    plan = '{"kind": "meshwright.plan", "schema_version": 1, "placement": {%s}}'
+    names = layered_step(6, 2).op_names
+    devices = ["server0/V100-16GB/0", "server1/P100-16GB/0"]
+    pairs = [f'"{name}": "{devices[int(name.split(".")[-1]) % 2]}"' for name in names]
+    (work / "plan.json").write_text(plan % ", ".join(pairs))
+    ports = result(evaluate(work, "plan=plan.json", "json=true"))
+    free = result(evaluate(work, "plan=plan.json", "communication=none", "json=true"))
+    assert free["step_time_s"] < ports["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["agnt=heft"], ["agnt", "agent"]),
+        (["agent=somebody.Noisy", "plan=none.json"], ["none.json"]),
+        (["agent=ppo"], ["neither plans nor acts", "checkpoint"]),
+        (["agent=somebody.Noisy", "topology=from_graph"], ["topology", "layered_step"]),
+        (["agent=somebody.Noisy", "topology=graph.npz"], ["graph.npz"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    work: Path, arguments: list[str], words: list[str]
+) -> None:
+    done = evaluate(work, *arguments, "json=true")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    for word in words:
+        assert word in done.stderr
+    assert not [path for path in (work / "outputs").rglob("*") if path.is_file()]
+
+
+def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(work: Path) -> None:
+    save_graph(layered_step(600, 1), work / "graph.npz")
+    done = evaluate(work, "agent=somebody.Noisy", "topology=cluster.yaml", "json=true")
+    assert done.returncode == 2
+    assert "does not fit" in done.stderr
+    assert "too many" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_graph_file_is_named(work: Path) -> None:
+    content = (work / "graph.npz").read_bytes()
+    (work / "graph.npz").write_bytes(content[: len(content) // 2])
+    done = evaluate(work, "agent=somebody.Noisy")
+    assert done.returncode == 2
+    assert "graph.npz" in done.stderr
+
+
+def test_an_interrupt_ends_with_130(work: Path) -> None:
+    command = [sys.executable, "-m", "experiments.evaluate", "graph=graph.npz",
+               "agent=somebody.Sleeper", "json=true"]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=work, env=environment(work), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert "asleep" in process.stderr.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors

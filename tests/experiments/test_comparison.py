@@ -1,0 +1,116 @@
+"""The table says what the simulator says, and the summary of seeds is the textbook's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from agents.base import PlannerResult
+from agents.placement.single_device import SingleDevice
+from envs.plans import Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
+from experiments.comparison import DOES_NOT_FIT, Comparison, Row, row_of
+from experiments.evaluation import evaluate_plan
+from experiments.seeds import summarize
+
+
+def found(plan: Plan | None, reason: str = "") -> PlannerResult:
+    status = "limit" if plan is None else "feasible"
+    return PlannerResult(plan, status, step_time=1e-9, seconds=2.0, reason=reason)
+
+
+def comparison(problem: StepProblem, plan: Plan) -> Comparison:
+    rows = (
+        row_of("single", SingleDevice().plan(problem, 1.0), problem, SINGLE_PORT),
+        row_of("split", found(plan), problem, SINGLE_PORT),
+        row_of("lost", found(None, "no plan was tried"), problem, SINGLE_PORT),
+    )
+    return Comparison(rows, "single", lower_bound=0.05)
+
+
+def test_a_planners_own_estimate_is_never_shown(problem: StepProblem, plan: Plan) -> None:
+    table = comparison(problem, plan)
+    simulated = StepSimulator(problem).step_time(plan.placement.device, plan.order)
+    assert table.rows[1].step_time == simulated
+    assert f"{simulated * 1e3:.1f} ms" in table.markdown()
+
+
+def test_the_best_row_is_the_fastest_feasible_one(problem: StepProblem, plan: Plan) -> None:
+    table = comparison(problem, plan)
+    assert table.best is not None
+    assert table.best.step_time == min(row.step_time for row in table.rows)
+
+
+def test_speed_up_and_distance_from_the_bound(problem: StepProblem, plan: Plan) -> None:
+    table = comparison(problem, plan)
+    single, split = (row.step_time for row in table.rows[:2])
+    cells = table.cells()[1]
+    assert cells[2] == f"{single / split:.2f}x"
+    assert cells[3] == f"+{split / 0.05 - 1:.1%}"
+    numbers = table.document()[1]
+    assert numbers["times_lower_bound"] == pytest.approx(split / 0.05)
+
+
+def test_a_plan_that_overflows_does_not_fit(problem: StepProblem, plan: Plan) -> None:
+    # state is 800 MB a device, activations come on top
+    tight = replace(problem, capacity=np.full(4, 8.2e8))
+    row = row_of("split", found(plan), tight, SINGLE_PORT)
+    assert not row.feasible
+    assert math.isinf(row.step_time)
+    assert "too many" in row.reason
+    assert row.evaluation is not None
+    table = Comparison((row,), "split", 0.05)
+    assert table.best is None
+    assert table.cells()[0][1] == DOES_NOT_FIT
+    assert table.document()[0]["times_lower_bound"] is None
+
+
+def test_where_no_single_device_holds_the_step_the_column_says_so(
+    problem: StepProblem, plan: Plan
+) -> None:
+    row = row_of("split", found(plan), problem, SINGLE_PORT)
+    single = Row("single", None, 0.1, "does not fit: 'a' has 5 bytes too few")
+    table = Comparison((single, row), "single", 0.05)
+    assert table.cells()[0][1] == DOES_NOT_FIT
+    assert table.cells()[1][2] == DOES_NOT_FIT
+
+
+def test_evaluation_obeys_the_communication_model(problem: StepProblem, plan: Plan) -> None:
+    ports = evaluate_plan(problem, plan, SINGLE_PORT)
+    free = evaluate_plan(problem, plan, NO_COMMUNICATION)
+    assert ports.feasible
+    assert free.step_time < ports.step_time
+
+
+def test_an_order_that_breaks_a_dependency_is_not_feasible(
+    problem: StepProblem, plan: Plan
+) -> None:
+    backwards = Plan(plan.placement, plan.order[::-1].copy())
+    assert not evaluate_plan(problem, backwards, SINGLE_PORT).feasible
+
+
+def document(step_time: float | None) -> dict[str, Any]:
+    row = {"method": "a", "step_time_s": step_time, "feasible": step_time is not None}
+    return {"methods": [{**row, "search_s": 1.0}]}
+
+
+def test_the_interval_is_students() -> None:
+    times = [0.2, 0.25, 0.22, 0.21, 0.26]
+    (summary,) = summarize([document(time) for time in times])
+    low, high = stats.t.interval(0.95, 4, np.mean(times), stats.sem(times))
+    assert summary.mean == pytest.approx(np.mean(times))
+    assert summary.half_width == pytest.approx((high - low) / 2)
+
+
+def test_infeasible_runs_stand_apart_from_the_mean() -> None:
+    (summary,) = summarize([document(0.2), document(None), document(0.4)])
+    assert summary.mean == pytest.approx(0.3)
+    assert summary.infeasible == 1
+    (nothing,) = summarize([document(None), document(None)])
+    assert nothing.cells()[1] == "none fits"

@@ -1,0 +1,142 @@
+"""Every fault of a command line is one line that names the key and the alternatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envs.errors import InputError
+from experiments.evaluate import EvaluateConfig
+from experiments.overrides import check_command_line
+from experiments.targets import build, check_targets
+
+SINGLE = "agent=agents.placement.single_device.SingleDevice"
+
+
+def check(*arguments: str) -> EvaluateConfig:
+    return check_command_line([SINGLE, *arguments], "evaluate", EvaluateConfig)[1]
+
+
+def test_defaults_compose() -> None:
+    config = check()
+    assert config.graph["name"] == "bert_large"
+    assert config.topology["name"] == "mixed_v100_p100"
+    assert config.communication["name"] == "single_port"
+
+
+def test_a_name_of_the_zoo_takes_overrides() -> None:
+    config = check("graph=llama_7b", "graph.batch=1", "graph.sequence=64", "graph.micro_batches=1")
+    assert (config.graph["batch"], config.graph["sequence"]) == (1, 64)
+
+
+@pytest.mark.parametrize("name", ["graph file.npz", "it's=odd, (really).json"])
+def test_a_graph_may_be_a_path(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("{}")
+    config = check(f"graph={path}", "topology=from_graph")
+    assert config.graph["path"] == str(path)
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "graph.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert check("graph=graph.json").graph["path"] == str(tmp_path / "graph.json")
+
+
+def test_an_agent_of_any_package_takes_arguments() -> None:
+    target = "agents.placement.random_placement.RandomPlacement"
+    config = check_command_line(
+        [f"agent={target}", "agent.groups=8", "agent.samples=3", "agent.seed=1"],
+        "evaluate",
+        EvaluateConfig,
+    )[1]
+    assert config.agent == {"_target_": target, "groups": 8, "samples": 3, "seed": 1}
+
+
+FAULTS = {
+    "agnt=heft": ["agnt", "agent", "topology"],
+    "budget=3": ["budget", "budget_s"],
+    "graph.batc=3": ["graph.batc", "batch", "micro_batches"],
+    "graph.batch.size=3": ["graph.batch.size"],
+    "+graph.bach=3": ["graph.bach", "batch"],
+    "+foo=1": ["foo", "budget_s"],
+    "graph=bert_huge": ["graph=bert_huge", "bert_large", "gpt2"],
+    "topology=mixed": ["topology=mixed", "mixed_v100_p100", "from_graph"],
+    "communication=dual": ["communication=dual", "single_port", "none"],
+    "graph=./none.json": ["./none.json", "no such file"],
+    "topology=none.yaml": ["none.yaml", "no such file"],
+    "communication=none.yaml": ["none.yaml", "no such file"],
+    "agent.depth=3": ["agent.depth"],
+    "budget_s=abc": ["budget_s", "abc"],
+    "budget_s=-1": ["budget_s", "-1", "positive"],
+    "budget_s=nan": ["budget_s", "positive"],
+    "seed=1.5": ["seed", "1.5"],
+    "json=maybe": ["json", "maybe"],
+    "graph.batch=many": ["graph.batch", "many", "integer"],
+    "graph.batch=true": ["graph.batch", "True", "integer"],
+    "graph.batch=null": ["graph.batch", "None", "integer"],
+    "topology.network=3 4": [],
+    "~budget_s": ["budget_s", "missing"],
+    "~graph.batch": ["graph.batch", "missing"],
+    "graph.name=[1": [],
+    "graph.name=${nothing}": ["nothing"],
+    "word": ["word", "key=value"],
+}
+
+
+@pytest.mark.parametrize("argument", FAULTS)
+def test_a_fault_is_one_line_with_key_and_alternatives(argument: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build(check(argument).topology)
+    message = str(caught.value)
+    assert "\n" not in message.strip()
+    for word in FAULTS[argument]:
+        assert word in message
+
+
+@pytest.mark.parametrize("target", ["agents.placement.nothing.Agent", "no_such_package.Agent"])
+def test_an_agent_that_cannot_be_imported_is_named(target: str) -> None:
+    with pytest.raises(InputError, match=target):
+        check_command_line([f"agent={target}"], "evaluate", EvaluateConfig)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A target to check."""
+
+    size: int
+    scale: float = 1.0
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise InputError("negative size", field="size")
+
+
+def target(**arguments: object) -> dict[str, object]:
+    return {"_target_": f"{__name__}.Sized", **arguments}
+
+
+def test_an_integer_is_a_number_but_a_boolean_is_no_integer() -> None:
+    check_targets(target(size=1, scale=2), "thing")
+    with pytest.raises(InputError, match=r"thing\.size"):
+        check_targets(target(size=True), "thing")
+
+
+def test_nested_targets_are_checked_with_their_path() -> None:
+    with pytest.raises(InputError, match=r"thing\.parts\[1\]\.colour.*size"):
+        check_targets({"parts": [target(size=1), target(size=1, colour=2)]}, "thing")
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(InputError, match=r"thing\.size.*missing"):
+        check_targets(target(), "thing")
+    check_targets(target(_partial_=True), "thing")
+
+
+def test_what_a_constructor_refuses_comes_out_as_it_was_said() -> None:
+    with pytest.raises(InputError, match="negative size") as caught:
+        build(target(size=-1))
+    assert caught.value.field == "size"

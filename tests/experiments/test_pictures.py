@@ -1,0 +1,125 @@
+"""Charts and traces hold what the simulator said, and their provenance."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from envs.plans import Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from envs.simulation.timeline import Timeline
+from experiments.artifacts import write_figure, write_json
+from experiments.gantt import draw_gantt
+from experiments.learning_curve import Curve, draw_learning_curve
+from experiments.provenance import Provenance
+from experiments.trace import DEVICES, PORTS, trace_document
+
+
+@pytest.fixture
+def timeline(problem: StepProblem, plan: Plan) -> Timeline:
+    return StepSimulator(problem).run(plan.placement.device, plan.order)
+
+
+def test_gantt_names_every_device_and_every_port_that_is_used(
+    problem: StepProblem, timeline: Timeline
+) -> None:
+    axes = draw_gantt(problem, timeline, "title").axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    for device in problem.topology.devices:
+        assert device.name in labels
+    topology = problem.topology
+    used = {
+        topology.port_names[port]
+        for pair in zip(timeline.transfer_source, timeline.transfer_destination, strict=True)
+        for port in (topology.send_port[pair], topology.receive_port[pair])
+    }
+    assert used == set(labels[topology.num_devices :])
+    assert axes.get_xlim()[1] > timeline.step_time * 1e3
+
+
+def test_gantt_bars_cover_the_busy_time_of_each_device(
+    problem: StepProblem, timeline: Timeline
+) -> None:
+    axes = draw_gantt(problem, timeline, "title").axes[0]
+    busy = timeline.busy_seconds(problem.topology.num_devices) * 1e3
+    drawn = np.zeros(problem.topology.num_devices)
+    for collection in axes.collections:
+        for path in collection.get_paths():
+            box = path.get_extents()
+            row = (box.y0 + box.y1) / 2
+            if row < len(drawn) - 0.5:
+                drawn[round(row)] += box.width
+    np.testing.assert_allclose(drawn, busy, rtol=1e-2)
+
+
+def test_a_picture_carries_its_provenance(
+    problem: StepProblem, timeline: Timeline, tmp_path: Path
+) -> None:
+    path = tmp_path / "gantt.png"
+    provenance = Provenance(seed=7, inputs={"plan": "f00d"})
+    write_figure(path, draw_gantt(problem, timeline, "title"), provenance)
+    with Image.open(path) as image:
+        image.verify()
+        text = dict(image.info)
+    assert "meshwright" in text["Software"]
+    assert "seed=7" in text["Comment"]
+    assert "plan=f00d" in text["Comment"]
+    assert [file.name for file in tmp_path.iterdir()] == ["gantt.png"]
+
+
+def test_trace_has_every_operator_once_and_every_transfer_on_both_ports(
+    problem: StepProblem, timeline: Timeline, tmp_path: Path
+) -> None:
+    write_json(tmp_path / "trace.json", trace_document(problem, timeline))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    operators = [event for event in spans if event["pid"] == DEVICES]
+    transfers = [event for event in spans if event["pid"] == PORTS]
+    assert sorted(event["name"] for event in operators) == sorted(problem.graph.op_names)
+    assert len(transfers) == 2 * len(timeline.transfer_tensor)
+    end = max(event["ts"] + event["dur"] for event in operators)
+    assert end == pytest.approx(timeline.step_time * 1e6)
+
+
+def test_no_thread_of_a_trace_does_two_things_at_once(
+    problem: StepProblem, timeline: Timeline
+) -> None:
+    events = trace_document(problem, timeline)["traceEvents"]
+    assert isinstance(events, list)
+    threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X" and event["dur"] > 0:
+            span = (event["ts"], event["ts"] + event["dur"])
+            threads.setdefault((event["pid"], event["tid"]), []).append(span)
+    for spans in threads.values():
+        spans.sort()
+        for (_, finish), (start, _) in pairwise(spans):
+            assert start >= finish - 1e-6
+
+
+def test_learning_curve_shows_near_baselines_and_names_far_ones() -> None:
+    curve = Curve(seconds=[1, 2, 3], mean=[0.4, 0.35, 0.3], best=[0.38, 0.33, 0.28])
+    figure = draw_learning_curve(curve, {"near": 0.3, "far": 9.0}, 0.2, "title")
+    axes = figure.axes[0]
+    words = " ".join(text.get_text() for text in axes.texts)
+    assert "near" in words
+    assert "proved lower bound" in words
+    assert "far" not in words
+    assert "far" in axes.get_title(loc="right")
+    low, high = axes.get_ylim()
+    assert low < 200
+    assert 400 < high < 9000
+
+
+def test_labels_of_equal_baselines_do_not_overlap() -> None:
+    curve = Curve(seconds=[1, 2], mean=[0.4, 0.3], best=[0.4, 0.3])
+    baselines = {"a": 0.30, "b": 0.30, "c": 0.3001}
+    axes = draw_learning_curve(curve, baselines, 0.2, "title").axes[0]
+    heights = sorted(text.xy[1] for text in axes.texts if hasattr(text, "xy"))
+    assert min(np.diff(heights)) > 1.0

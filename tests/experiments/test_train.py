@@ -1,0 +1,192 @@
+"""Training, its resumption after a kill, and the export, over real processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from layered_step import layered_step
+
+from envs.errors import InputError
+from envs.graphs.storage import save_graph
+from envs.placement.env import toy_environment
+from experiments.export import trained_policy
+from experiments.saved_run import resumed_config, saved_config, saved_nodes
+from experiments.train import TrainConfig
+from models.policy import PolicyConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = (
+    "graph=graph.npz", "env.max_groups=6", "model.hidden=8", "agent.num_envs=2",
+    "agent.batch_episodes=2", "agent.minibatch_size=12", "agent.num_epochs=1",
+    "training.budget_s=null", "training.sampled_decodes=2", "training.checkpoint_every=1",
+    "training.torch_threads=1",
+)  # fmt: skip
+
+
+def command(app: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"experiments.{app}", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def run(work: Path, app: str, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        command(app, *arguments, "json=true"),
+        check=False,
+        cwd=work,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train")
+    save_graph(layered_step(6, 2), folder / "graph.npz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(work: Path) -> Path:
+    """The folder of a run that was killed in its third iteration or later."""
+    folder = work / "run"
+    with subprocess.Popen(
+        command("train", *SMALL, "training.max_steps=1000000", f"hydra.run.dir={folder}"),
+        cwd=work, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 120
+        while not (folder / "metrics.csv").exists() or len(metrics(folder)) < 3:
+            assert process.poll() is None, "training ended by itself"
+            assert time.monotonic() < deadline, "no metrics within two minutes"
+            time.sleep(0.05)
+        process.kill()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resumed(work: Path, killed: Path) -> dict[str, Any]:
+    """The result of the same run after it was resumed for two more iterations."""
+    steps = int(float(metrics(killed)[-1]["charts/env_steps"])) + 2 * 12
+    return run(work, "train", f"resume={killed}", f"training.max_steps={steps}")
+
+
+def test_a_killed_run_goes_on_without_gaps_or_duplicates(
+    killed: Path, resumed: dict[str, Any]
+) -> None:
+    rows = metrics(killed)
+    assert [int(row["iteration"]) for row in rows] == list(range(1, len(rows) + 1))
+    assert resumed["iterations"] == len(rows)
+    assert resumed["resumed"] is True
+    assert Path(resumed["run_folder"]) == killed
+
+
+def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[str, Any]) -> None:
+    assert resumed["step_time_s"] >= resumed["lower_bound_s"]
+    for name in ("plan.json", "learning_curve.png", "metrics.csv.provenance.json", "result.json"):
+        assert (killed / name).is_file()
+
+
+def test_the_exported_policy_decides_as_the_trained_one(
+    work: Path, killed: Path, resumed: dict[str, Any]
+) -> None:
+    exported = run(work, "export", f"run={killed}", "output=scheduler")
+    assert exported["verified"] is True
+    assert exported["verification"]["runtimes"] == ["onnx", "pt2"]
+    evaluated = run(work, "evaluate", "agent=checkpoint", "agent.checkpoint=scheduler", *SMALL[:2])
+    assert evaluated["step_time_s"] == pytest.approx(resumed["greedy_step_time_s"])
+
+
+CONFIG = """
+env: {_target_: envs.placement.env.toy_environment}
+agent: {_target_: agents.rllib.config.PPOSettings}
+model: {_target_: models.policy.PolicyConfig}
+graph: {_target_: experiments.problem.StoredGraph, path: graph.npz}
+topology: {_target_: experiments.problem.FromGraph}
+cost: {_target_: experiments.problem.CostByGraph}
+communication: {_target_: envs.simulation.step.Communication, name: none, uses_ports: false}
+training: {_target_: agents.rllib.config.TrainingConfig, budget_s: 1.0}
+resume: null
+seed: 4
+json: false
+"""
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_a_resumed_run_keeps_its_config_and_takes_a_new_budget(saved: Path) -> None:
+    now = saved_config(saved, TrainConfig)
+    now.json, now.seed = True, 99
+    config = resumed_config(saved, now, [f"resume={saved}", "training.budget_s=7", "json=true"])
+    assert config.seed == 4
+    assert config.json is True
+    assert config.training["budget_s"] == 7
+
+
+@pytest.mark.parametrize("override", ["graph=gpt2", "seed=3", "agent.clip=0.1"])
+def test_a_resumed_run_refuses_another_problem(saved: Path, override: str) -> None:
+    config = saved_config(saved, TrainConfig)
+    with pytest.raises(InputError, match=override.partition("=")[0]):
+        resumed_config(saved, config, [override])
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("", "missing"),
+        ("[1", "config.yaml"),
+        ("seed: 1\nfoo: 2\n", "foo"),
+        ("- a\n", "config.yaml"),
+    ],
+)
+def test_a_foreign_run_folder_is_refused(tmp_path: Path, content: str, word: str) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(InputError, match=word) as caught:
+        saved_config(tmp_path, TrainConfig)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("graph: {_target_: experiments.problem.FromGraph}\n")
+    with pytest.raises(InputError, match="did not train"):
+        saved_nodes(tmp_path, ("graph", "training"))
+    with pytest.raises(InputError, match="no run folder"):
+        saved_nodes(tmp_path / "none", ("graph",))
+
+
+def test_a_run_without_checkpoints_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no checkpoint"):
+        trained_policy(tmp_path, PolicyConfig(), toy_environment())
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "iteration_000010"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(b"no tensors")
+    (folder / "state.json").write_text(json.dumps({"sha256": {"weights.safetensors": "0" * 64}}))
+    with pytest.raises(InputError, match=r"weights\.safetensors"):
+        trained_policy(tmp_path, PolicyConfig(), toy_environment())
