@@ -67,6 +67,7 @@ class TrainingConfig:
         sampled_decodes: placements drawn from the final policy beside the greedy one.
         torch_threads: threads of torch in this process. Two learn about 1.5 times faster on two
             idle cores, and many times slower when another process wants one of them.
+        restart_share: share of episodes that start from the best plan of some environment.
 
     Raises:
         InputError: no limit is set, or a number is out of range.
@@ -80,6 +81,7 @@ class TrainingConfig:
     checkpoint_every: int = 10
     sampled_decodes: int = 64
     torch_threads: int = 1
+    restart_share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_steps is None:
@@ -90,6 +92,8 @@ class TrainingConfig:
                 f"{self.ppo.num_envs}",
                 field="ppo.batch_episodes",
             )
+        if not 0.0 <= self.restart_share <= 1.0:
+            raise InputError(f"{self.restart_share} is not in 0..1", field="restart_share")
         for name in ("checkpoint_every", "torch_threads"):
             if getattr(self, name) < 1:
                 raise InputError(f"{getattr(self, name)} is below 1", field=name)

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.rllib.archive import Archive, Record
 from envs.spaces import PaddedGraph
 
 
@@ -23,14 +24,6 @@ class EndedEpisode:
     length: int  # decisions
 
 
-@dataclass(frozen=True, eq=False)
-class Record:
-    """A feasible plan better than all before it."""
-
-    placement: NDArray[np.int64]  # (G,) device of each group
-    step_time: float  # seconds, simulated on every operator
-
-
 class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
     """The environment as the learner runs it.
 
@@ -40,7 +33,7 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
 
     Every state in which all groups are placed is a whole plan, not only an episode's last. One that
     the environment finds faster than all before it is simulated on every operator, memory included
-    (`plan_outcome`), and may become the `record`.
+    (`plan_outcome`), and offered to the archive. A share of the episodes starts from the archive.
 
     Args:
         env: a placement environment: `info` holds `step_time_s`, `placed` and, at the end of an
@@ -48,16 +41,25 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
             gives step time and feasibility of the present placement on every operator.
         seed: seed of the run.
         index: number of this environment within the run.
+        archive: of the run.
+        restart_share: share of episodes that start from a record, once there is one.
     """
 
-    def __init__(self, env: gym.Env[PaddedGraph, Any], seed: int, index: int) -> None:
+    def __init__(
+        self,
+        env: gym.Env[PaddedGraph, Any],
+        seed: int,
+        index: int,
+        archive: Archive,
+        restart_share: float,
+    ) -> None:
         super().__init__(env)
+        self.archive, self.restart_share = archive, restart_share
         self.episodes_started = 0
         self._key = (seed, index)
         self._ended: list[EndedEpisode] = []
         self._total_reward, self._length = 0.0, 0
-        self._fastest = np.inf  # by the environment's own simulation
-        self.record: Record | None = None
+        self.fastest = float("inf")  # plan offered, by the environment's own simulation, seconds
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -67,6 +69,10 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         entropy = np.random.SeedSequence([*self._key, self.episodes_started])
         self.episodes_started += 1
         self._total_reward, self._length = 0.0, 0
+        if options is None and self.restart_share > 0.0:
+            rng = np.random.default_rng(entropy)
+            record = self.archive.draw(rng) if rng.random() < self.restart_share else None
+            options = None if record is None else {"start": record.placement}
         return self.env.reset(seed=int(entropy.generate_state(1)[0]), options=options)
 
     def step(self, action: Any) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
@@ -88,14 +94,14 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         return observation, float(reward), terminated, truncated, info
 
     def _consider(self, observation: PaddedGraph, info: dict[str, Any]) -> None:
-        """Make the present plan the record if it is one."""
+        """Offer the present plan to the archive if it is the fastest so far."""
         whole = info["placed"] == int(observation["node_mask"].sum())
-        if not whole or info["step_time_s"] >= self._fastest:
+        if not whole or info["step_time_s"] >= self.fastest:
             return
-        self._fastest = float(info["step_time_s"])
+        self.fastest = float(info["step_time_s"])
         step_time, feasible = self.env.unwrapped.plan_outcome()  # type: ignore[attr-defined]
-        if feasible and (self.record is None or step_time < self.record.step_time):
-            self.record = Record(_placement(observation), step_time)
+        if feasible:
+            self.archive.offer(self._key[1], Record(_placement(observation), step_time))
 
     def drain(self) -> list[EndedEpisode]:
         """The episodes ended since the last call."""

@@ -47,6 +47,8 @@ class Progress:
     best_placement: list[int] | None = None  # (G,)
     trajectory: list[tuple[float, float]] = field(default_factory=list)  # (seconds, best so far)
     episodes_started: list[int] = field(default_factory=list)  # per environment: its seed counter
+    # per environment: fastest plan offered, and its record (step time, placement)
+    records: list[tuple[float, tuple[float, list[int]] | None]] = field(default_factory=list)
 
 
 @contextmanager

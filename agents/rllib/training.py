@@ -18,6 +18,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from agents.rllib import restore
+from agents.rllib.archive import Archive, Record
 from agents.rllib.config import TrainingConfig, rllib_config
 from agents.rllib.environment import EndedEpisode, TrainingEnv
 from agents.rllib.learner import GRADIENT_NORM_METRIC
@@ -64,10 +65,13 @@ class PPOSession:
 
     def __init__(self, config: TrainingConfig, env_factory: EnvFactory) -> None:
         self.config = config
+        self.archive = Archive(config.ppo.num_envs)
         self.envs: list[TrainingEnv] = []
 
         def make_env(_context: Any) -> TrainingEnv:
-            env = TrainingEnv(env_factory(), config.seed, len(self.envs))
+            env = TrainingEnv(
+                env_factory(), config.seed, len(self.envs), self.archive, config.restart_share
+            )
             self.envs.append(env)
             return env
 
@@ -89,6 +93,10 @@ class PPOSession:
         progress = restore.restore(run_folder, self.policy, self.optimizer, identity)
         for env, started in zip(self.envs, progress.episodes_started, strict=True):
             env.episodes_started = started
+        for index, (fastest, held) in enumerate(progress.records):
+            self.envs[index].fastest = fastest
+            if held is not None:
+                self.archive.offer(index, Record(np.array(held[1], dtype=np.int64), held[0]))
         self.learner.after_gradient_based_update(
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: progress.env_steps}
         )  # brings the schedules to where they were
@@ -209,7 +217,7 @@ def _iterate(session: PPOSession, progress: Progress, begun: float) -> Row:
     learned = session.learn(batch, progress.env_steps)
     now = time.perf_counter()
     progress.seconds = now - begun
-    _note_best(progress, session.envs, progress.seconds)
+    _note_best(progress, session.archive.best, progress.seconds)
     feasible = [episode.step_time for episode in ended if episode.feasible]
     return {
         "iteration": progress.iteration,
@@ -250,19 +258,22 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _note_best(progress: Progress, envs: Sequence[TrainingEnv], seconds: float) -> None:
+def _note_best(progress: Progress, best: Record | None, seconds: float) -> None:
     """Keep the best feasible plan seen."""
-    for env in envs:
-        if env.record is not None and env.record.step_time < progress.best_step_time:
-            progress.best_step_time = env.record.step_time
-            progress.best_placement = env.record.placement.tolist()
-            progress.trajectory.append((seconds, env.record.step_time))
+    if best is not None and best.step_time < progress.best_step_time:
+        progress.best_step_time = best.step_time
+        progress.best_placement = best.placement.tolist()
+        progress.trajectory.append((seconds, best.step_time))
 
 
 def _checkpoint(
     session: PPOSession, progress: Progress, run_folder: Path, identity: dict[str, Any]
 ) -> None:
     progress.episodes_started = [env.episodes_started for env in session.envs]
+    progress.records = [
+        (env.fastest, None if held is None else (held.step_time, held.placement.tolist()))
+        for env, held in zip(session.envs, session.archive.records, strict=True)
+    ]
     restore.save(run_folder, progress, session.policy, session.optimizer, identity)
 
 
@@ -276,7 +287,7 @@ def _decode(session: PPOSession, progress: Progress, begun: float) -> TrainingRe
         wanted = config.sampled_decodes - len(sampled)
         sampled += rollout(session.policy, session.envs[:wanted], generator)
     seconds = time.perf_counter() - begun
-    _note_best(progress, session.envs, seconds)
+    _note_best(progress, session.archive.best, seconds)
     best = progress.best_placement
     return TrainingResult(
         best_placement=None if best is None else np.array(best, dtype=np.int64),

@@ -54,7 +54,9 @@ def main() -> None:
     folder = os.environ.get("MESHWRIGHT_DATA")
     if not folder:
         sys.exit("MESHWRIGHT_DATA is not set: it must name the folder of published graphs")
-    print(f"{'graph':32}{'operators':>10}{'fixed order/s':>15}{'1F1B order/s':>14}{'reference/s':>13}")
+    print(
+        f"{'graph':32}{'operators':>10}{'fixed order/s':>15}{'1F1B order/s':>14}{'reference/s':>13}"
+    )
     for name, path in GRAPHS.items():
         problem = four_devices(Path(folder) / path)
         n = problem.graph.num_operators
