@@ -61,13 +61,14 @@ class TrainingConfig:
         model: the policy.
         ppo: the algorithm.
         seed: seed of weights, sampling, shuffling and environments.
-        budget_s: wall-clock seconds of training, or None.
+        budget_s: wall-clock seconds of training and the decoding after it, or None.
         max_steps: environment steps of training, or None; training ends at the first limit.
         checkpoint_every: iterations between checkpoints.
         sampled_decodes: placements drawn from the final policy beside the greedy one.
         torch_threads: threads of torch in this process. Two learn about 1.5 times faster on two
             idle cores, and many times slower when another process wants one of them.
         restart_share: share of episodes that start from the best plan of some environment.
+        kick: such a start has a random run of up to this many groups moved to a random device.
 
     Raises:
         InputError: no limit is set, or a number is out of range.
@@ -82,6 +83,7 @@ class TrainingConfig:
     sampled_decodes: int = 64
     torch_threads: int = 1
     restart_share: float = 0.0
+    kick: int = 0
 
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_steps is None:
@@ -94,6 +96,8 @@ class TrainingConfig:
             )
         if not 0.0 <= self.restart_share <= 1.0:
             raise InputError(f"{self.restart_share} is not in 0..1", field="restart_share")
+        if self.kick < 0:
+            raise InputError(f"{self.kick} is negative", field="kick")
         for name in ("checkpoint_every", "torch_threads"):
             if getattr(self, name) < 1:
                 raise InputError(f"{getattr(self, name)} is below 1", field=name)

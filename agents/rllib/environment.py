@@ -43,6 +43,7 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         index: number of this environment within the run.
         archive: of the run.
         restart_share: share of episodes that start from a record, once there is one.
+        kick: a start from a record is changed by moving a run of up to this many groups.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         index: int,
         archive: Archive,
         restart_share: float,
+        kick: int,
     ) -> None:
         super().__init__(env)
-        self.archive, self.restart_share = archive, restart_share
+        self.archive, self.restart_share, self.kick = archive, restart_share, kick
         self.episodes_started = 0
         self._key = (seed, index)
         self._ended: list[EndedEpisode] = []
@@ -72,7 +74,9 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         if options is None and self.restart_share > 0.0:
             rng = np.random.default_rng(entropy)
             record = self.archive.draw(rng) if rng.random() < self.restart_share else None
-            options = None if record is None else {"start": record.placement}
+            if record is not None:
+                devices = gym.spaces.flatdim(self.action_space)
+                options = {"start": kicked(record.placement, devices, self.kick, rng)}
         return self.env.reset(seed=int(entropy.generate_state(1)[0]), options=options)
 
     def step(self, action: Any) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
@@ -112,3 +116,14 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
 def _placement(observation: PaddedGraph) -> NDArray[np.int64]:
     """(G,) device of each group, padding left out."""
     return np.array(observation["placement"][observation["node_mask"] == 1], dtype=np.int64)
+
+
+def kicked(
+    placement: NDArray[np.int64], devices: int, longest: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """`placement` (G,) with one run of 1 to `longest` consecutive groups on one random device."""
+    start = placement.copy()
+    if longest > 0:
+        first = int(rng.integers(len(start)))
+        start[first : first + int(rng.integers(1, longest + 1))] = rng.integers(devices)
+    return start

@@ -70,7 +70,12 @@ class PPOSession:
 
         def make_env(_context: Any) -> TrainingEnv:
             env = TrainingEnv(
-                env_factory(), config.seed, len(self.envs), self.archive, config.restart_share
+                env_factory(),
+                config.seed,
+                len(self.envs),
+                self.archive,
+                config.restart_share,
+                config.kick,
             )
             self.envs.append(env)
             return env
@@ -175,7 +180,13 @@ def _train(
 ) -> TrainingResult:
     started = time.perf_counter()
     session = PPOSession(config, env_factory)
-    identity = {"model": asdict(config.model), "ppo": asdict(config.ppo), "seed": config.seed}
+    identity = {
+        "model": asdict(config.model),
+        "ppo": asdict(config.ppo),
+        "seed": config.seed,
+        "restart_share": config.restart_share,
+        "kick": config.kick,
+    }
     progress = Progress()
     if resume:
         progress = session.restore(run_folder, identity)
@@ -184,9 +195,11 @@ def _train(
         _checkpoint(session, progress, run_folder, identity)
     begun = started - progress.seconds
     saved = progress.iteration
+    reserve = 0.0  # seconds that another iteration and the decoding will take
     with MetricsLog(run_folder, progress.iteration) as log:
-        while not _spent(config, progress, time.perf_counter() - begun):
+        while not _spent(config, progress, time.perf_counter() - begun + reserve):
             row = _iterate(session, progress, begun)
+            reserve = _reserve(config, row)
             log.write(row)
             on_iteration(row)
             if progress.iteration % config.checkpoint_every == 0:
@@ -197,8 +210,15 @@ def _train(
     return _decode(session, progress, begun)
 
 
+def _reserve(config: TrainingConfig, row: Row) -> float:
+    """Seconds of another iteration and of the decoding, at the pace of the iteration in `row`."""
+    rounds = 1 + -(-config.sampled_decodes // config.ppo.num_envs)
+    a_round = row["charts/sample_seconds"] * config.ppo.num_envs / config.ppo.batch_episodes
+    return row["charts/sample_seconds"] + row["charts/learn_seconds"] + rounds * a_round
+
+
 def _spent(config: TrainingConfig, progress: Progress, seconds: float) -> bool:
-    """Whether a limit is reached."""
+    """Whether a limit is reached, or would be by going on."""
     out_of_time = config.budget_s is not None and seconds >= config.budget_s
     return out_of_time or (config.max_steps is not None and progress.env_steps >= config.max_steps)
 

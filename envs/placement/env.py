@@ -202,7 +202,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         self._ended = False
         self._feasible = False
         self._held = self._used  # (D,) bytes: placed state, at the end the simulated peak
-        self._step_time = self._reference = self._best = self._simulate()
+        self._step_time = self._reference = self._simulate()
         if not self._reference > 0.0:
             raise InputError("a step takes no time", file=f"graph {self.instance.fused.graph.name}")
         self._look()
@@ -230,9 +230,8 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         else:
             self._look()
         terms = self.reward.terms(
-            Outcome(before, self._step_time, self._best, self._reference, overflow, not supported)
+            Outcome(before, self._step_time, self._reference, overflow, not supported)
         )
-        self._best = min(self._best, self._step_time)
         info = self._info()
         info.update({f"reward_{name}": value for name, value in terms.items()})
         return self._observe(), float(sum(terms.values())), self._ended, False, info

@@ -9,7 +9,6 @@ from envs.errors import InputError
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {
     "step_time_improvement": 1.0,
-    "new_best": 0.0,
     "memory_violation": 1.0,
     "unsupported_device": 1.0,
 }
@@ -21,7 +20,6 @@ class Outcome:
 
     before_s: float  # step time before the decision, seconds
     after_s: float  # step time after it, seconds
-    best_s: float  # fastest step time of the episode before it, seconds
     reference_s: float  # step time at the start of the episode, seconds
     overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
     unsupported: bool  # the device cannot run the group
@@ -33,13 +31,11 @@ class PlacementReward:
     | term                  | value |
     |-----------------------|-------|
     | step_time_improvement | (before - after) / reference; adds up to (start - end) / start |
-    | new_best              | max(0, best - after) / reference; adds up to (start - best) / start |
     | memory_violation      | -(1 + overflow) when the episode ends above a capacity, else 0 |
     | unsupported_device    | -1 when the chosen device cannot run the group, else 0 |
 
     The 1 in `memory_violation` puts every plan that does not fit below every plan that does and is
-    no worse than the start, since improvements stay below 1. `new_best` has weight 0 by default: it
-    rewards exploration, since worse steps on the way to a better plan cost nothing.
+    no worse than the start, since improvements stay below 1.
 
     Args:
         weights: weight of each term; terms left out have weight 0.
@@ -59,7 +55,6 @@ class PlacementReward:
         """The weighted terms; the reward is their sum."""
         values = {
             "step_time_improvement": (outcome.before_s - outcome.after_s) / outcome.reference_s,
-            "new_best": max(0.0, outcome.best_s - outcome.after_s) / outcome.reference_s,
             "memory_violation": 0.0 if outcome.overflow is None else -(1.0 + outcome.overflow),
             "unsupported_device": -1.0 if outcome.unsupported else 0.0,
         }

@@ -106,14 +106,14 @@ def test_episode_seeds_depend_on_run_environment_and_count_only() -> None:
         assert isinstance(inner, IdentityEnv)
         return list(inner.wanted)
 
-    first = TrainingEnv(IdentityEnv(), 0, 0, Archive(2), 0.0)
+    first = TrainingEnv(IdentityEnv(), 0, 0, Archive(2), 0.0, 0)
     drawn = [wanted(first, seed=7) for _ in range(3)]
     assert len({tuple(w) for w in drawn}) == 3  # not one and the same instance
-    resumed = TrainingEnv(IdentityEnv(), 0, 0, Archive(2), 0.0)
+    resumed = TrainingEnv(IdentityEnv(), 0, 0, Archive(2), 0.0, 0)
     resumed.episodes_started = 2
     assert wanted(resumed) == drawn[2]
-    assert wanted(TrainingEnv(IdentityEnv(), 0, 1, Archive(2), 0.0)) != drawn[0]
-    assert wanted(TrainingEnv(IdentityEnv(), 1, 0, Archive(2), 0.0)) != drawn[0]
+    assert wanted(TrainingEnv(IdentityEnv(), 0, 1, Archive(2), 0.0, 0)) != drawn[0]
+    assert wanted(TrainingEnv(IdentityEnv(), 1, 0, Archive(2), 0.0, 0)) != drawn[0]
 
 
 def test_greedy_decoding_repeats_and_sampling_varies(session: PPOSession) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from envs.errors import InputError
@@ -11,19 +9,18 @@ from envs.placement.reward import Outcome, PlacementReward
 
 
 def test_the_worked_example_of_the_docstring() -> None:
-    terms = PlacementReward().terms(Outcome(0.6, 0.5, 0.55, 0.8, None, unsupported=False))
+    terms = PlacementReward().terms(Outcome(0.6, 0.5, 0.8, None, unsupported=False))
     assert terms["step_time_improvement"] == pytest.approx(0.125)
     assert sum(terms.values()) == pytest.approx(0.125)
-    overfull = PlacementReward().terms(Outcome(0.6, 0.5, 0.55, 0.8, 4 / 16, unsupported=False))
+    overfull = PlacementReward().terms(Outcome(0.6, 0.5, 0.8, 4 / 16, unsupported=False))
     assert overfull["memory_violation"] == pytest.approx(-1.25)
 
 
 def test_weights_scale_terms_and_missing_ones_are_zero() -> None:
     reward = PlacementReward({"step_time_improvement": 2.0})
-    terms = reward.terms(Outcome(2.0, 1.0, 0.5, 4.0, 0.5, unsupported=True))
+    terms = reward.terms(Outcome(2.0, 1.0, 4.0, 0.5, unsupported=True))
     assert terms == {
         "step_time_improvement": 0.5,
-        "new_best": 0.0,
         "memory_violation": 0.0,
         "unsupported_device": 0.0,
     }
@@ -32,12 +29,3 @@ def test_weights_scale_terms_and_missing_ones_are_zero() -> None:
 def test_an_unknown_term_is_named() -> None:
     with pytest.raises(InputError, match="step_tme"):
         PlacementReward({"step_tme": 1.0})
-
-
-def test_a_new_best_is_paid_once() -> None:
-    reward = PlacementReward({"new_best": 1.0})
-    seconds, best, paid = [4.0, 3.0, 3.5, 2.0, 2.5], 4.0, 0.0
-    for before, after in pairwise(seconds):
-        paid += reward.terms(Outcome(before, after, best, 4.0, None, unsupported=False))["new_best"]
-        best = min(best, after)
-    assert paid == pytest.approx((4.0 - 2.0) / 4.0)
