@@ -54,7 +54,6 @@ def export(config: ExportConfig, run: Run) -> Result:
         env,
         title=f"Placement policy trained on {name}",
         config=nodes,
-        evaluation=(),
         provenance=provenance,
     )
     verification = verify_checkpoint(policy, checkpoint, nodes["env"], problem, provenance)

@@ -76,7 +76,8 @@ def export_checkpoint(
     *,
     title: str,
     config: Mapping[str, object],
-    evaluation: Sequence[Mapping[str, str]],
+    evaluation: Sequence[Mapping[str, str]] = (),
+    remark: str = "",
     provenance: Provenance,
 ) -> Path:
     """Write the checkpoint folder of `policy`, trained in `env`; returns its absolute path."""
@@ -90,6 +91,7 @@ def export_checkpoint(
         config_yaml=yaml.safe_dump(dict(config), sort_keys=False),
         command=provenance.command,
         evaluation=evaluation,
+        remark=remark,
         provenance=provenance.document(),
     )
     return export_policy(policy, folder.resolve(), card)

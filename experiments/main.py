@@ -99,10 +99,12 @@ def compare(config: MainConfig, run: Run) -> Result:
         title=f"Placement policy trained on {name}",
         config=plain_config(config),
         evaluation=comparison.texts(),
+        remark=learned.exam.sentence(),
         provenance=provenance,
     )
     verification = verify_checkpoint(policy, checkpoint, config.env, problem, provenance)
     console.print(comparison.rich(name))
+    console.print(learned.exam.sentence(), highlight=False)
     console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)
     console.print(
         f"without ray and torch_geometric it decides "
@@ -124,6 +126,7 @@ def compare(config: MainConfig, run: Run) -> Result:
             "best_method": None if best is None else best.method,
             "best_step_time_s": None if best is None else best.step_time,
             "ppo_step_time_s": learned.found.step_time,
+            "exam": learned.exam.document(),
             "checkpoint": str(checkpoint),
             "verification": verification.document(),
             "seconds": time.perf_counter() - start,

@@ -70,9 +70,7 @@ def train(config: TrainConfig, run: Run) -> Result:
         "env_steps": result.env_steps,
         "episodes": result.episodes,
         "seconds": result.seconds,
-        "greedy_step_time_s": result.greedy_step_time,
-        "greedy_feasible": result.greedy_feasible,
-        "sampled_best_step_time_s": result.sampled_best_step_time,
+        "exam": learned.exam.document(),
         "lower_bound_s": bound.seconds,
         "resumed": resume,
     }

@@ -48,6 +48,7 @@ class ModelCard:
         config_yaml: the resolved configuration of the training run.
         command: the command that reproduces the evaluation.
         evaluation: the table, one mapping of column to text per row, equal columns.
+        remark: a sentence under the table.
         provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
     """
 
@@ -57,6 +58,7 @@ class ModelCard:
     config_yaml: str
     command: str
     evaluation: Sequence[Mapping[str, str]] = ()
+    remark: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def markdown(self, parameters: int) -> str:
@@ -81,6 +83,8 @@ class ModelCard:
             lines += ["| " + " | ".join(cells) + " |" for cells in rows]
         else:
             lines.append("None was made for this export.")
+        if self.remark:
+            lines += ["", f"{self.remark[0].upper()}{self.remark[1:]}."]
         lines += ["", "Reproduce with", "", f"    {self.command}", "", "## Origin", ""]
         lines += [f"* {name}: {value}" for name, value in self.provenance.items()]
         return "\n".join(lines) + "\n"

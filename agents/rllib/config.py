@@ -61,10 +61,11 @@ class TrainingConfig:
         model: the policy.
         ppo: the algorithm.
         seed: seed of weights, sampling, shuffling and environments.
-        budget_s: wall-clock seconds of training and the decoding after it, or None.
+        budget_s: wall-clock seconds of training, exams included, or None.
         max_steps: environment steps of training, or None; training ends at the first limit.
         checkpoint_every: iterations between checkpoints.
-        sampled_decodes: placements drawn from the final policy beside the greedy one.
+        exam_episodes: greedy episodes of the policy alone, before training and after it, from the
+            same starts.
         torch_threads: threads of torch in this process. Two learn about 1.5 times faster on two
             idle cores, and many times slower when another process wants one of them.
         restart_share: share of episodes that start from the best plan of some environment.
@@ -80,7 +81,7 @@ class TrainingConfig:
     budget_s: float | None = None
     max_steps: int | None = None
     checkpoint_every: int = 10
-    sampled_decodes: int = 64
+    exam_episodes: int = 16
     torch_threads: int = 1
     restart_share: float = 0.0
     kick: int = 0

@@ -45,6 +45,7 @@ class Progress:
     seconds: float = 0.0  # wall clock spent training
     best_step_time: float = float("inf")  # seconds, of feasible placements
     best_placement: list[int] | None = None  # (G,)
+    untrained: list[float] = field(default_factory=list)  # exam of the first policy, seconds
     trajectory: list[tuple[float, float]] = field(default_factory=list)  # (seconds, best so far)
     episodes_started: list[int] = field(default_factory=list)  # per environment: its seed counter
     # per environment: fastest plan offered, and its record (step time, placement)

@@ -21,10 +21,10 @@ from agents.rllib import restore
 from agents.rllib.archive import Archive, Record
 from agents.rllib.config import TrainingConfig, rllib_config
 from agents.rllib.environment import EndedEpisode, TrainingEnv
+from agents.rllib.exam import examine
 from agents.rllib.learner import GRADIENT_NORM_METRIC
 from agents.rllib.metrics import MetricsLog, Row
 from agents.rllib.restore import Progress
-from agents.rllib.rollout import rollout
 from envs.errors import InputError
 from envs.spaces import PaddedGraph
 from models.layout import widths_of
@@ -37,14 +37,12 @@ _RLLIB_ENV_ID = "rllib-single-agent-env-v0"  # under which RLlib registers every
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """What a run found and learned. Step times in seconds; all but the best the environment's."""
+    """What a run found and learned. Step times in seconds, simulated on every operator."""
 
     best_placement: NDArray[np.int64] | None  # (G,) best feasible seen anywhere, None without any
-    best_step_time: float  # simulated on every operator; inf without any
-    greedy_placement: NDArray[np.int64]  # (G,) the final policy's most probable actions
-    greedy_step_time: float
-    greedy_feasible: bool
-    sampled_best_step_time: float  # best feasible of the sampled decodes, inf without any
+    best_step_time: float  # inf without any
+    untrained: tuple[float, ...]  # exam of the policy before training, see `exam.examine`
+    trained: tuple[float, ...]  # the same episodes after it
     iterations: int
     env_steps: int
     episodes: int
@@ -80,6 +78,7 @@ class PPOSession:
             self.envs.append(env)
             return env
 
+        self.exam_envs = [env_factory() for _ in range(config.ppo.num_envs)]
         widths = widths_of(env_factory().observation_space.sample())
         settings = rllib_config(config, widths, make_env)
         gym.registry.pop(_RLLIB_ENV_ID, None)  # a former run's
@@ -143,7 +142,7 @@ def train(
     *,
     resume: bool = False,
 ) -> TrainingResult:
-    """Train a policy on the environment of `env_factory` until the budget is spent, then decode.
+    """Train a policy on the environment of `env_factory` until the budget is spent.
 
     All episodes are on one problem, so that their step times compare.
 
@@ -191,11 +190,13 @@ def _train(
     if resume:
         progress = session.restore(run_folder, identity)
     else:
-        progress.horizon = rollout(session.policy, session.envs[:1], None)[0].length
+        exam = examine(session.policy, session.exam_envs, max(1, config.exam_episodes))
+        progress.horizon = max(episode.length for episode in exam)
+        progress.untrained = [episode.step_time for episode in exam[: config.exam_episodes]]
         _checkpoint(session, progress, run_folder, identity)
     begun = started - progress.seconds
     saved = progress.iteration
-    reserve = 0.0  # seconds that another iteration and the decoding will take
+    reserve = 0.0  # seconds that another iteration and the exam will take
     with MetricsLog(run_folder, progress.iteration) as log:
         while not _spent(config, progress, time.perf_counter() - begun + reserve):
             row = _iterate(session, progress, begun)
@@ -207,14 +208,14 @@ def _train(
                 saved = progress.iteration
     if saved != progress.iteration:
         _checkpoint(session, progress, run_folder, identity)
-    return _decode(session, progress, begun)
+    return _result(session, progress, begun)
 
 
 def _reserve(config: TrainingConfig, row: Row) -> float:
-    """Seconds of another iteration and of the decoding, at the pace of the iteration in `row`."""
-    rounds = 1 + -(-config.sampled_decodes // config.ppo.num_envs)
-    a_round = row["charts/sample_seconds"] * config.ppo.num_envs / config.ppo.batch_episodes
-    return row["charts/sample_seconds"] + row["charts/learn_seconds"] + rounds * a_round
+    """Seconds of another iteration and of the exam, at the pace of the iteration in `row`."""
+    an_episode = row["charts/sample_seconds"] / config.ppo.batch_episodes
+    exam = config.exam_episodes * an_episode
+    return row["charts/sample_seconds"] + row["charts/learn_seconds"] + exam
 
 
 def _spent(config: TrainingConfig, progress: Progress, seconds: float) -> bool:
@@ -297,31 +298,19 @@ def _checkpoint(
     restore.save(run_folder, progress, session.policy, session.optimizer, identity)
 
 
-def _decode(session: PPOSession, progress: Progress, begun: float) -> TrainingResult:
-    """Greedy and sampled placements of the final policy, and the best of everything."""
-    config = session.config
-    greedy = rollout(session.policy, session.envs[:1], None)[0]
-    generator = torch.Generator().manual_seed(config.seed)
-    sampled: list[EndedEpisode] = []
-    while len(sampled) < config.sampled_decodes:
-        wanted = config.sampled_decodes - len(sampled)
-        sampled += rollout(session.policy, session.envs[:wanted], generator)
-    seconds = time.perf_counter() - begun
-    _note_best(progress, session.archive.best, seconds)
+def _result(session: PPOSession, progress: Progress, begun: float) -> TrainingResult:
+    """The best of everything, and what the final policy does alone."""
+    trained = examine(session.policy, session.exam_envs, session.config.exam_episodes)
     best = progress.best_placement
     return TrainingResult(
         best_placement=None if best is None else np.array(best, dtype=np.int64),
         best_step_time=progress.best_step_time,
-        greedy_placement=greedy.placement,
-        greedy_step_time=greedy.step_time,
-        greedy_feasible=greedy.feasible,
-        sampled_best_step_time=min(
-            (episode.step_time for episode in sampled if episode.feasible), default=float("inf")
-        ),
+        untrained=tuple(progress.untrained),
+        trained=tuple(episode.step_time for episode in trained),
         iterations=progress.iteration,
         env_steps=progress.env_steps,
         episodes=progress.episodes,
-        seconds=seconds,
+        seconds=time.perf_counter() - begun,
         trajectory=list(progress.trajectory),
         policy=session.policy,
     )

@@ -87,7 +87,7 @@ def small_config(**chosen: Any) -> TrainingConfig:
         "ppo": ppo,
         "max_steps": 320,
         "checkpoint_every": 2,
-        "sampled_decodes": 4,
+        "exam_episodes": 4,
         "torch_threads": 1,
     }
     return TrainingConfig(**{**values, **chosen})

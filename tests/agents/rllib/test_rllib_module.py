@@ -11,9 +11,9 @@ from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
 from agents.rllib.archive import Archive
 from agents.rllib.config import PPOSettings, TrainingConfig
 from agents.rllib.environment import TrainingEnv
+from agents.rllib.exam import examine
 from agents.rllib.learner import ClippedPPOLearner
 from agents.rllib.module import PlacementModule
-from agents.rllib.rollout import rollout
 from agents.rllib.training import PPOSession
 from envs.errors import InputError
 
@@ -116,13 +116,11 @@ def test_episode_seeds_depend_on_run_environment_and_count_only() -> None:
     assert wanted(TrainingEnv(IdentityEnv(), 1, 0, Archive(2), 0.0, 0)) != drawn[0]
 
 
-def test_greedy_decoding_repeats_and_sampling_varies(session: PPOSession) -> None:
-    greedy = [rollout(session.policy, session.envs, None) for _ in range(2)]
-    assert [len(episodes) for episodes in greedy] == [4, 4]
-    generator = torch.Generator().manual_seed(0)
-    sampled = rollout(session.policy, session.envs, generator)
-    assert len({tuple(episode.placement) for episode in sampled}) > 1
-    assert all(episode.placement.shape == (8,) for episode in sampled)
+def test_an_exam_repeats_however_many_are_stepped_together(session: PPOSession) -> None:
+    exams = [examine(session.policy, session.exam_envs[:n], 6) for n in (4, 4, 3)]
+    assert exams[0] == exams[1] == exams[2]
+    assert len(exams[0]) == 6
+    assert {episode.length for episode in exams[0]} == {8}
 
 
 def test_policy_reads_the_spaces_widths(session: PPOSession) -> None:

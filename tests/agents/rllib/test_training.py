@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from identity_env import GROUPS, IdentityEnv, small_config
@@ -19,6 +18,7 @@ from agents.rllib.training import longer_horizon, train
 from envs.errors import InputError
 from envs.placement.env import toy_environment
 from envs.placement.toy import OPTIMUM_S
+from models.policy import PolicyConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 CLOCKS = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_seconds"}
@@ -35,10 +35,12 @@ def without_clocks(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
     ppo = PPOSettings(num_envs=8, batch_episodes=16, minibatch_size=64, learning_rate=3e-3)
-    result = train(small_config(ppo=ppo, max_steps=6_000), IdentityEnv, tmp_path)
-    assert result.greedy_step_time == pytest.approx(1.0)
+    model = PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: -0.1})
+    result = train(small_config(model=model, ppo=ppo, max_steps=6_000), IdentityEnv, tmp_path)
+    assert result.trained == pytest.approx((1.0,) * 4)
     assert result.best_step_time == pytest.approx(1.0)
-    assert result.greedy_feasible
+    assert len(result.untrained) == 4
+    assert min(result.untrained) > 1.0
     first, last = rows_of(tmp_path)[0], rows_of(tmp_path)[-1]
     assert float(first["charts/episodic_return"]) < 0.5
     assert float(last["charts/episodic_return"]) > 0.9
@@ -136,7 +138,8 @@ def test_a_run_killed_at_once_goes_on_as_if_nothing_had_happened(tmp_path: Path)
     seconds = [float(row["charts/seconds"]) for row in rows]
     assert seconds == sorted(seconds)
     assert resumed.best_step_time == reference.best_step_time
-    np.testing.assert_array_equal(resumed.greedy_placement, reference.greedy_placement)
+    assert resumed.trained == reference.trained
+    assert resumed.untrained == reference.untrained
     for name, value in reference.policy.state_dict().items():
         torch.testing.assert_close(resumed.policy.state_dict()[name], value, atol=0, rtol=0)
 
