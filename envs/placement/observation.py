@@ -19,8 +19,9 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-WIDTHS = FeatureWidths(node=12, node_device=2, edge=2, device=8, link=3, candidate=7)
+WIDTHS = FeatureWidths(node=22, node_device=2, edge=2, device=8, link=3, candidate=7)
 _PLACED, _CURRENT = 10, 11  # columns of node_features that change
+_WAVES = 5  # wavelengths of the positional encoding, each half of the one before
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,7 @@ class PlacementObservation:
     | 9 | forward pieces per micro-batch - 1: how often the step returns to the group |
     | 10 | 1: placed |
     | 11 | 1: current |
+    | 12 + 2k, 13 + 2k | sin, cos of 2^k pi x feature 8, k = 0..4: where in the order, sharply |
 
     | node_device_features | |
     |---|---|
@@ -234,7 +236,7 @@ class _Static:
         padded["link_features"][:, :, 2] = self.server[:, None] == self.server[None, :]
 
     def _node_features(self, instance: PlacementInstance) -> FloatArray:
-        """(G, 12) before clipping; placed and current are 0."""
+        """(G, 22) before clipping; placed and current are 0."""
         fused, fusion = instance.fused, instance.fusion
         graph, groups = fused.graph, self.num_groups
         seconds = _mean_able(fused.op_seconds)
@@ -248,7 +250,10 @@ class _Static:
         features[:, 5] = _relative(sum_rows(self.edge_seconds, self.traffic.target, groups))
         features[:, 6] = _relative(sum_rows(self.edge_seconds, self.traffic.source, groups))
         features[:, 7] = self._stash_bytes(instance) * pressure
-        features[:, 8] = np.arange(groups) / max(groups - 1, 1)
+        place = np.arange(groups) / max(groups - 1, 1)
+        features[:, 8] = place
+        phases = np.pi * place[:, None] * 2.0 ** np.arange(_WAVES)
+        features[:, 12::2], features[:, 13::2] = np.sin(phases), np.cos(phases)
         first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
         returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
         features[:, 9] = np.maximum(returns, 0)

@@ -197,9 +197,10 @@ def test_instances_may_vary_within_the_bounds() -> None:
 
 
 def test_the_yaml_files_make_the_environments() -> None:
-    make = instantiate(OmegaConf.load(CONF / "placement.yaml"))
-    env = make(toy_pipeline())
+    chosen = OmegaConf.load(CONF / "placement.yaml")
+    env = instantiate(chosen)(toy_pipeline())
     assert isinstance(env, PlacementEnv)
-    assert env.observation.layout.max_nodes == 64
+    assert env.observation.layout.max_nodes == chosen.max_groups
+    assert env.passes == chosen.passes
     toy = instantiate(OmegaConf.load(CONF / "placement_toy.yaml"))
     assert play(toy, [0, 1, 0, 1, 0, 1])[-1]["feasible"]
