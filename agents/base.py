@@ -27,8 +27,11 @@ class PlannerResult:
     """What a planner found.
 
     `step_time` is the planner's plan re-simulated on the problem, never the planner's own
-    estimate; `lower_bound` is proved by the planner itself (0 when it proves nothing);
-    `trajectory` is the anytime curve: (seconds since the start, best step time so far).
+    estimate. `lower_bound` is proved for every plan of the problem, in any order, so that
+    `step_time >= lower_bound`: the planners of `agents.placement` fill in
+    `agents.placement.lower_bound`, whatever their search (inf: proved that no plan exists); 0
+    claims nothing. `trajectory` is the anytime curve: (seconds since the start, best step time so
+    far).
     """
 
     plan: Plan | None

@@ -20,7 +20,8 @@ FloatArray = NDArray[np.float64]
 
 _CHUNK_SECONDS = 0.05  # of annealing between two looks at the clock
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
-_OVERFLOW_CHARGE = 1e3  # starting step times charged for a placement whose state does not fit
+_DEAREST, _CHEAPEST = 1e3, 1.0  # overflow charge of all state, in starting step times
+_RISE, _FALL = 1.1, 0.999  # factor of the charge per move while state overflows, while it fits
 
 
 @dataclass(eq=False)
@@ -29,7 +30,7 @@ class _Walk:
 
     device: IntArray  # (G,) where the walk stands
     best: IntArray  # (G,) the cheapest placement seen
-    cost: FloatArray  # (2,) seconds of `device` and of `best`, overflow charged
+    cost: FloatArray  # (5,) see `anneal`
 
 
 class Annealing:
@@ -37,13 +38,16 @@ class Annealing:
 
     A move gives one group another device, gives a run of consecutive groups the device of one of
     them or any other, swaps two groups or swaps two devices. The cost is the simulated step time
-    of the fused graph in the 1F1B order plus a charge for state that does not fit, so large that
-    any placement that fits is better. A worse placement is accepted with probability
-    exp(-increase / temperature); the temperature falls geometrically over each of `cycles` cycles
-    of equal length, every one starting from the best placement so far (Kirkpatrick, Gelatt,
-    Vecchi, "Optimization by simulated annealing", Science 220, 1983). When the activations of an
-    improvement do not fit in the full simulation, the room for state on that device is lowered by
-    the excess for the rest of the run.
+    of the fused graph in the 1F1B order plus a charge for the part of the state that does not fit.
+    The charge rises with every move while state overflows and falls slowly while it fits, so that
+    the walk can cross placements that do not fit where those that do are far apart (Gendreau,
+    Hertz, Laporte, "A tabu search heuristic for the vehicle routing problem", Management Science
+    40(10), 1994); the best placement is the fastest that fits. A worse placement is accepted with
+    probability exp(-increase / temperature); the temperature falls geometrically over each of
+    `cycles` cycles of equal length, every one starting from the best placement so far
+    (Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983). When
+    the activations of an improvement do not fit in the full simulation, the room for state on that
+    device is lowered by the excess for the rest of the run.
 
     One thread; uses the budget to the end. With a deterministic limit (of proposed moves) the
     cycles are counted in moves, and the budget is only a ceiling.
@@ -83,8 +87,8 @@ class Annealing:
         random = np.random.default_rng(self.seed)
         room = grouped.problem.capacity.copy()
         start = _start(grouped)
-        scale = simulator.step_time(grouped.fusion.expand_pieces(start))
-        walk = _Walk(start.copy(), start.copy(), np.full(2, np.inf))
+        scale = max(simulator.step_time(grouped.fusion.expand_pieces(start)), _COLDEST)
+        walk = _Walk(start.copy(), start.copy(), _unknown(scale))
         piece_device = np.empty(len(grouped.fusion.piece_group), dtype=np.int64)
         chunk, done, cycle, offered, simulations = 16, 0, 0, np.inf, 0
         while incumbent.seconds < budget_s and (limit is None or done < limit):
@@ -94,13 +98,12 @@ class Annealing:
             place = min(progress * self.cycles, np.nextafter(self.cycles, 0.0))
             if int(place) > cycle:
                 cycle = int(place)
-                walk.device[:], walk.cost[0] = walk.best, walk.cost[1]
+                walk.device[:], walk.cost[0] = walk.best, np.inf
             temperature = scale * self.hot * (self.cold / self.hot) ** (place - cycle)
             began = incumbent.seconds
             simulations += anneal(
                 simulator.arrays, simulator.scratch, grouped.fusion.piece_group, grouped.state,
-                room, grouped.allowed, _OVERFLOW_CHARGE * max(scale, _COLDEST),
-                max(temperature, _COLDEST), chunk,
+                room, grouped.allowed, scale, max(temperature, _COLDEST), chunk,
                 random, piece_device, walk.device, walk.best, walk.cost,
             )  # fmt: skip
             done += chunk
@@ -108,12 +111,12 @@ class Annealing:
                 spent = max(incumbent.seconds - began, 1e-6)
                 chunk = max(1, int(chunk * min(4.0, _CHUNK_SECONDS / spent)))
             used = np.bincount(walk.best, weights=grouped.state, minlength=len(room))
-            if walk.cost[1] < offered and (used <= room).all():
-                offered = walk.cost[1]
+            if walk.cost[3] == 0.0 and walk.cost[2] < offered:
+                offered = walk.cost[2]
                 excess = incumbent.offer(grouped.fusion.expand(walk.best))
                 if excess.any():
                     room = np.where(excess > 0.0, used - excess, room)
-                    walk.cost[:] = offered = np.inf
+                    walk.cost, offered = _unknown(scale), np.inf
         return incumbent.result(evaluations=simulations)
 
 
@@ -122,6 +125,11 @@ def _start(grouped: GroupedProblem) -> IntArray:
     devices = grouped.device_order()
     first = grouped.allowed[:, devices].argmax(axis=1)
     return np.asarray(devices[first], dtype=np.int64)
+
+
+def _unknown(scale: float) -> FloatArray:
+    """(5,) costs, as `anneal` takes them, of placements not yet simulated."""
+    return np.array([np.inf, 0.0, np.inf, np.inf, _DEAREST * scale])
 
 
 def _compile(problem: StepProblem) -> None:
@@ -143,16 +151,21 @@ def anneal(
     state: FloatArray,  # (G,) bytes
     room: FloatArray,  # (D,) bytes
     allowed: BoolArray,  # (G, D)
-    charge: float,  # seconds, if state does not fit; as much again for the part that does not
+    scale: float,  # seconds: the starting step time
     temperature: float,  # seconds
     steps: int,
     random: np.random.Generator,
     piece_device: IntArray,  # (N,) scratch
     device: IntArray,  # (G,) in and out: where the walk stands
     best: IntArray,  # (G,) in and out
-    cost: FloatArray,  # (2,) in and out: of `device` and of `best`; inf: not yet known
+    cost: FloatArray,  # (5,) in and out, see below
 ) -> int:
-    """`steps` proposed moves at one temperature; returns the simulations made."""
+    """`steps` proposed moves at one temperature; returns the simulations made.
+
+    `cost` holds the step time of `device` (inf: not yet known) and the part of all state that
+    overflows there, the same of `best`, and the charge: seconds if all state overflowed. A
+    placement overflows, too, if it uses a device whose room is negative.
+    """
     simulations = 0
     candidate = device.copy()
     used = np.empty(len(room))
@@ -160,23 +173,28 @@ def anneal(
         candidate[:] = device
         if cost[0] < np.inf and not propose(candidate, allowed, random):
             continue
-        overflow = 0.0
-        used[:] = 0.0
+        used[:] = -np.inf  # no group at all
         for g in range(len(state)):
-            used[candidate[g]] += state[g]
+            used[candidate[g]] = max(used[candidate[g]], 0.0) + state[g]
+        overflow = 0.0
         for d in range(len(room)):
             overflow += max(0.0, used[d] - room[d])
-        value = charge * (1.0 + overflow / state.sum()) if overflow > 0.0 else 0.0
+        overflow /= max(1.0, state.sum())
         for p in range(len(piece_group)):
             piece_device[p] = candidate[piece_group[p]]
-        value += step_time_one_f_one_b(arrays, work, piece_device)
+        seconds = step_time_one_f_one_b(arrays, work, piece_device)
         simulations += 1
-        if value <= cost[0] or random.random() < np.exp((cost[0] - value) / temperature):
+        gain = cost[0] + cost[4] * cost[1] - seconds - cost[4] * overflow
+        if gain >= 0.0 or random.random() < np.exp(gain / temperature):
             device[:] = candidate
-            cost[0] = value
-            if value < cost[1]:
+            cost[0], cost[1] = seconds, overflow
+            if overflow < cost[3] or (overflow == cost[3] and seconds < cost[2]):
                 best[:] = candidate
-                cost[1] = value
+                cost[2], cost[3] = seconds, overflow
+        if cost[1] > 0.0:
+            cost[4] = min(cost[4] * _RISE, _DEAREST * scale)
+        else:
+            cost[4] = max(cost[4] * _FALL, _CHEAPEST * scale)
     return simulations
 
 

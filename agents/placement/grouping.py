@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,30 @@ class GroupedProblem:
         state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)
         allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
         return cls(fusion, pieces, seconds, state, allowed)
+
+    def on_devices(self, chosen: IntArray) -> GroupedProblem:
+        """The same groups on some of the devices only: device i is `chosen[i]` of this problem."""
+        problem, topology = self.problem, self.problem.topology
+        pairs = np.ix_(chosen, chosen)
+        fewer = replace(
+            topology,
+            devices=tuple(topology.devices[d] for d in chosen.tolist()),
+            link_class=topology.link_class[pairs],
+            send_port=topology.send_port[pairs],
+            receive_port=topology.receive_port[pairs],
+        )
+        return GroupedProblem(
+            fusion=self.fusion,
+            problem=replace(
+                problem,
+                topology=fewer,
+                op_seconds=np.ascontiguousarray(problem.op_seconds[:, chosen]),
+                capacity=problem.capacity[chosen],
+            ),
+            seconds=self.seconds[:, chosen],
+            state=self.state,
+            allowed=self.allowed[:, chosen],
+        )
 
     @property
     def num_groups(self) -> int:

@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
+from agents.placement.packing import Packing
 from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+
+_REPAIRS = 16  # schedules tried with less and less room for state when activations overflow
 
 
 class Heft:
@@ -20,10 +23,13 @@ class Heft:
 
     Pieces are taken by falling upward rank (mean compute and mean transfer seconds to the end of
     the step); the first piece of a group decides the group's device: the one where that piece
-    finishes first, among those with room for the group's state. Transfers wait for their send and
-    receive ports, and a tensor already sent to a device is not sent again; both ends append, there
-    is no insertion into gaps. The plan is simulated in the 1F1B order and in HEFT's own, and the
-    faster is kept.
+    finishes first, among those with room for the group's state. Where that leaves some group
+    without room, the list is scheduled again with a look-ahead: a device is taken only if a
+    `Packing` of all groups still to be placed is found. Transfers wait for their send and receive
+    ports, and a tensor already sent to a device is not sent again; both ends append, there is no
+    insertion into gaps. The plan is simulated in the 1F1B order and in HEFT's own, and the faster
+    is kept. If live activations overflow a device in the simulation, the room for state is lowered
+    by the excess and the list scheduled again.
 
     Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen, Sousa,
@@ -47,14 +53,23 @@ class Heft:
         if grouped.too_large:
             return incumbent.result(reason=grouped.too_large)
         priority = _by_upward_rank(grouped)
-        device = _Schedule(grouped).place(priority)
-        if device is None:
-            return incumbent.result(reason="a group found no device with room for its state")
-        placed = grouped.fusion.expand(device)
-        incumbent.offer(placed)
         rank = np.empty(len(priority), dtype=np.int64)
         rank[priority] = np.arange(len(priority))
-        incumbent.offer(placed, np.argsort(rank[grouped.fusion.piece], kind="stable"))
+        own_order = np.argsort(rank[grouped.fusion.piece], kind="stable")
+        room = problem.capacity.copy()
+        for _ in range(_REPAIRS):
+            device = _Schedule(grouped, room).place(priority)
+            if device is None:
+                device = _Schedule(grouped, room, Packing(grouped, room)).place(priority)
+            if device is None:
+                return incumbent.result(reason="a group found no device with room for its state")
+            placed = grouped.fusion.expand(device)
+            excess = incumbent.offer(placed)
+            excess = np.maximum(excess, incumbent.offer(placed, own_order))
+            if incumbent.plan is not None:
+                break
+            state = np.bincount(device, weights=grouped.state, minlength=len(room))
+            room = np.where(excess > 0.0, np.minimum(room, state) - excess, room)
         return incumbent.result()
 
 
@@ -80,8 +95,11 @@ def _by_upward_rank(grouped: GroupedProblem) -> IntArray:
 class _Schedule:
     """The partial schedule of a HEFT run."""
 
-    def __init__(self, grouped: GroupedProblem) -> None:
+    def __init__(
+        self, grouped: GroupedProblem, room: FloatArray, packing: Packing | None = None
+    ) -> None:
         self.grouped = grouped
+        self.packing = packing
         graph, topology = grouped.problem.graph, grouped.problem.topology
         self.inputs: list[list[int]] = [[] for _ in range(graph.num_operators)]
         for _, consumer, tensor in graph.edges.tolist():
@@ -91,7 +109,7 @@ class _Schedule:
         self.device_free = np.zeros(topology.num_devices)
         self.port_free = np.zeros(topology.num_ports)
         self.arrived: dict[tuple[int, int], float] = {}  # (tensor, device): seconds
-        self.room = grouped.problem.capacity.copy()
+        self.room = room.copy()  # (D,) bytes for state
         self.group_device = np.full(grouped.num_groups, NONE, dtype=np.int64)
 
     def place(self, priority: IntArray) -> IntArray | None:
@@ -99,18 +117,27 @@ class _Schedule:
         for piece in priority.tolist():
             group = int(self.grouped.fusion.piece_group[piece])
             if self.group_device[group] == NONE:
-                fits = self.grouped.allowed[group] & (self.grouped.state[group] <= self.room)
-                if not fits.any():
+                chosen = self._choose(piece, group)
+                if chosen == NONE:
                     return None
-                ends = [(self._finish(piece, d, self.port_free.copy(), {}), d)
-                        for d in np.flatnonzero(fits).tolist()]  # fmt: skip
-                device = min(ends)[1]
-                self.group_device[group] = device
-                self.room[device] -= self.grouped.state[group]
+                self.group_device[group] = chosen
+                self.room[chosen] -= self.grouped.state[group]
             device = int(self.group_device[group])
             end = self._finish(piece, device, self.port_free, self.arrived)
             self.finish[piece] = self.device_free[device] = end
         return self.group_device
+
+    def _choose(self, piece: int, group: int) -> int:
+        """The device for `group`, whose first piece is `piece`, or NONE."""
+        fits = self.grouped.allowed[group] & (self.grouped.state[group] <= self.room)
+        ends = sorted(
+            (self._finish(piece, d, self.port_free.copy(), {}), d)
+            for d in np.flatnonzero(fits).tolist()
+        )
+        for _, device in ends:
+            if self.packing is None or self.packing.pin(group, device):
+                return int(device)
+        return NONE
 
     def _finish(
         self, piece: int, device: int, port_free: FloatArray, arrived: dict[tuple[int, int], float]

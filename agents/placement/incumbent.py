@@ -36,7 +36,7 @@ class Incumbent:
         self.plan: Plan | None = None
         self.evaluations = 0
         self.trajectory: list[tuple[float, float]] = []
-        self._refusal = "no plan was tried"
+        self._refusal = ""
 
     @property
     def seconds(self) -> float:
@@ -83,6 +83,7 @@ class Incumbent:
             status, reason = "infeasible", self.bound.reason
         else:
             reason = "; ".join(part for part in (reason, self._refusal) if part)
+            reason = reason or "no plan was tried"
         return PlannerResult(
             plan=self.plan,
             status=status,

@@ -11,23 +11,21 @@ from agents.placement.linear_program import LinearProgram
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+_MARGIN = 1e-3  # relative, by which what overflowed must shrink: more than HiGHS's tolerances
 
-class PlacementModel:
-    """Where each of G groups goes on D devices, what it costs in load, traffic and memory.
+
+class AssignmentModel:
+    """Where each of G groups goes on D devices, what it costs in load and memory.
 
     Minimise T (`finish`), in seconds / `scale`, subject to
 
     * load: T >= seconds of the groups on d, for every device d;
-    * port: T >= seconds of all transfers through it, a tensor once per receiving device;
     * memory: state on d <= capacity of d.
 
     Co-location holds by construction. Of devices that can change places without a difference, the
-    later one holds a group only if the earlier one holds a group before it. `add_windows` adds
-    what the pipeline costs, `add_lesson` what a simulation has taught.
+    later one holds a group only if the earlier one holds a group before it.
 
-    Variables: x[g, d] = 1 (`place`): group g is on device d. z[u, v, s, d] = x[u, s] x[v, d]
-    (`together`) for groups that exchange a tensor, exact by the transportation equalities
-    sum_d z[u, v, s, d] = x[u, s] and sum_s z[u, v, s, d] = x[v, d].
+    Variables: x[g, d] = 1 (`place`): group g is on device d.
     """
 
     def __init__(self, grouped: GroupedProblem) -> None:
@@ -39,26 +37,28 @@ class PlacementModel:
         self.place = self.program.add_columns(
             grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
         )
-        self._pairs: dict[tuple[int, int], IntArray] = {}
         self._add_assignment(finite)
-        self._add_ports()
         self._break_symmetry()
 
     def devices(self, solution: FloatArray) -> IntArray:
         """(G,) device of each group in a solution of the program."""
         return np.asarray(solution[self.place].argmax(axis=1), dtype=np.int64)
 
-    def add_lesson(self, device: IntArray, blame: FloatArray, forgiven: float) -> None:
-        """T >= step time of `device` (G,), less for every group that moves away.
+    def add_overflow(self, device: IntArray, excess: FloatArray) -> None:
+        """Less on every device whose peak memory exceeds its capacity by `excess` (D,) bytes.
 
-        `blame` (G,) are the seconds of the simulated step that each group answers for, all of them
-        together the step time; moving group g elsewhere takes `forgiven` * blame[g] off.
+        The peak is taken to be in proportion to the state of the groups on the device in
+        `device` (G,): that set of groups, and any with more state, is ruled out. Groups without
+        state count alike.
         """
-        row = self.place[np.arange(len(device)), device]
-        self.program.add_row(
-            [(self.finish, 1.0), (row, -forgiven * blame / self.scale)],
-            lower=(1.0 - forgiven) * float(blame.sum()) / self.scale,
-        )
+        for d in np.flatnonzero(excess > 0.0):
+            mine = device == d
+            size = self.grouped.state
+            size = size if size[mine].any() else mine.astype(np.float64)
+            capacity = float(self.grouped.problem.capacity[d])
+            share = size / size[mine].sum()
+            limit = capacity / (capacity + float(excess[d])) * (1.0 - _MARGIN)
+            self.program.add_row([(self.place[:, d], share)], upper=limit)
 
     def _add_assignment(self, seconds: FloatArray) -> None:
         capacity = self.grouped.problem.capacity
@@ -73,6 +73,44 @@ class PlacementModel:
                 self.program.add_row(
                     [(self.place[:, d], self.grouped.state / unit)], upper=capacity[d] / unit
                 )
+
+    def _break_symmetry(self) -> None:
+        for d in range(self.place.shape[1] - 1):
+            if not _interchangeable(self.grouped, d, d + 1):
+                continue
+            for group in range(self.grouped.num_groups):
+                earlier = self.place[:group, d]
+                self.program.add_row([(self.place[group, d + 1], 1.0), (earlier, -1.0)], upper=0.0)
+
+
+class PlacementModel(AssignmentModel):
+    """`AssignmentModel` with what the placement costs in traffic.
+
+    * port: T >= seconds of all transfers through it, a tensor once per receiving device.
+
+    `add_windows` adds what the pipeline costs, `add_lesson` what a simulation has taught.
+
+    Variables: z[u, v, s, d] = x[u, s] x[v, d] (`together`) for groups that exchange a tensor, exact
+    by the transportation equalities sum_d z[u, v, s, d] = x[u, s] and
+    sum_s z[u, v, s, d] = x[v, d].
+    """
+
+    def __init__(self, grouped: GroupedProblem) -> None:
+        super().__init__(grouped)
+        self._pairs: dict[tuple[int, int], IntArray] = {}
+        self._add_ports()
+
+    def add_lesson(self, device: IntArray, blame: FloatArray, forgiven: float) -> None:
+        """T >= step time of `device` (G,), less for every group that moves away.
+
+        `blame` (G,) are the seconds of the simulated step that each group answers for, all of them
+        together the step time; moving group g elsewhere takes `forgiven` * blame[g] off.
+        """
+        row = self.place[np.arange(len(device)), device]
+        self.program.add_row(
+            [(self.finish, 1.0), (row, -forgiven * blame / self.scale)],
+            lower=(1.0 - forgiven) * float(blame.sum()) / self.scale,
+        )
 
     def together(self, u: int, v: int) -> IntArray:
         """(D, D) columns z[u, v, s, d], with u != v."""
@@ -119,14 +157,6 @@ class PlacementModel:
         for terms in load:
             if terms:
                 self.program.add_row([(self.finish, 1.0), *terms], lower=0.0)
-
-    def _break_symmetry(self) -> None:
-        for d in range(self.place.shape[1] - 1):
-            if not _interchangeable(self.grouped, d, d + 1):
-                continue
-            for group in range(self.grouped.num_groups):
-                earlier = self.place[:group, d]
-                self.program.add_row([(self.place[group, d + 1], 1.0), (earlier, -1.0)], upper=0.0)
 
 
 def _interchangeable(grouped: GroupedProblem, a: int, b: int) -> bool:

@@ -30,9 +30,8 @@ class SingleDevice:
                 refused.append((np.inf, f"{device.name!r} cannot run every operator"))
                 continue
             excess = float(incumbent.offer(np.full(count, index, dtype=np.int64)).sum())
-            refused.append(
-                (excess, f"does not fit: {device.name!r} has {excess:.0f} bytes too few")
-            )
+            short = f"{device.name!r} has {excess:.0f} bytes too few at the peak"
+            refused.append((excess, f"does not fit: {short}"))
         return incumbent.result(
             reason="" if incumbent.plan is not None else min(refused)[1],
             without_plan="infeasible",

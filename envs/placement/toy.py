@@ -14,7 +14,7 @@ FORWARD_S, BACKWARD_S, UPDATE_S = 1.0, 2.0, 0.5  # seconds on a device of speed 
 SPEED = (1.0, 1.0, 0.5)  # of the three devices
 ROOM = (4, 4, 2)  # layers whose parameters fit on each
 NEAR_S, FAR_S = 0.25, 1.0  # transfer seconds inside a server and between the two
-OPTIMUM_S = 32.0  # the fastest step of the 3**6 placements that fits, found by trying them all
+OPTIMUM_S = 32.0  # the fastest 1F1B step of the 3**6 placements that fit, by trying them all
 
 
 def toy_pipeline() -> StepProblem:
@@ -24,7 +24,9 @@ def toy_pipeline() -> StepProblem:
     forward, 2 s backward per micro-batch and 0.5 s to update at speed 1; its output and its
     gradient travel 0.25 s inside a server and 1 s between servers. Parameters, gradients and
     optimizer state of a layer are 4 bytes; the devices hold 16, 16 and 8 bytes. Activations have
-    no bytes. No device holds all six layers. The optimum is `OPTIMUM_S`.
+    no bytes. No device holds all six layers. `OPTIMUM_S` is the optimum over all placements that
+    fit, each in the order of the 1F1B rule, which is what `meshwright/Placement-v0` simulates; it
+    says nothing of plans that bring an order of their own.
     """
     graph, topology = _graph(), _topology()
     seconds = np.select(

@@ -1,0 +1,134 @@
+"""Groups that only just fit: the packing itself, and the planners that need one."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from agents.base import Planner
+from agents.placement.annealing import Annealing
+from agents.placement.fusion_milp import FusionMilp
+from agents.placement.grouping import GroupedProblem
+from agents.placement.heft import Heft
+from agents.placement.packing import Packing
+from envs.graphs.builder import GraphBuilder
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster
+
+SIZES = (5, 2, 4, 5, 3, 4, 2, 1, 4, 6, 5, 3)  # 44 bytes of state
+ROOM = (14.0, 14.0, 16.0)  # 44 bytes
+
+
+def chain(sizes: tuple[int, ...], room: tuple[float, ...], activation: float = 0.0) -> StepProblem:
+    """Operators one after the other, each with state; every device prefers other ones."""
+    builder = GraphBuilder("chain")
+    tensor = None
+    for number, size in enumerate(sizes):
+        op = builder.add_operator(f"op{number}")
+        if tensor is not None:
+            builder.add_use(tensor, op)
+        tensor = builder.add_tensor(op, activation)
+        builder.add_parameter(f"w{number}", op, parameter=size, gradient=0.0, optimizer=0.0)
+    graph = builder.build()
+    topology = cluster([0] * len(room), list(room))
+    turn = np.arange(len(sizes))[:, None] + np.arange(len(room))[None, :]
+    transfer = np.tile([0.0, 0.5, 1.0], (graph.num_tensors, 1))
+    return StepProblem(
+        graph, topology, (1.0 + turn % 3).astype(np.float64), transfer, topology.memory_bytes
+    )
+
+
+def fits(problem: StepProblem, device: np.ndarray[Any, Any]) -> bool:
+    used = np.bincount(device, weights=problem.graph.state_bytes, minlength=len(problem.capacity))
+    return bool((used <= problem.capacity).all())
+
+
+def optimum(problem: StepProblem) -> float:
+    """The fastest 1F1B step of all placements whose state fits."""
+    n, d = problem.op_seconds.shape
+    devices = np.array(list(product(range(d), repeat=n)))
+    used = np.stack([(devices == i) @ problem.graph.state_bytes for i in range(d)], axis=1)
+    devices = devices[(used <= problem.capacity).all(axis=1)]
+    return float(StepSimulator(problem).step_times(devices).min())
+
+
+def planners(groups: int) -> dict[str, Planner]:
+    return {
+        "heft": Heft(groups=groups),
+        "annealing": Annealing(groups=groups, cycles=2, hot=0.03, cold=0.0003, seed=0),
+        "fusion_milp": FusionMilp(groups=groups, forgiven=0.5, seed=0),
+    }
+
+
+@pytest.mark.parametrize("name", ["heft", "annealing", "fusion_milp"])
+def test_a_plan_is_found_where_not_a_byte_is_left_over(name: str) -> None:
+    problem = chain(SIZES, ROOM)
+    result = planners(32)[name].plan(problem, 2.0)
+    assert result.plan is not None
+    assert result.plan.violations(problem) == []
+    assert result.step_time >= result.lower_bound
+
+
+def test_annealing_crosses_overfull_placements_to_the_best_one() -> None:
+    problem = chain(SIZES[:8], (9.0, 9.0, 8.0))
+    result = planners(8)["annealing"].plan(problem, 30.0, 100_000)
+    assert result.step_time == optimum(problem)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    room=st.lists(st.integers(0, 12), min_size=1, max_size=3),
+)
+def test_a_packing_is_found_exactly_where_there_is_one(sizes: list[int], room: list[int]) -> None:
+    grouped = GroupedProblem.of(chain(tuple(sizes), tuple(map(float, room))), len(sizes))
+    every = product(range(len(room)), repeat=grouped.num_groups)
+    exists = any(fits(grouped.problem, np.array(device)) for device in every)
+    packing = Packing(grouped, grouped.problem.capacity)
+    assert (packing.device is not None) == exists
+    assume(exists)
+    for group in range(grouped.num_groups):
+        pinned = [packing.pin(group, d) for d in range(len(room)) if not packing.pinned[group]]
+        assert pinned[-1]  # some device is always left
+    assert packing.device is not None
+    assert fits(grouped.problem, packing.device)
+
+
+def test_heft_gives_way_when_activations_do_not_fit() -> None:
+    problem = chain((1,) * 6, (12.0, 100.0), activation=8.0)
+    result = Heft(groups=6).plan(problem, 1.0)
+    assert result.plan is not None
+    assert result.plan.violations(problem) == []
+
+
+def test_the_milp_gives_way_when_activations_do_not_fit() -> None:
+    problem = chain((4,) * 6, (20.0, 30.0), activation=5.0)
+    result = FusionMilp(groups=6, forgiven=0.5, seed=0).plan(problem, 5.0)
+    assert result.plan is not None
+    assert result.plan.violations(problem) == []
+
+
+def test_the_milp_has_a_plan_of_its_own_on_many_devices() -> None:
+    problem = chain((1,) * 24, (8.0,) * 32)
+    search = FusionMilp(groups=16, forgiven=0.5, seed=0)
+    assert search.plan(problem, 1e-3).plan is not None  # without a single round
+    result = search.plan(problem, 1.0)
+    assert result.plan is not None
+    assert len(np.unique(result.plan.placement.device)) >= 3
+
+
+def test_groups_on_fewer_devices_take_as_long_as_on_those_of_all() -> None:
+    grouped = GroupedProblem.of(chain((1,) * 6, (8.0,) * 4), 6)
+    few = grouped.on_devices(np.array([3, 1]))
+    device = np.array([0, 1, 1, 0, 0, 1])
+    on_few = StepSimulator(few.problem).step_time(few.fusion.expand_pieces(device))
+    on_all = StepSimulator(grouped.problem).step_time(
+        grouped.fusion.expand_pieces(np.array([3, 1])[device])
+    )
+    assert on_few == on_all
