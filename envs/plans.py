@@ -67,11 +67,11 @@ class Plan:
     placement: Placement
     order: IntArray  # (N,) operators, first to last
 
-    def violations(self, problem: StepProblem) -> list[str]:
+    def violations(self, problem: StepProblem, simulator: StepSimulator | None = None) -> list[str]:
         """The placement's violations, the order's, then those of the true peak memory.
 
-        The peak is that of the plan played under `single_port`; it is checked when nothing else
-        is wrong, since only then is it defined.
+        The peak is that of the plan played by `simulator`, of `problem` under `single_port` by
+        default; it is checked when nothing else is wrong, since only then is it defined.
         """
         found = self.placement.violations(problem)
         n = problem.graph.num_operators
@@ -85,7 +85,8 @@ class Plan:
             found.append(f"operator {names[v]!r} is ordered before its input {names[u]!r}")
         if found:
             return found
-        peak = StepSimulator(problem).run(self.placement.device, self.order).peak_memory
+        simulator = StepSimulator(problem) if simulator is None else simulator
+        peak = simulator.run(self.placement.device, self.order).peak_memory
         for index in np.flatnonzero(peak > problem.capacity):
             found.append(
                 f"device {problem.topology.devices[index].name!r} needs {peak[index]:.0f} bytes at "

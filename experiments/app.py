@@ -18,11 +18,20 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.errors import InputError
-from experiments.artifacts import to_json, write_json, write_text, write_yaml
-from experiments.overrides import CONFIG_MODULE, check_command_line, plain_config, typed
+from experiments.artifacts import to_json, to_yaml, write_json, write_text
+from experiments.overrides import (
+    CONFIG_FILE,
+    CONFIG_MODULE,
+    check_command_line,
+    claim_folder,
+    plain_config,
+    typed,
+)
 from experiments.provenance import Provenance, command_line, package_versions, stamp
 
-CONFIG_FILE, ENVIRONMENT_FILE, RESULT_FILE = "config.yaml", "environment.json", "result.json"
+ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
+HELP_FLAGS = ("--help", "-h")
+FLAGS = (*HELP_FLAGS, "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--info", "-i")
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
@@ -88,9 +97,19 @@ def run_app(
     failure: list[InputError] = []
     try:
         overrides = [argument for argument in arguments if argument not in flags]
+        for flag in flags:
+            if flag.partition("=")[0] not in FLAGS:
+                raise InputError(f"unknown option {flag!r} (known: {', '.join(FLAGS)})")
+        if set(flags) & set(HELP_FLAGS):
+            _print_help(config_name, task)
+        elif flags:
+            given = [argument for argument in overrides if "=" in argument]
+            asked = [argument for argument in overrides if "=" not in argument]
+            overrides = [*asked, *check_command_line(given, config_name, schema)[0]]
         stdout = sys.stdout
         if not flags:
             overrides, config = check_command_line(overrides, config_name, schema)
+            claim_folder(overrides, config_name)
             stdout = _claim_stdout() if config.json else sys.stdout
 
         def job(composed: DictConfig) -> None:
@@ -117,6 +136,9 @@ def run_app(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has seen enough, as in `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_INTERRUPTED
     return 0
 
 
@@ -131,7 +153,7 @@ def _run(
     console = Console(stderr=config.json)
     if not resumed:
         environment = stamp(_environment(), provenance, kind="environment")
-        write_yaml(folder / CONFIG_FILE, plain_config(config), provenance)
+        write_text(folder / CONFIG_FILE, to_yaml(plain_config(config), provenance))
         write_json(folder / ENVIRONMENT_FILE, environment)
     hydra_config = HydraConfig.get()
     choices = {str(key): str(value) for key, value in hydra_config.runtime.choices.items()}
@@ -157,6 +179,15 @@ def _print_values(console: Console, values: Mapping[str, object]) -> None:
             table.add_row(key, shown)
     if table.row_count:
         console.print(table)
+
+
+def _print_help(config_name: str, task: Callable[..., Result]) -> None:
+    """What stands above Hydra's own help, the groups and the config."""
+    print((sys.modules[task.__module__].__doc__ or "").strip())
+    print(
+        f"\nconf/{config_name}.yaml and conf/<group>/<option>.yaml say what every key means.\n"
+        "json=true prints result.json, and nothing else, on standard output.\n"
+    )
 
 
 def _environment() -> dict[str, object]:

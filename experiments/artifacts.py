@@ -33,10 +33,10 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, text.encode())
 
 
-def write_yaml(path: Path, document: object, provenance: Provenance) -> None:
-    """Write `document` as YAML under a comment that holds the provenance."""
+def to_yaml(document: object, provenance: Provenance) -> str:
+    """YAML under a comment that holds the provenance."""
     header = json.dumps(stamp({}, provenance, kind="config"))
-    write_text(path, f"# {header}\n{yaml.safe_dump(document, sort_keys=False)}")
+    return f"# {header}\n{yaml.safe_dump(document, sort_keys=False)}"
 
 
 def write_figure(path: Path, figure: Figure, provenance: Provenance) -> None:

@@ -14,13 +14,11 @@ from typing import Any
 
 from agents.base import Planner
 from envs.errors import InputError
-from envs.simulation.order import OrderRule
-from envs.simulation.step import Communication
 from experiments.app import Result, Run, run_app
 from experiments.decisions import DecidingPlanner
 from experiments.evaluation import evaluate_plan, evaluation_values, require_fit
 from experiments.plan_file import read_plan, write_plan
-from experiments.problem import load_problem
+from experiments.problem import communication_of, load_problem, order_rule_of
 from experiments.provenance import file_hash
 from experiments.targets import build
 
@@ -42,8 +40,8 @@ class EvaluateConfig:
     json: bool
 
     def __post_init__(self) -> None:
-        if not self.budget_s > 0:
-            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive")
+        if not 0 < self.budget_s < float("inf"):
+            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive and finite")
 
 
 def evaluate(config: EvaluateConfig, run: Run) -> Result:
@@ -51,7 +49,7 @@ def evaluate(config: EvaluateConfig, run: Run) -> Result:
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance)
-    communication: Communication = build(config.communication)
+    communication = communication_of(config.communication)
     values: dict[str, object] = {
         "env": run.choice("env", config.env),
         "agent": None if config.plan else run.choice("agent", config.agent),
@@ -64,7 +62,7 @@ def evaluate(config: EvaluateConfig, run: Run) -> Result:
     bound = require_fit(problem)
     start = time.perf_counter()
     if config.plan is not None:
-        rule: OrderRule = build(config.order)
+        rule = order_rule_of(config.order)
         plan = read_plan(config.plan, problem, rule)
         provenance = provenance.with_inputs(plan=file_hash(config.plan))
         values["plan"] = config.plan

@@ -40,14 +40,7 @@ def evaluate_plan(problem: StepProblem, plan: Plan, communication: Communication
     """Simulate `plan` and check it: placement, order, resident and peak memory."""
     simulator = StepSimulator(problem, communication=communication)
     timeline = simulator.run(plan.placement.device, plan.order)
-    violations = plan.violations(problem)
-    for device in np.flatnonzero(timeline.peak_memory > problem.capacity):
-        peak, room = timeline.peak_memory[device], problem.capacity[device]
-        violations.append(
-            f"device {problem.topology.devices[device].name!r} needs {peak:.0f} bytes at the "
-            f"peak and has {room:.0f}: {peak - room:.0f} too many"
-        )
-    return Evaluation(plan, timeline, tuple(violations))
+    return Evaluation(plan, timeline, tuple(plan.violations(problem, simulator)))
 
 
 def require_fit(problem: StepProblem) -> LowerBound:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from envs.errors import InputError
 from envs.placement.env import PlacementEnv
-from experiments.app import CONFIG_FILE, Result, Run, run_app
+from experiments.app import Result, Run, run_app
 from experiments.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
+from experiments.overrides import CONFIG_FILE
 from experiments.problem import load_problem, placement_env
 from experiments.provenance import file_hash
 from experiments.saved_run import saved_nodes
@@ -56,7 +57,9 @@ def export(config: ExportConfig, run: Run) -> Result:
         config=nodes,
         provenance=provenance,
     )
-    verification = verify_checkpoint(policy, checkpoint, nodes["env"], problem, provenance)
+    verification = verify_checkpoint(
+        policy, checkpoint, nodes["env"], problem, run.folder, provenance
+    )
     values = {"checkpoint": str(checkpoint), "verification": verification.document()}
     return Result({**values, "verified": verification.passed}, provenance)
 
@@ -70,18 +73,30 @@ def trained_policy(folder: Path, model: PolicyConfig, env: PlacementEnv) -> Plac
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from agents.rllib.restore import SCHEMA_VERSION
     from models.artifacts import check_hashes, read_json_object
     from models.layout import widths_of
     from models.policy import PlacementPolicy
 
     checkpoints = sorted(
-        (folder / "checkpoints").glob("iteration_*"),
+        (
+            path
+            for path in (folder / "checkpoints").glob("iteration_*")
+            if path.name.rpartition("_")[2].isdecimal()
+        ),
         key=lambda path: int(path.name.rpartition("_")[2]),
     )
     if not checkpoints:
         raise InputError("holds no checkpoint to export", file=folder / "checkpoints")
     last = checkpoints[-1]
-    hashes = read_json_object(last / "state.json").get("sha256")
+    state = read_json_object(last / "state.json")
+    if state.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"is {state.get('schema_version')!r}, this version reads {SCHEMA_VERSION}",
+            file=last / "state.json",
+            field="schema_version",
+        )
+    hashes = state.get("sha256")
     if not isinstance(hashes, dict):
         raise InputError("is missing", file=last / "state.json", field="sha256")
     check_hashes(last, hashes)

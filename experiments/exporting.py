@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from envs.graphs.storage import write_atomically
 from envs.placement.env import PlacementEnv
 from envs.simulation.problem import StepProblem
-from experiments.artifacts import write_sidecar
+from experiments.artifacts import to_yaml, write_sidecar
 from experiments.decisions import episode
 from experiments.problem import placement_env
 from experiments.provenance import Provenance
@@ -88,7 +87,7 @@ def export_checkpoint(
         title=title,
         environment=ENVIRONMENT_ID,
         bounds=(float(np.min(space.low)), float(np.max(space.high))),  # type: ignore[attr-defined]
-        config_yaml=yaml.safe_dump(dict(config), sort_keys=False),
+        config_yaml=to_yaml(dict(config), provenance),
         command=provenance.command,
         evaluation=evaluation,
         remark=remark,
@@ -102,18 +101,19 @@ def verify_checkpoint(
     folder: Path,
     env_node: Node,
     problem: StepProblem,
+    run_folder: Path,
     provenance: Provenance,
 ) -> Verification:
     """Ask the exported policy, in a process without Ray and PyG, what the policy here decides.
 
     The observations are those of one episode that the policy here plays on `problem`; they are
-    kept beside the checkpoint.
+    kept in `run_folder`.
     """
     folder = folder.resolve()
     observations, expected = episode(placement_env(env_node, problem), EagerAgent(policy))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **observations)
-    cases = folder.with_name("observations.npz")
+    cases = run_folder.resolve() / "observations.npz"
     write_atomically(cases, buffer.getvalue())
     write_sidecar(cases, provenance, kind="observations")
     command = [sys.executable, "-m", "experiments.replay", str(folder), str(cases)]

@@ -7,7 +7,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -17,9 +17,10 @@ from envs.placement.env import PlacementEnv
 from envs.plans import Placement, Plan
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
+from experiments.artifacts import write_json
 from experiments.display import ProgressDisplay, training_news
 from experiments.learning_curve import Curve
-from experiments.problem import placement_env
+from experiments.provenance import Provenance, stamp
 from experiments.search import describe
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from agents.rllib.training import TrainingResult
 
 METRICS_FILE = "metrics.csv"
-
-Node = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,23 +85,27 @@ class Learned:
 
 
 def learn(
-    env_node: Node,
+    prototype: PlacementEnv,
     problem: StepProblem,
     config: TrainingConfig,
     run_folder: Path,
     display: ProgressDisplay,
+    provenance: Provenance,
     *,
     resume: bool = False,
 ) -> Learned:
-    """Train on `problem` as `config` says; metrics and checkpoints go to `run_folder`.
+    """Train on `problem` as `config` says; metrics and checkpoints go to `run_folder`, whose
+    `checkpoints/provenance.json` says where the checkpoints come from.
 
-    The graph is fused once: the environments are copies, before their first reset, of one that
-    holds the instance.
+    The graph is fused once: the environments are copies, before its first reset, of `prototype`,
+    which holds the instance.
     """
     from agents.rllib.training import train
 
+    if not resume:
+        origin = stamp({}, provenance, kind="training_checkpoints")
+        write_json(run_folder / "checkpoints" / "provenance.json", origin)
     task = display.begin("ppo", config.budget_s)
-    prototype = placement_env(env_node, problem)
 
     def on_iteration(row: Mapping[str, float]) -> None:
         display.update(task, row["charts/seconds"], training_news(row))

@@ -13,7 +13,6 @@ from typing import Any
 
 from envs.errors import InputError
 from envs.simulation.problem import StepProblem
-from envs.simulation.step import Communication
 from experiments.app import Result, Run, run_app
 from experiments.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
 from experiments.comparison import Comparison, row_of
@@ -25,10 +24,10 @@ from experiments.learning import Learned, learn
 from experiments.learning_curve import draw_learning_curve
 from experiments.overrides import plain_config
 from experiments.plan_file import write_plan
-from experiments.problem import load_problem, placement_env
+from experiments.problem import communication_of, load_problem, placement_env
 from experiments.provenance import Provenance, stamp
 from experiments.search import search_in_turn, search_side_by_side
-from experiments.targets import build
+from experiments.targets import build, no_such_thing
 from experiments.trace import trace_document
 
 PPO = "ppo"
@@ -54,8 +53,12 @@ class MainConfig:
     json: bool
 
     def __post_init__(self) -> None:
-        if not self.budget_s > 0:
-            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive")
+        if not 0 < self.budget_s < float("inf"):
+            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive and finite")
+        for group in ("quick", "searching"):
+            for name, node in getattr(self, group).items():
+                if not isinstance(node, dict) or "_target_" not in node:
+                    raise no_such_thing(f"{group}.{name}", node, "agent by _target_")
         if self.single_device not in self.quick:
             raise InputError(
                 f"config key 'single_device': {self.single_device!r} is none of the quick agents "
@@ -70,19 +73,22 @@ def compare(config: MainConfig, run: Run) -> Result:
     console.print("building the problem (the first capture of a model takes a while)")
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
-    communication: Communication = build(config.communication)
+    communication = communication_of(config.communication)
     bound = require_fit(problem)
+    training = build(config.training)
+    env = placement_env(config.env, problem)
     name = f"{problem.graph.name} on {problem.topology.name}"
     console.print(
         f"{name}: {problem.graph.num_operators:,} operators, {problem.graph.num_tensors:,} "
         f"tensors, {problem.topology.num_devices} devices, "
         f"lower bound {bound.seconds * 1e3:.1f} ms",
         highlight=False,
+        soft_wrap=True,
     )
     with ProgressDisplay(console) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
         found |= search_side_by_side(config.searching, problem, config.budget_s, display)
-        learned = learn(config.env, problem, build(config.training), run.folder, display)
+        learned = learn(env, problem, training, run.folder, display, provenance)
     found[PPO] = learned.found
     comparison = Comparison(
         rows=tuple(row_of(method, x, problem, communication) for method, x in found.items()),
@@ -95,14 +101,16 @@ def compare(config: MainConfig, run: Run) -> Result:
     checkpoint = export_checkpoint(
         policy,
         run.folder / CHECKPOINT_FOLDER,
-        placement_env(config.env, problem),
+        env,
         title=f"Placement policy trained on {name}",
         config=plain_config(config),
         evaluation=comparison.texts(),
         remark=learned.exam.sentence(),
         provenance=provenance,
     )
-    verification = verify_checkpoint(policy, checkpoint, config.env, problem, provenance)
+    verification = verify_checkpoint(
+        policy, checkpoint, config.env, problem, run.folder, provenance
+    )
     console.print(comparison.rich(name))
     console.print(learned.exam.sentence(), highlight=False)
     console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,11 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
-from experiments.targets import check_targets, unknown_key
+from experiments.targets import check_seeds, check_targets, unknown_key
 
 Schema = TypeVar("Schema")
 
 CONFIG_MODULE = "conf"
+CONFIG_FILE = "config.yaml"  # of a run folder
 FILE_OPTION = "file"  # the option of a group that reads a file given by its `path`
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (".json", ".gz", ".npz", ".txt", ".xls", ".yaml", ".yml")
@@ -39,7 +41,7 @@ def check_command_line(
         InputError: an unknown key or option (naming the alternatives), a value of the wrong type
             or range, a missing key, a file that is not there.
     """
-    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with _config_tree():
         loader = GlobalHydra.instance().config_loader()
         groups = {group for group in loader.list_groups("") if group != "hydra"}
         overrides = [
@@ -54,6 +56,27 @@ def check_command_line(
             _check_key(override, base, groups)
         composed = _compose(config_name, overrides)
     return overrides, typed(composed, schema)
+
+
+def claim_folder(overrides: Sequence[str], config_name: str) -> None:
+    """Make the run folder that `overrides` compose to.
+
+    Raises:
+        InputError: it cannot be made, or another run lies in it that is not to be resumed.
+    """
+    with _config_tree():
+        try:
+            config = compose(config_name, overrides=list(overrides), return_hydra_config=True)
+            folder = Path(str(OmegaConf.select(config, "hydra.run.dir")))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise InputError(_omegaconf_line(error)) from error
+    if (folder / CONFIG_FILE).exists() and OmegaConf.select(config, "resume") is None:
+        raise InputError("holds a run already", file=folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fault = f"cannot be made a run folder ({error.strerror or error})"
+        raise InputError(fault, file=folder) from error
 
 
 def typed(config: DictConfig, schema: type[Schema]) -> Schema:
@@ -74,6 +97,7 @@ def typed(config: DictConfig, schema: type[Schema]) -> Schema:
             raise InputError(f"config key '{missing[0]}' is missing: give {missing[0]}=<value>")
         plain = OmegaConf.to_container(merged, resolve=True)
         check_targets(plain)
+        check_seeds(plain)
         resolved = OmegaConf.merge(structured, OmegaConf.create(plain))
         built = OmegaConf.to_object(resolved)
     except OmegaConfBaseException as error:
@@ -89,33 +113,56 @@ def plain_config(config: object) -> dict[str, object]:
     return {str(key): value for key, value in container.items()}
 
 
+@contextmanager
+def _config_tree() -> Iterator[None]:
+    """Hydra's global state on the config tree; afterwards it is as it was."""
+    state = GlobalHydra.instance()
+    outer = state.hydra
+    state.clear()
+    try:
+        with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+            yield
+    finally:
+        state.hydra = outer
+
+
 def _rewrite(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
-    group, equals, value = argument.partition("=")
+    key, equals, value = argument.partition("=")
+    group, package = key.partition("@")[::2]
     if group not in groups or not equals:
         return [argument]
     options = sorted(loader.get_group_options(group))
-    if value in options or value == "null":
+    if value in options:
         return [argument]
     path = Path(value).expanduser()
     if "/" in value or path.is_file() or value.endswith(_FILE_SUFFIXES):
         if not path.is_file():
-            raise InputError("there is no such file", file=value)
-        if FILE_OPTION in options:
+            fault = "is a folder, not a file" if path.is_dir() else "there is no such file"
+            raise InputError(fault, file=value)
+        if FILE_OPTION in options and not package:
             quoted = str(path.resolve()).replace("'", r"\'")
             return [f"{group}={FILE_OPTION}", f"{group}.path='{quoted}'"]
-    elif _DOTTED.fullmatch(value):
+    elif _DOTTED.fullmatch(value) and not package:
         return [f"~{group}", f"+{group}._target_={value}"]
-    raise InputError(f"unknown value {group}={value} (known: {', '.join(options)})")
+    raise InputError(f"unknown value {key}={value} (known: {', '.join(options)})")
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser = OverridesParser.create()
+    parsed = []
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
             raise InputError(f"{override!r} is not of the form key=value")
-    try:
-        return list(OverridesParser.create().parse_overrides(list(overrides)))
-    except HydraException as error:
-        raise InputError(str(error).splitlines()[0]) from error
+        try:
+            parsed.append(parser.parse_override(override))
+        except HydraException as error:
+            raise InputError(
+                f"{override!r} cannot be read as key=value: an item of a list is <key>.<index>, "
+                "a value with special characters stands in quotes"
+            ) from error
+        if parsed[-1].is_sweep_override():
+            raise InputError(f"{override!r} gives several values; a list is [1,2]")
+    return parsed
 
 
 def _extends(override: Override) -> bool:
@@ -143,16 +190,23 @@ def _check_key(override: Override, base: DictConfig, groups: set[str]) -> None:
     node: object = OmegaConf.to_container(base, resolve=False)
     walked: list[str] = []
     for part in key.split("."):
+        if isinstance(node, list):
+            node = {str(index): item for index, item in enumerate(node)}
         if not isinstance(node, Mapping):
             return
+        node = {str(name): item for name, item in node.items()}
         walked.append(part)
         if part not in node:
-            known = [str(name) for name in node if not str(name).startswith("_")]
-            raise InputError(unknown_key(".".join(walked), known))
+            raise InputError(
+                unknown_key(".".join(walked), (name for name in node if not name.startswith("_")))
+            )
         node = node[part]
 
 
 def _omegaconf_line(error: Exception) -> str:
     key = getattr(error, "full_key", None)
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"config key '{key}': {first}" if key else first
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if key:
+        return f"config key '{key}': {lines[0] if lines else type(error).__name__}"
+    told = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
+    return " ".join(told) or type(error).__name__

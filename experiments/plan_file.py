@@ -67,12 +67,13 @@ def read_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> 
 
 def _document(path: str | Path) -> dict[str, object]:
     try:
-        document = json.loads(Path(path).read_text(), object_pairs_hook=_no_duplicates)
+        text = Path(path).read_text(encoding="utf-8")
+        document = json.loads(text, object_pairs_hook=_no_duplicates)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
     except InputError as error:
         raise InputError(error.message, file=path, record=error.record) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON ({error})", file=path) from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise InputError(f"is no plan file: 'kind' is not {KIND!r}", file=path, field="kind")
@@ -98,7 +99,7 @@ def _same_problem(document: Mapping[str, object], problem: StepProblem, path: st
     described = document.get("graph")
     if described is not None and not isinstance(described, dict):
         raise InputError("is not a mapping with 'name' and 'sha256'", file=path, field="graph")
-    if described is not None and described.get("sha256") not in {None, graph_hash(problem.graph)}:
+    if described is not None and described.get("sha256") not in (None, graph_hash(problem.graph)):
         raise InputError(
             f"the plan was made for another graph ({described.get('name')!r}, "
             f"this one is {problem.graph.name!r}; their SHA-256 differ)",

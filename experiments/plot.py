@@ -9,16 +9,13 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from envs.simulation.order import OrderRule
-from envs.simulation.step import Communication
 from experiments.app import Result, Run, run_app
 from experiments.artifacts import write_figure, write_json
 from experiments.evaluation import evaluate_plan
 from experiments.gantt import draw_gantt
 from experiments.plan_file import read_plan
-from experiments.problem import load_problem
+from experiments.problem import communication_of, load_problem, order_rule_of
 from experiments.provenance import file_hash, stamp
-from experiments.targets import build
 from experiments.trace import trace_document
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
@@ -44,8 +41,8 @@ def plot(config: PlotConfig, run: Run) -> Result:
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance).with_inputs(plan=file_hash(config.plan))
-    rule: OrderRule = build(config.order)
-    communication: Communication = build(config.communication)
+    rule = order_rule_of(config.order)
+    communication = communication_of(config.communication)
     plan = read_plan(config.plan, problem, rule)
     evaluation = evaluate_plan(problem, plan, communication)
     timeline = evaluation.timeline

@@ -19,10 +19,12 @@ from envs.graphs.storage import graph_hash
 from envs.graphs.zoo import ZooModel, zoo_graph, zoo_model
 from envs.hardware.topology import Topology
 from envs.placement.env import PlacementEnv
+from envs.simulation.order import OrderRule
 from envs.simulation.problem import CostModel, StepProblem
+from envs.simulation.step import Communication
 from experiments.artifacts import to_json
 from experiments.provenance import Provenance, file_hash, text_hash
-from experiments.targets import build, check_targets
+from experiments.targets import build, check_targets, no_such_thing
 
 Node = Mapping[str, Any]
 
@@ -38,6 +40,7 @@ class ZooShape(TypedDict):
     dtype: str
 
 
+@runtime_checkable
 class GraphSource(Protocol):
     """Where a graph comes from."""
 
@@ -161,7 +164,9 @@ def topology_file(path: str) -> Topology:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
     try:
-        node = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        _no_key_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        node = yaml.safe_load(text)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
     if not isinstance(node, dict) or "_target_" not in node:
@@ -174,6 +179,23 @@ def topology_file(path: str) -> Topology:
     if not isinstance(built, Topology):
         raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
     return built
+
+
+def _no_key_twice(node: yaml.Node | None, path: str) -> None:
+    """Refuse a mapping with the same key twice, of which YAML would keep the last."""
+    items: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: set[object] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise InputError("stands twice", file=path, record=f"line {line}", field=key.value)
+            seen.add(str(key.value))
+            items.append(value)
+    elif isinstance(node, yaml.SequenceNode):
+        items = node.value
+    for item in items:
+        _no_key_twice(item, path)
 
 
 class CostByGraph:
@@ -216,6 +238,31 @@ def placement_env(node: Node, problem: StepProblem) -> PlacementEnv:
     return env
 
 
+def communication_of(node: Node) -> Communication:
+    """The communication model that `node` describes.
+
+    Raises:
+        InputError: `node` describes something else.
+    """
+    built = build(node)
+    if not isinstance(built, Communication):
+        raise no_such_thing("communication", node, "communication model")
+    return built
+
+
+def order_rule_of(node: Node) -> OrderRule:
+    """The order rule that `node` describes.
+
+    Raises:
+        InputError: `node` describes something else.
+    """
+    built = build(node)
+    if not callable(built):
+        raise no_such_thing("order", node, "order rule")
+    rule: OrderRule = built
+    return rule
+
+
 def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
     """The problem that an environment brings along, or else the one the other groups describe.
 
@@ -224,11 +271,20 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
     """
     if not env.get("_partial_"):
         return _own_problem(env)
-    source: GraphSource = build(graph)
+    source = build(graph)
+    if not isinstance(source, GraphSource):
+        raise no_such_thing("graph", graph, "source of graphs")
     file = source.load()
+    if file.graph.num_operators == 0:
+        raise InputError(f"graph {file.graph.name!r} has no operators")
     built = build(topology)
-    devices: Topology = built if isinstance(built, Topology) else built(file)
-    problem = StepProblem.build(file.graph, devices, build(cost))
+    devices = built(file) if callable(built) else built
+    if not isinstance(devices, Topology):
+        raise no_such_thing("topology", topology, "topology")
+    costs = build(cost)
+    if not isinstance(costs, CostModel):
+        raise no_such_thing("cost", cost, "cost model")
+    problem = StepProblem.build(file.graph, devices, costs)
     inputs = {
         **source.inputs(),
         f"graph {file.graph.name}": graph_hash(file.graph),

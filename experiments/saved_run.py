@@ -12,8 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
-from experiments.app import CONFIG_FILE
-from experiments.overrides import typed
+from experiments.overrides import CONFIG_FILE, typed
 from experiments.targets import check_targets
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from agents.base import Planner, PlannerResult
+from envs.errors import InputError
 from envs.placement.toy import toy_pipeline
 from envs.simulation.problem import StepProblem
 from experiments.display import ProgressDisplay
@@ -31,6 +32,8 @@ def search(node: Node, problem: StepProblem, budget_s: float) -> PlannerResult:
     The planner first solves a toy, so that compilation is not counted as search.
     """
     planner: Planner = build(node)
+    if not hasattr(planner, "plan"):
+        raise InputError(f"{node.get('_target_')} does not plan: it cannot search")
     planner.plan(toy_pipeline(), WARM_UP_S)
     return planner.plan(problem, budget_s)
 

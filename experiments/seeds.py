@@ -21,7 +21,10 @@ from envs.errors import InputError
 from experiments.app import RESULT_FILE, Result, Run, run_app
 from experiments.artifacts import to_json, write_text
 from experiments.comparison import console_table, markdown_table
+from experiments.main import MainConfig
+from experiments.overrides import check_command_line
 from experiments.provenance import file_hash, stamp
+from experiments.targets import SEEDS
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")
 CONFIDENCE = 0.95
@@ -39,6 +42,10 @@ class SeedsConfig:
     def __post_init__(self) -> None:
         if len(self.seeds) < 2 or len(set(self.seeds)) != len(self.seeds):
             raise InputError(f"config key 'seeds': {self.seeds} are not two or more different ones")
+        check_command_line(_overrides(self.job), "main", MainConfig)
+        for seed in self.seeds:
+            if not 0 <= seed < SEEDS:
+                raise InputError(f"config key 'seeds': {seed} is not in 0..{SEEDS - 1}")
 
 
 @dataclass(frozen=True)
@@ -138,11 +145,17 @@ def summarize(documents: Sequence[Mapping[str, Any]]) -> list[Summary]:
 
 def _main_job(folder: Path, seed: int, overrides: Mapping[str, Any]) -> None:
     """The main job in a process of its own; its table and progress go where ours go."""
-    chosen = [f"{key}={value}" for key, value in _flat(overrides).items()]
     command = [sys.executable, "-m", "experiments.main", f"seed={seed}"]
-    done = subprocess.run([*command, f"hydra.run.dir={folder}", *chosen], check=False)
+    command += [f"hydra.run.dir={folder}", *_overrides(overrides)]
+    done = subprocess.run(command, check=False)
     if done.returncode != 0:
         raise InputError(f"the main job with seed {seed} ended with code {done.returncode}")
+
+
+def _overrides(job: Mapping[str, Any]) -> list[str]:
+    """The items of `job` as arguments of the main job."""
+    flat = _flat(job).items()
+    return [f"{key}={'null' if value is None else value}" for key, value in flat]
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

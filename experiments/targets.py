@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import logging
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
+from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 
@@ -17,6 +21,9 @@ SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "
 SIMPLE_TYPES: dict[type, str] = {
     bool: "true or false", int: "an integer", float: "a number", str: "a text",
 }  # fmt: skip
+SEEDS = 2**32  # every generator in use takes seeds below
+
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it logs, it raises as well
 
 
 def check_targets(node: object, key: str = "") -> None:
@@ -35,6 +42,22 @@ def check_targets(node: object, key: str = "") -> None:
             check_targets(value, f"{key}[{index}]")
 
 
+def check_seeds(node: object, key: str = "") -> None:
+    """Check every `seed` in a plain config.
+
+    Raises:
+        InputError: naming the config key of one that is out of range.
+    """
+    items: Sequence[tuple[object, object]] = ()
+    if isinstance(node, Mapping):
+        items = list(node.items())
+    for name, value in items:
+        where = f"{key}.{name}" if key else str(name)
+        if name == "seed" and isinstance(value, int) and not 0 <= value < SEEDS:
+            raise InputError(f"config key '{where}': {value} is not in 0..{SEEDS - 1}")
+        check_seeds(value, where)
+
+
 def build(node: Mapping[str, object]) -> Any:
     """The object a `_target_` mapping describes; nested mappings are built first.
 
@@ -43,15 +66,26 @@ def build(node: Mapping[str, object]) -> Any:
     """
     try:
         return instantiate(dict(node), _convert_="all")
+    except OmegaConfBaseException as error:
+        raise InputError(str(error).splitlines()[0]) from error
     except InstantiationException as error:
-        cause: BaseException | None = error
-        while cause is not None:
+        cause: BaseException = error
+        while cause.__cause__ or cause.__context__:
+            cause = cause.__cause__ or cause.__context__ or cause
             if isinstance(cause, InputError):
                 raise InputError(
                     cause.message, file=cause.file, record=cause.record, field=cause.field
                 ) from error
-            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, ValueError | ArithmeticError):
+            refused = f"{node.get('_target_')} refuses its arguments"
+            raise InputError(f"{refused} ({' '.join(str(cause).split())})") from error
         raise
+
+
+def no_such_thing(key: str, node: object, thing: str) -> InputError:
+    """The fault of a config node that describes something else than `thing`."""
+    described = node.get("_target_") if isinstance(node, Mapping) else repr(node)
+    return InputError(f"config key '{key}': {described} is no {thing}")
 
 
 def _check_call(node: Mapping[str, object], key: str) -> None:
@@ -59,8 +93,8 @@ def _check_call(node: Mapping[str, object], key: str) -> None:
     try:
         function = get_object(target)
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot import {target!r} ({first})", file=f"{key}._target_") from error
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"cannot import {target!r} ({cause})", file=f"{key}._target_") from error
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
@@ -93,16 +127,19 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> str:
 
 
 def check_type(value: object, hint: Any, key: str) -> None:
-    """Check a config value against a hint made of bool, int, float, str, None and unions of them.
+    """Check a config value against a hint.
 
-    Other hints are left to the constructor.
+    The hint may be made of bool, int, float, str, Path, None and unions of them, a dataclass, a
+    protocol, or a sequence of those. Other hints are left to the constructor.
 
     Raises:
         InputError: naming the key and what it must be.
     """
     union = typing.get_origin(hint) in {typing.Union, types.UnionType}
     kinds = typing.get_args(hint) if union else (hint,)
+    kinds = tuple(dict.fromkeys(str if kind is Path else kind for kind in kinds))
     if not all(kind in SIMPLE_TYPES or kind is type(None) for kind in kinds):
+        _check_object(value, hint, key)
         return
     if value is None and type(None) in kinds:
         return
@@ -112,6 +149,31 @@ def check_type(value: object, hint: Any, key: str) -> None:
             return
     expected = " or ".join(SIMPLE_TYPES.get(kind, "null") for kind in kinds)
     raise InputError(f"config key '{key}': {value!r} is not {expected}")
+
+
+def _check_object(value: object, hint: Any, key: str) -> None:
+    """Check a value that an object, or a sequence of objects, is to be built from."""
+    if typing.get_origin(hint) in {Sequence, list}:
+        (item,) = typing.get_args(hint)
+        if not isinstance(value, list):
+            raise InputError(f"config key '{key}': {value!r} is not a list")
+        for index, one in enumerate(value):
+            check_type(one, item, f"{key}[{index}]")
+        return
+    if not inspect.isclass(hint):
+        return
+    is_record = dataclasses.is_dataclass(hint)
+    if not is_record and not getattr(hint, "_is_protocol", False):
+        return
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
+        raise InputError(f"config key '{key}': {described} is no {hint.__name__}")
+    try:
+        target = get_object(str(value["_target_"]))
+    except Exception:  # told by the check of the node itself
+        return
+    if is_record and inspect.isclass(target) and not issubclass(target, hint):
+        raise no_such_thing(key, value, hint.__name__)
 
 
 def _hints(function: Any) -> dict[str, Any]:

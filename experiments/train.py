@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from envs.simulation.step import Communication
-from experiments.app import CONFIG_FILE, Result, Run, run_app
+from experiments.app import Result, Run, run_app
 from experiments.artifacts import write_figure, write_sidecar
 from experiments.display import ProgressDisplay
 from experiments.evaluation import evaluate_plan, evaluation_values, require_fit
 from experiments.learning import METRICS_FILE, learn
 from experiments.learning_curve import draw_learning_curve
+from experiments.overrides import CONFIG_FILE
 from experiments.plan_file import write_plan
-from experiments.problem import load_problem
+from experiments.problem import communication_of, load_problem, placement_env
 from experiments.saved_run import resumed_config
 from experiments.targets import build
 
@@ -53,11 +53,12 @@ def train(config: TrainConfig, run: Run) -> Result:
         config = resumed_config(run.folder, config, run.overrides)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
-    communication: Communication = build(config.communication)
+    communication = communication_of(config.communication)
     bound = require_fit(problem)
     training = build(config.training)
+    env = placement_env(config.env, problem)
     with ProgressDisplay(run.console) as display:
-        learned = learn(config.env, problem, training, run.folder, display, resume=resume)
+        learned = learn(env, problem, training, run.folder, display, provenance, resume=resume)
     result = learned.training
     name = f"{problem.graph.name} on {problem.topology.name}"
     figure = draw_learning_curve(learned.curve, {}, bound.seconds, f"{name}: learning to place")

@@ -27,6 +27,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         yield temporary
         for path in temporary.rglob("*"):
             if path.is_file():
+                path.chmod(0o644)
                 sync(path)
         sync(temporary)
         temporary.chmod(0o755)
@@ -85,7 +86,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"not a readable JSON file ({error})", file=path) from error
     if not isinstance(data, dict):
         raise InputError(f"holds a {type(data).__name__}, not an object", file=path)

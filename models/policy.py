@@ -42,6 +42,12 @@ class PolicyConfig:
         for name, least in (("hidden", 2), ("operator_rounds", 0), ("device_rounds", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{getattr(self, name)} is below {least}", field=name)
+        weights = self.initial_candidate_weights
+        if not isinstance(weights, Mapping) or not all(isinstance(key, int) for key in weights):
+            raise InputError(
+                f"{weights!r} does not map candidate features to weights",
+                field="initial_candidate_weights",
+            )
 
 
 class PlacementPolicy(nn.Module):

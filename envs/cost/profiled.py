@@ -50,7 +50,7 @@ class ProfiledCost:
     def _read(self) -> dict[str, object]:
         try:
             profile = json.loads(Path(self.path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"cannot be read as JSON: {error}", file=self.path) from error
         if not isinstance(profile, dict):
             raise InputError("is no object of operators", file=self.path)

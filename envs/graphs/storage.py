@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +150,7 @@ def _open(path: Path) -> tuple[bytes, Json]:
         header = json.loads(text.decode())
     except InputError as error:
         raise InputError(error.message, file=path, field=error.field) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is no graph file: not JSON ({error})", file=path) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InputError(f"is no graph file: 'format' is not {FORMAT!r}", file=path)
@@ -183,6 +184,8 @@ def _read_archive(
 ) -> dict[str, NDArray[np.generic]]:
     arrays: dict[str, NDArray[np.generic]] = {}
     column = None
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise InputError("is truncated or damaged (no whole zip archive)")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             for column in columns:

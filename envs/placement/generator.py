@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.cost.roofline import RooflineCost
+from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.graphs.fusion import fuse, fused_problem
 from envs.graphs.synthetic import synthetic_training_graph
@@ -99,9 +100,16 @@ class RandomStarts:
         fixed: the problem.
         completed: share of episodes that start from the completion rule, 0..1.
         attempts: draws per episode.
+
+    Raises:
+        InputError: `completed` is no share, or `attempts` is below 1.
     """
 
     def __init__(self, fixed: FixedInstance, completed: float = 0.0, attempts: int = 100) -> None:
+        if not 0.0 <= completed <= 1.0:
+            raise InputError(f"{completed} is not in 0..1", field="completed")
+        if attempts < 1:
+            raise InputError(f"{attempts} is below 1", field="attempts")
         self.fixed, self.completed, self.attempts = fixed, completed, attempts
         self.max_groups, self.max_edges = fixed.max_groups, fixed.max_edges
         self.num_devices = fixed.num_devices

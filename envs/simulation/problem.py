@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
+@runtime_checkable
 class CostModel(Protocol):
     """How long an operator computes on each device and a tensor travels on each link class."""
 

@@ -8,7 +8,6 @@ import numba
 import numpy as np
 
 from envs.simulation.arrays import FloatArray, IntArray, StepArrays
-from envs.simulation.memory import peak_memory
 from envs.simulation.step import StepSimulator
 from envs.simulation.timeline import Timeline
 
@@ -44,21 +43,7 @@ class ReadySimulator(StepSimulator):
             position,
             np.bincount(graph.edges[:, 1], minlength=graph.num_operators),
         )
-        moved, moved_time = moved[:count], moved_time[:count]
-        return Timeline(
-            device=device,
-            op_start=start,
-            op_finish=finish,
-            transfer_tensor=moved[:, 0],
-            transfer_source=moved[:, 1],
-            transfer_destination=moved[:, 2],
-            transfer_start=moved_time[:, 0],
-            transfer_finish=moved_time[:, 1],
-            peak_memory=peak_memory(
-                graph, self.problem.topology.num_devices, device, start, finish,
-                moved[:, 0], moved[:, 2], moved_time[:, 0], moved_time[:, 1],
-            ),
-        )  # fmt: skip
+        return self._timeline(device, start, finish, moved[:count], moved_time[:count])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -104,19 +104,29 @@ class StepSimulator:
             a.transfer_seconds, a.link_class, a.send_port, a.receive_port, self._num_ports,
             len(w.stamp), start, finish, moved, moved_time,
         )  # fmt: skip
-        moved, moved_time = moved[:count], moved_time[:count]
+        return self._timeline(device, start, finish, moved[:count], moved_time[:count])
+
+    def _timeline(
+        self,
+        device: IntArray,  # (N,)
+        start: FloatArray,  # (N,)
+        finish: FloatArray,  # (N,)
+        moved: IntArray,  # (K, 3 or more): tensor, source, destination
+        moved_time: FloatArray,  # (K, 2): start, finish
+    ) -> Timeline:
+        tensor, source, destination = moved[:, 0], moved[:, 1], moved[:, 2]
         return Timeline(
             device=device,
             op_start=start,
             op_finish=finish,
-            transfer_tensor=moved[:, 0],
-            transfer_source=moved[:, 1],
-            transfer_destination=moved[:, 2],
+            transfer_tensor=tensor,
+            transfer_source=source,
+            transfer_destination=destination,
             transfer_start=moved_time[:, 0],
             transfer_finish=moved_time[:, 1],
             peak_memory=peak_memory(
                 self.problem.graph, self.problem.topology.num_devices, device, start, finish,
-                moved[:, 0], moved[:, 2], moved_time[:, 0], moved_time[:, 1],
+                tensor, destination, moved_time[:, 0], moved_time[:, 1],
             ),
         )  # fmt: skip
 

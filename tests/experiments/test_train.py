@@ -105,6 +105,9 @@ def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[s
     assert resumed["step_time_s"] >= resumed["lower_bound_s"]
     for name in ("plan.json", "learning_curve.png", "metrics.csv.provenance.json", "result.json"):
         assert (killed / name).is_file()
+    origin = json.loads((killed / "checkpoints" / "provenance.json").read_text())
+    assert origin["provenance"]["seed"] == 0
+    assert "graph.npz" in origin["provenance"]["inputs_sha256"]
 
 
 def test_the_exported_policy_decides_as_the_trained_one(
@@ -183,10 +186,20 @@ def test_a_run_without_checkpoints_cannot_be_exported(tmp_path: Path) -> None:
         trained_policy(tmp_path, PolicyConfig(), toy_environment())
 
 
+def test_a_checkpoint_of_another_version_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "iteration_000010"
+    folder.mkdir(parents=True)
+    (folder.parent / "iteration_x").mkdir()
+    (folder / "state.json").write_text(json.dumps({"schema_version": 7, "sha256": {}}))
+    with pytest.raises(InputError, match=r"state\.json: field 'schema_version': is 7"):
+        trained_policy(tmp_path, PolicyConfig(), toy_environment())
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "iteration_000010"
     folder.mkdir(parents=True)
     (folder / "weights.safetensors").write_bytes(b"no tensors")
-    (folder / "state.json").write_text(json.dumps({"sha256": {"weights.safetensors": "0" * 64}}))
+    state = {"schema_version": 1, "sha256": {"weights.safetensors": "0" * 64}}
+    (folder / "state.json").write_text(json.dumps(state))
     with pytest.raises(InputError, match=r"weights\.safetensors"):
         trained_policy(tmp_path, PolicyConfig(), toy_environment())

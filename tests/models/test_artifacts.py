@@ -16,6 +16,12 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["folder"]
 
 
+def test_every_file_of_a_folder_may_be_read_by_all(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "made") as folder:
+        (folder / "secret").touch(mode=0o600)
+    assert (tmp_path / "made" / "secret").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_failure_leaves_nothing_new_and_nothing_lost(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     with atomic_folder(folder) as temporary:

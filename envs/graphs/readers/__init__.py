@@ -58,6 +58,8 @@ def read_graph_file(path: str | Path, readers: Sequence[GraphReader] = READERS) 
         InputError: no reader accepts it, or the one that does finds a fault.
     """
     content = read_content(path)
+    if not content:
+        raise InputError("is empty", file=path)
     for reader in readers:
         if reader.accepts(content):
             return reader.read(Path(path))

@@ -129,7 +129,7 @@ Outputs = dict[int, dict[tuple[float, float], list[int]]]  # node -> (cost ms, b
 def _document(path: str | Path) -> Record:
     try:
         document = json.loads(read_content(path).decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON ({error})", file=path) from error
     if not isinstance(document, dict):
         raise InputError("is not a JSON object", file=path)

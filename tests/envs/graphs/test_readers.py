@@ -459,7 +459,7 @@ def test_stored_graphs_are_read_too(tmp_path: Path, suffix: str) -> None:
     ("content", "fault"),
     [
         (b"a,b\n1,2\n", "no known format .*moirai, dnn-partitioning, pipedream"),
-        (b"", "no known format"),
+        (b"", "is empty"),
         (b'{"maxSizePerFPGA": ', "is not JSON"),
         (b"\xd0\xcf\x11\xe0 broken", r"not a readable \.xls workbook"),
         (gzip.compress(b"x" * 99)[:-9], "truncated or damaged"),
