@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult
 from agents.placement.grouping import BoolArray, GroupedProblem
 from agents.placement.incumbent import Incumbent
+from envs.errors import InputError
 from envs.simulation.arrays import Scratch, StepArrays
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator, step_time_one_f_one_b
@@ -58,9 +59,16 @@ class Annealing:
         hot: first temperature of a cycle, as a fraction of the starting step time.
         cold: last temperature of a cycle, likewise.
         seed: of the generator.
+
+    Raises:
+        InputError: `cycles` is below 1, or not 0 < `cold` <= `hot`.
     """
 
     def __init__(self, *, groups: int, cycles: int, hot: float, cold: float, seed: int) -> None:
+        if cycles < 1:
+            raise InputError(f"{cycles} is below 1", field="cycles")
+        if not 0.0 < cold <= hot:
+            raise InputError(f"{cold} is not above 0 and at most hot = {hot}", field="cold")
         self.groups = groups
         self.cycles = cycles
         self.hot = hot

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
+from envs.errors import InputError
 from envs.simulation.problem import StepProblem
 
 
@@ -22,9 +23,14 @@ class RandomPlacement:
         groups: groups of the fused graph.
         samples: placements drawn; `deterministic_limit` lowers it.
         seed: of the generator.
+
+    Raises:
+        InputError: `samples` is below 1.
     """
 
     def __init__(self, *, groups: int, samples: int, seed: int) -> None:
+        if samples < 1:
+            raise InputError(f"{samples} is below 1", field="samples")
         self.groups = groups
         self.samples = samples
         self.seed = seed

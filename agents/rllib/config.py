@@ -35,6 +35,9 @@ class PPOSettings:
         clip: how far the probability ratio may move before the objective goes flat.
         value_coefficient: weight of the critic's squared error, which is never clamped.
         max_gradient_norm: global norm to which every gradient is clipped.
+
+    Raises:
+        InputError: a number is out of range.
     """
 
     num_envs: int = 16
@@ -51,6 +54,25 @@ class PPOSettings:
     clip: float = 0.2
     value_coefficient: float = 0.5
     max_gradient_norm: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "batch_episodes", "minibatch_size", "num_epochs", "anneal_steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{getattr(self, name)} is below 1", field=name)
+        for name in ("learning_rate", "final_learning_rate", "clip", "max_gradient_norm"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{getattr(self, name)} is not positive", field=name)
+        for name in ("entropy_coefficient", "final_entropy_coefficient", "value_coefficient"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{getattr(self, name)} is negative", field=name)
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{getattr(self, name)} is not in 0..1", field=name)
+        if self.batch_episodes % self.num_envs:
+            raise InputError(
+                f"{self.batch_episodes} is not a multiple of num_envs {self.num_envs}",
+                field="batch_episodes",
+            )
 
 
 @dataclass(frozen=True)
@@ -89,16 +111,15 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_steps is None:
             raise InputError("set budget_s or max_steps: training needs an end", field="budget_s")
-        if self.ppo.batch_episodes % self.ppo.num_envs or self.ppo.batch_episodes < 1:
-            raise InputError(
-                f"{self.ppo.batch_episodes} is not a positive multiple of num_envs "
-                f"{self.ppo.num_envs}",
-                field="ppo.batch_episodes",
-            )
+        for name in ("budget_s", "max_steps"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise InputError(f"{limit} is not positive", field=name)
         if not 0.0 <= self.restart_share <= 1.0:
             raise InputError(f"{self.restart_share} is not in 0..1", field="restart_share")
-        if self.kick < 0:
-            raise InputError(f"{self.kick} is negative", field="kick")
+        for name in ("kick", "exam_episodes"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{getattr(self, name)} is negative", field=name)
         for name in ("checkpoint_every", "torch_threads"):
             if getattr(self, name) < 1:
                 raise InputError(f"{getattr(self, name)} is below 1", field=name)

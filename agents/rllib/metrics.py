@@ -13,6 +13,7 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
+from envs.errors import InputError
 from models.artifacts import sync
 
 Row = Mapping[str, float]
@@ -95,10 +96,24 @@ class MetricsLog:
 
 
 def _rows_until(path: Path, last_iteration: int) -> list[dict[str, str]]:
-    """The complete rows of iterations 1..`last_iteration`."""
-    if not path.exists():
+    """The complete rows of iterations 1..`last_iteration`.
+
+    Raises:
+        InputError: they are not exactly these iterations.
+    """
+    if last_iteration == 0:
         return []
+    if not path.exists():
+        raise InputError("is missing", file=path)
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     complete = [row for row in rows if all(row.get(name) not in {None, ""} for name in COLUMNS)]
-    return [row for row in complete if int(row[ITERATION]) <= last_iteration]
+    kept = [row for row in complete if row[ITERATION].isdigit()]
+    kept = [row for row in kept if int(row[ITERATION]) <= last_iteration]
+    if [int(row[ITERATION]) for row in kept] != list(range(1, last_iteration + 1)):
+        raise InputError(
+            f"does not hold iterations 1 to {last_iteration} of the run, each once",
+            file=path,
+            field=ITERATION,
+        )
+    return kept

@@ -3,7 +3,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from agents.rllib.metrics import COLUMNS, MetricsLog
+from envs.errors import InputError
 
 
 def row(iteration: int) -> dict[str, float]:
@@ -40,3 +43,10 @@ def test_a_fresh_run_starts_with_an_empty_table(tmp_path: Path) -> None:
         log.write(row(1))
     with MetricsLog(tmp_path, 0):
         assert iterations(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", ["", "garbage\n1\n", "iteration\n1\n2\n"])
+def test_a_table_that_is_not_the_runs_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "metrics.csv").write_text(content)
+    with pytest.raises(InputError, match="does not hold iterations 1 to 2"):
+        MetricsLog(tmp_path, 2)

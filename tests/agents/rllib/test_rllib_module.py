@@ -132,9 +132,28 @@ def test_policy_reads_the_spaces_widths(session: PPOSession) -> None:
     [
         ({}, "set budget_s or max_steps"),
         ({"max_steps": 1, "checkpoint_every": 0}, "field 'checkpoint_every': 0 is below 1"),
-        ({"max_steps": 1, "ppo": PPOSettings(batch_episodes=17)}, "ppo.batch_episodes"),
+        ({"max_steps": 0}, "field 'max_steps': 0 is not positive"),
+        ({"budget_s": -1.0}, "field 'budget_s': -1.0 is not positive"),
+        ({"max_steps": 1, "exam_episodes": -1}, "field 'exam_episodes': -1 is negative"),
+        ({"max_steps": 1, "restart_share": 1.5}, "field 'restart_share': 1.5 is not in"),
     ],
 )
 def test_senseless_settings_are_named(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         TrainingConfig(**chosen)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"batch_episodes": 17}, "field 'batch_episodes': 17 is not a multiple"),
+        ({"num_envs": 0}, "field 'num_envs': 0 is below 1"),
+        ({"minibatch_size": 0}, "field 'minibatch_size'"),
+        ({"learning_rate": -1.0}, "field 'learning_rate': -1.0 is not positive"),
+        ({"gamma": 7.0}, "field 'gamma': 7.0 is not in"),
+        ({"entropy_coefficient": -0.1}, "field 'entropy_coefficient': -0.1 is negative"),
+    ],
+)
+def test_senseless_ppo_settings_are_named(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        PPOSettings(**chosen)
