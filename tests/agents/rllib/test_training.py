@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from identity_env import GROUPS, IdentityEnv, small_config
+from identity_env import GROUPS, LAST, IdentityEnv, small_config
 
 from agents.rllib.config import PPOSettings
 from agents.rllib.training import longer_horizon, train
@@ -119,7 +119,7 @@ def test_a_run_killed_at_once_goes_on_as_if_nothing_had_happened(tmp_path: Path)
     )
     metrics = killed / "metrics.csv"
     deadline = time.monotonic() + 60.0
-    while not metrics.exists() or metrics.read_text().count("\n") < 6:
+    while not metrics.exists() or metrics.read_text().count("\n") < LAST + 1:
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -128,7 +128,7 @@ def test_a_run_killed_at_once_goes_on_as_if_nothing_had_happened(tmp_path: Path)
     with metrics.open("a", encoding="utf-8") as file:
         file.write("99,3")  # a row cut off while it was written
     before = len(rows_of(killed)) - 1
-    assert 5 <= before < 14
+    assert before == LAST
 
     resumed = train(small_config(max_steps=steps), IdentityEnv, killed, resume=True)
     reference = train(small_config(max_steps=steps), IdentityEnv, whole)
