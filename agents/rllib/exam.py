@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import torch
+from torch import Tensor
 
 from envs.spaces import PaddedGraph
 from models.graph_batch import GraphBatch
-from models.policy import PlacementPolicy
+from models.heads import MASKED_LOGIT
+
+Decider = Callable[[GraphBatch], tuple[Tensor, Tensor]]  # (B, D) logits and (B,) values
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,20 @@ class Examined:
     length: int  # decisions
 
 
+def follow_look_ahead(batch: GraphBatch) -> tuple[Tensor, Tensor]:
+    """The yardstick without learning: the allowed device of least look-ahead, the last feature."""
+    worse = batch.candidate_features[:, :, -1]  # (B, D)
+    logits = (-worse).masked_fill(batch.action_mask == 0, MASKED_LOGIT)
+    return logits, logits.amax(dim=-1)
+
+
 def examine(
-    policy: PlacementPolicy, envs: Sequence[gym.Env[PaddedGraph, Any]], episodes: int
+    policy: Decider, envs: Sequence[gym.Env[PaddedGraph, Any]], episodes: int
 ) -> list[Examined]:
     """Episodes 0, 1, ... of `policy`, stepped together; episode k starts at `reset(seed=k)`.
 
     Args:
-        policy: decides.
+        policy: decides; a `PlacementPolicy` or `follow_look_ahead`.
         envs: at least one, as `TrainingEnv` wants them.
         episodes: how many.
     """
@@ -39,7 +49,7 @@ def examine(
 
 
 def _together(
-    policy: PlacementPolicy, envs: Sequence[gym.Env[PaddedGraph, Any]], first_seed: int
+    policy: Decider, envs: Sequence[gym.Env[PaddedGraph, Any]], first_seed: int
 ) -> list[Examined]:
     observations = {k: env.reset(seed=first_seed + k)[0] for k, env in enumerate(envs)}
     lengths = dict.fromkeys(observations, 0)

@@ -21,7 +21,7 @@ from agents.rllib import restore
 from agents.rllib.archive import Archive, Record
 from agents.rllib.config import TrainingConfig, rllib_config
 from agents.rllib.environment import EndedEpisode, TrainingEnv
-from agents.rllib.exam import examine
+from agents.rllib.exam import examine, follow_look_ahead
 from agents.rllib.learner import GRADIENT_NORM_METRIC
 from agents.rllib.metrics import MetricsLog, Row
 from agents.rllib.restore import Progress
@@ -43,6 +43,7 @@ class TrainingResult:
     best_step_time: float  # inf without any
     untrained: tuple[float, ...]  # exam of the policy before training, see `exam.examine`
     trained: tuple[float, ...]  # the same episodes after it
+    look_ahead: tuple[float, ...]  # the same episodes by the look-ahead alone
     iterations: int
     env_steps: int
     episodes: int
@@ -214,7 +215,7 @@ def _train(
 def _reserve(config: TrainingConfig, row: Row) -> float:
     """Seconds of another iteration and of the exam, at the pace of the iteration in `row`."""
     an_episode = row["charts/sample_seconds"] / config.ppo.batch_episodes
-    exam = config.exam_episodes * an_episode
+    exam = 2 * config.exam_episodes * an_episode  # the policy, and the look-ahead alone
     return row["charts/sample_seconds"] + row["charts/learn_seconds"] + exam
 
 
@@ -300,13 +301,16 @@ def _checkpoint(
 
 def _result(session: PPOSession, progress: Progress, begun: float) -> TrainingResult:
     """The best of everything, and what the final policy does alone."""
-    trained = examine(session.policy, session.exam_envs, session.config.exam_episodes)
+    episodes = session.config.exam_episodes
+    trained = examine(session.policy, session.exam_envs, episodes)
+    look_ahead = examine(follow_look_ahead, session.exam_envs, episodes)
     best = progress.best_placement
     return TrainingResult(
         best_placement=None if best is None else np.array(best, dtype=np.int64),
         best_step_time=progress.best_step_time,
         untrained=tuple(progress.untrained),
         trained=tuple(episode.step_time for episode in trained),
+        look_ahead=tuple(episode.step_time for episode in look_ahead),
         iterations=progress.iteration,
         env_steps=progress.env_steps,
         episodes=progress.episodes,

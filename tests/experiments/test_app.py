@@ -167,10 +167,16 @@ def test_a_damaged_graph_file_is_named(work: Path) -> None:
 def test_an_interrupt_ends_with_130(work: Path) -> None:
     command = [sys.executable, "-m", "experiments.evaluate", "graph=graph.npz",
                "agent=somebody.Sleeper", "json=true"]  # fmt: skip
-    with subprocess.Popen(
-        command, cwd=work, env=environment(work), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    # a suite started in the background ignores interrupts, and so would its children
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            command, cwd=work, env=environment(work), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stderr is not None
         assert "asleep" in process.stderr.readline()
         time.sleep(0.2)
