@@ -32,13 +32,15 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
     checkpoint then has to keep of the environment's randomness.
 
     Every state in which all groups are placed is a whole plan, not only an episode's last. One that
-    the environment finds faster than all before it is simulated on every operator, memory included
-    (`plan_outcome`), and offered to the archive. A share of the episodes starts from the archive.
+    the environment finds faster than all that fit before it is simulated on every operator, memory
+    included (`plan_outcome`), and offered to the archive. A share of the episodes starts from the
+    archive.
 
     Args:
         env: a placement environment: `info` holds `step_time_s`, `placed` and, at the end of an
             episode, `feasible`; the observation holds the placement; `unwrapped.plan_outcome()`
-            gives step time and feasibility of the present placement on every operator.
+            gives step time and feasibility of the present placement on every operator,
+            `unwrapped.able` (G, D) which device can run which group.
         seed: seed of the run.
         index: number of this environment within the run.
         archive: of the run.
@@ -71,13 +73,17 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         entropy = np.random.SeedSequence([*self._key, self.episodes_started])
         self.episodes_started += 1
         self._total_reward, self._length = 0.0, 0
-        if options is None and self.restart_share > 0.0:
-            rng = np.random.default_rng(entropy)
-            record = self.archive.draw(rng) if rng.random() < self.restart_share else None
-            if record is not None:
-                devices = gym.spaces.flatdim(self.action_space)
-                options = {"start": kicked(record.placement, devices, self.kick, rng)}
-        return self.env.reset(seed=int(entropy.generate_state(1)[0]), options=options)
+        episode_seed = int(entropy.generate_state(1)[0])
+        begun = self.env.reset(seed=episode_seed, options=options)
+        if options is not None or self.restart_share == 0.0:
+            return begun
+        rng = np.random.default_rng(entropy)
+        record = self.archive.draw(rng) if rng.random() < self.restart_share else None
+        if record is None:
+            return begun
+        able = self.env.unwrapped.able  # type: ignore[attr-defined]
+        start = kicked(record.placement, able, self.kick, rng)
+        return self.env.reset(seed=episode_seed, options={"start": start})
 
     def step(self, action: Any) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
         """One decision; an ended episode is remembered."""
@@ -98,13 +104,13 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         return observation, float(reward), terminated, truncated, info
 
     def _consider(self, observation: PaddedGraph, info: dict[str, Any]) -> None:
-        """Offer the present plan to the archive if it is the fastest so far."""
+        """Offer the present plan to the archive if it fits and is the fastest so far that does."""
         whole = info["placed"] == int(observation["node_mask"].sum())
         if not whole or info["step_time_s"] >= self.fastest:
             return
-        self.fastest = float(info["step_time_s"])
         step_time, feasible = self.env.unwrapped.plan_outcome()  # type: ignore[attr-defined]
         if feasible:
+            self.fastest = float(info["step_time_s"])
             self.archive.offer(self._key[1], Record(_placement(observation), step_time))
 
     def drain(self) -> list[EndedEpisode]:
@@ -119,11 +125,19 @@ def _placement(observation: PaddedGraph) -> NDArray[np.int64]:
 
 
 def kicked(
-    placement: NDArray[np.int64], devices: int, longest: int, rng: np.random.Generator
+    placement: NDArray[np.int64],
+    able: NDArray[np.bool_],
+    longest: int,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """`placement` (G,) with one run of 1 to `longest` consecutive groups on one random device."""
+    """`placement` (G,) with a run of 1 to `longest` consecutive groups on one random device.
+
+    Groups of the run that the device cannot run, by `able` (G, D), stay where they are.
+    """
     start = placement.copy()
     if longest > 0:
         first = int(rng.integers(len(start)))
-        start[first : first + int(rng.integers(1, longest + 1))] = rng.integers(devices)
+        device = int(rng.integers(able.shape[1]))
+        run = slice(first, first + int(rng.integers(1, longest + 1)))
+        start[run] = np.where(able[run, device], device, start[run])
     return start

@@ -151,7 +151,8 @@ class PlacementObservation:
         candidates[:, 4] = state.action_mask
         after = load.sum(axis=0) - load[current] + static.seconds[current]
         candidates[:, 5] = clip(after / state.reference_s)
-        worse = state.candidate_s / _positive(state.candidate_s.min()) - 1.0
+        best = state.candidate_s.min()
+        worse = (state.candidate_s - best) / _positive(best)
         candidates[:, 6] = clip(np.log1p(1000.0 * worse) / 2.0)
         return observation
 

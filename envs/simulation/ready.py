@@ -55,10 +55,10 @@ def _run(
     position: IntArray,  # (N,)
     missing: IntArray,  # (N,) inputs that have not arrived; consumed
 ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, int]:
-    """Starts, finishes (N,), transfers (C, 4), their times (C, 2) and how many there were."""
+    """Starts, finishes (N,), transfers (C, 5), their times (C, 2) and how many there were."""
     n, devices = arrays.op_seconds.shape
     start, finish = np.zeros(n), np.zeros(n)
-    moved = np.zeros((len(arrays.use_op), 4), dtype=np.int64)  # and the producer
+    moved = np.zeros((len(arrays.use_op), 5), dtype=np.int64)  # and: producer, holds ports
     moved_time = np.zeros((len(arrays.use_op), 2))
     count = 0
     idle = np.ones(devices, dtype=np.bool_)
@@ -94,7 +94,7 @@ def _run(
                 port_idle[s] = False
                 port_idle[r] = False
             moved[count, 0], moved[count, 1], moved[count, 2] = entry[2], source, entry[3]
-            moved[count, 3] = order[entry[0]]
+            moved[count, 3], moved[count, 4] = order[entry[0]], seconds > 0.0
             moved_time[count, 0], moved_time[count, 1] = now, now + seconds
             heapq.heappush(events, (now + seconds, _ARRIVE, count))
             count += 1
@@ -126,7 +126,7 @@ def _run(
                         heapq.heappush(waiting, (position[index], first, t, device[c]))
             else:
                 t, source, e = moved[index, 0], moved[index, 1], moved[index, 2]
-                if moved_time[index, 1] > moved_time[index, 0]:
+                if moved[index, 4] == 1:
                     port_idle[arrays.send_port[source, e]] = True
                     port_idle[arrays.receive_port[source, e]] = True
                 producer = moved[index, 3]

@@ -63,6 +63,10 @@ class IdentityEnv(gym.Env[PaddedGraph, Any]):
         }
         return self.observe(), right / GROUPS, done, False, info
 
+    @property
+    def able(self) -> Any:
+        return np.ones((GROUPS, DEVICES), dtype=np.bool_)
+
     def plan_outcome(self) -> tuple[float, bool]:
         return 2.0 - self.right / GROUPS, not self.failed
 

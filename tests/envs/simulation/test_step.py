@@ -135,6 +135,13 @@ def test_the_ready_discipline_skips_what_is_not_ready():
     assert ReadySimulator(problem).run(device, order).op_start.tolist() == [0, 5, 0]
 
 
+def test_a_transfer_too_short_to_move_the_clock_gives_its_ports_back():
+    problem = problem_of([(0, [1]), (0, [2])], [1, 1, 1], servers=(0, 0), move=1e-17)
+    device = place(0, 1, 1)
+    assert StepSimulator(problem).step_time(device, ORDER3) == 3
+    assert ReadySimulator(problem).step_time(device, ORDER3) == 3
+
+
 def test_peak_memory_of_a_chain_counts_input_and_output_together():
     problem = problem_of([(0, [1]), (1, [2])], [1, 1, 1], sizes=[10.0, 4.0])
     timeline = StepSimulator(problem).run(place(0, 0, 0), ORDER3)

@@ -1,0 +1,86 @@
+"""The archive, kicks, and what is offered to the archive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agents.rllib.archive import Archive, Record
+from agents.rllib.environment import TrainingEnv, kicked
+from envs.placement.env import PlacementEnv
+from envs.placement.generator import FixedInstance
+from envs.placement.toy import toy_pipeline
+
+
+def record(step_time: float) -> Record:
+    return Record(np.zeros(6, dtype=np.int64), step_time)
+
+
+def test_each_environment_keeps_its_fastest() -> None:
+    archive = Archive(2)
+    assert archive.best is None
+    assert archive.draw(np.random.default_rng(0)) is None
+    for index, step_time in ((0, 3.0), (0, 4.0), (1, 2.0), (1, 5.0)):
+        archive.offer(index, record(step_time))
+    assert [held.step_time for held in archive.records if held is not None] == [3.0, 2.0]
+    assert archive.best is archive.records[1]
+
+
+def test_the_faster_of_two_is_drawn() -> None:
+    archive = Archive(2)
+    archive.offer(0, record(3.0))
+    archive.offer(1, record(2.0))
+    rng = np.random.default_rng(0)
+    drawn = [held.step_time for held in (archive.draw(rng) for _ in range(400)) if held is not None]
+    assert np.mean(np.array(drawn) == 2.0) == pytest.approx(0.75, abs=0.07)
+
+
+def test_a_kick_moves_one_run_and_only_where_it_can_go() -> None:
+    able = np.ones((12, 3), dtype=np.bool_)
+    able[4:6, 2] = False
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        before = rng.integers(0, 2, 12)
+        after = kicked(before, able, 5, rng)
+        moved = np.flatnonzero(after != before)
+        assert able[np.arange(12), after].all()
+        assert len(set(after[moved])) <= 1
+        assert np.ptp(moved) < 5 if len(moved) else True
+    np.testing.assert_array_equal(kicked(before, able, 0, rng), before)
+
+
+def test_restarts_work_where_a_device_cannot_run_a_group() -> None:
+    problem = toy_pipeline()
+    seconds = problem.op_seconds.copy()
+    seconds[[name.split(".")[0] == "forward0" for name in problem.graph.op_names], 2] = np.inf
+    inner = PlacementEnv(FixedInstance(replace(problem, op_seconds=seconds), max_groups=6))
+    env = TrainingEnv(inner, 0, 0, Archive(1), 1.0, 6)
+    env.archive.offer(0, Record(np.array([0, 0, 1, 1, 2, 2]), 40.0))
+    for _ in range(50):
+        observation, _ = env.reset()
+        assert np.isfinite(inner.able[0]).all()
+        assert observation["placement"][0] != 2
+
+
+def test_a_faster_plan_that_does_not_fit_hides_no_plan_that_does() -> None:
+    problem = toy_pipeline()
+    forward = [name.startswith("forward") for name in problem.graph.op_names]
+    graph = replace(
+        problem.graph,
+        tensor_bytes=np.array(forward, dtype=np.float64)[problem.graph.producer],
+    )
+    tight = replace(problem, graph=graph, capacity=np.array([13.0, 18.0, 40.0]))
+    env = TrainingEnv(PlacementEnv(FixedInstance(tight, max_groups=6)), 0, 0, Archive(1), 0.0, 0)
+    outcomes = []
+    for actions in ((0, 1, 1, 0, 0, 1), (0, 1, 1, 1, 0, 2)):
+        env.reset()
+        for action in actions:
+            *_, info = env.step(action)
+        outcomes.append((info["step_time_s"], env.unwrapped.plan_outcome()[1]))  # type: ignore[attr-defined]
+    (fast, fast_fits), (slow, slow_fits) = outcomes
+    assert fast < slow
+    assert (fast_fits, slow_fits) == (False, True)
+    assert env.archive.best is not None
+    assert env.archive.best.step_time == pytest.approx(slow)
