@@ -81,11 +81,9 @@ class Annealing:
         """As `Planner.plan`; the deterministic limit counts proposed moves."""
         _compile(problem)
         incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        grouped = incumbent.group(self.groups)
+        if grouped is None:
             return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.groups)
-        if grouped.too_large:
-            return incumbent.result(reason=grouped.too_large)
         return self._anneal(incumbent, grouped, budget_s, deterministic_limit)
 
     def _anneal(
@@ -118,12 +116,11 @@ class Annealing:
             if limit is None:
                 spent = max(incumbent.seconds - began, 1e-6)
                 chunk = max(1, int(chunk * min(4.0, _CHUNK_SECONDS / spent)))
-            used = np.bincount(walk.best, weights=grouped.state, minlength=len(room))
             if walk.cost[3] == 0.0 and walk.cost[2] < offered:
                 offered = walk.cost[2]
                 excess = incumbent.offer(grouped.fusion.expand(walk.best))
                 if excess.any():
-                    room = np.where(excess > 0.0, used - excess, room)
+                    room = grouped.less_room(room, walk.best, excess)
                     walk.cost, offered = _unknown(scale), np.inf
         return incumbent.result(evaluations=simulations)
 

@@ -92,8 +92,7 @@ class ContiguousSplit:
             excess = incumbent.offer(grouped.fusion.expand(devices[segment]))
             if not excess.any():
                 break
-            state = np.bincount(devices[segment], weights=grouped.state, minlength=len(room))
-            room = np.where(excess > 0.0, np.minimum(room, state) - excess, room)
+            room = grouped.less_room(room, devices[segment], excess)
         return incumbent.result(reason="" if incumbent.plan else "no contiguous split fits")
 
 

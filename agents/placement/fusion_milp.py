@@ -72,11 +72,9 @@ class FusionMilp:
     ) -> PlannerResult:
         """As `Planner.plan`; the deterministic limit counts branch-and-bound nodes."""
         incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        grouped = incumbent.group(self.groups)
+        if grouped is None:
             return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.groups)
-        if grouped.too_large:
-            return incumbent.result(reason=grouped.too_large)
         stages = _stages(grouped)
         nodes, reason = deterministic_limit, ""
         for number, devices in enumerate(stages):

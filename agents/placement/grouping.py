@@ -60,6 +60,14 @@ class GroupedProblem:
             allowed=self.allowed[:, chosen],
         )
 
+    def less_room(self, room: FloatArray, device: IntArray, excess: FloatArray) -> FloatArray:
+        """(D,) bytes left for state once placement `device` (G,) has exceeded a peak.
+
+        `room` (D,), lowered where `excess` (D,) bytes are positive: by them, from what was used.
+        """
+        state = np.bincount(device, weights=self.state, minlength=len(room))
+        return np.where(excess > 0.0, np.minimum(room, state) - excess, room)
+
     @property
     def num_groups(self) -> int:
         """G."""

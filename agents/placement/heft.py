@@ -47,11 +47,9 @@ class Heft:
     ) -> PlannerResult:
         """As `Planner.plan`; needs neither budget nor limit."""
         incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        grouped = incumbent.group(self.groups)
+        if grouped is None:
             return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.groups)
-        if grouped.too_large:
-            return incumbent.result(reason=grouped.too_large)
         priority = _by_upward_rank(grouped)
         rank = np.empty(len(priority), dtype=np.int64)
         rank[priority] = np.arange(len(priority))
@@ -68,8 +66,7 @@ class Heft:
             excess = np.maximum(excess, incumbent.offer(placed, own_order))
             if incumbent.plan is not None:
                 break
-            state = np.bincount(device, weights=grouped.state, minlength=len(room))
-            room = np.where(excess > 0.0, np.minimum(room, state) - excess, room)
+            room = grouped.less_room(room, device, excess)
         return incumbent.result()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult, Status
+from agents.placement.grouping import GroupedProblem
 from agents.placement.lower_bound import lower_bound
 from envs.plans import Placement, Plan
 from envs.simulation.problem import StepProblem
@@ -43,6 +44,17 @@ class Incumbent:
         """Seconds since the search began."""
         return time.perf_counter() - self._start
 
+    def group(self, max_groups: int) -> GroupedProblem | None:
+        """The problem in at most `max_groups` groups; None when there is nothing to search.
+
+        `result()` then says why: no plan exists, or some group is too large for every device.
+        """
+        if not self.bound.memory_ok:
+            return None
+        grouped = GroupedProblem.of(self.problem, max_groups)
+        self._refusal = grouped.too_large
+        return None if grouped.too_large else grouped
+
     def offer(self, device: IntArray, order: IntArray | None = None) -> FloatArray:
         """Simulate placement `device` (N,) on the problem and keep it if it is the best so far.
 
@@ -57,7 +69,7 @@ class Incumbent:
         if order is None:
             order = self.simulator.order(device)
         plan = Plan(Placement(np.array(device, dtype=np.int64)), np.array(order, dtype=np.int64))
-        violations = plan.violations(self.problem)
+        violations = plan.violations(self.problem, self.simulator)
         if violations:
             self._refusal = "; ".join(violations)
             peak = self.simulator.run(device, order).peak_memory

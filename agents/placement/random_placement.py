@@ -40,11 +40,9 @@ class RandomPlacement:
     ) -> PlannerResult:
         """As `Planner.plan`; the deterministic limit counts samples."""
         incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        grouped = incumbent.group(self.groups)
+        if grouped is None:
             return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.groups)
-        if grouped.too_large:
-            return incumbent.result(reason=grouped.too_large)
         random = np.random.default_rng(self.seed)
         for sample in range(min(self.samples, deterministic_limit or self.samples)):
             if sample > 0 and incumbent.seconds > budget_s:
