@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.partition.problem import PartitionProblem
 from envs.plans import Plan
 from envs.simulation.problem import StepProblem
 
@@ -32,6 +33,9 @@ class PlannerResult:
     `agents.placement.lower_bound`, whatever their search (inf: proved that no plan exists); 0
     claims nothing. `trajectory` is the anytime curve: (seconds since the start, best step time so
     far).
+
+    For a `PartitionProblem` the step time is the problem's objective, and the order of the plan is
+    the graph's own.
     """
 
     plan: Plan | None
@@ -55,3 +59,12 @@ class Planner(Protocol):
         `deterministic_limit` caps the work in the planner's own units (evaluations, nodes), so
         that two runs agree whatever the machine's speed.
         """
+
+
+class PartitionPlanner(Protocol):
+    """Divides a graph between accelerators and the host CPU for a max-load or latency objective."""
+
+    def partition(
+        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; `step_time` and `lower_bound` are those of the objective."""
