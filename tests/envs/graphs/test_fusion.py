@@ -18,7 +18,9 @@ from envs.graphs.fusion import fuse, fused_problem
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import read_graph_file
 from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.simulation.order import TopologicalOrder
 from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
 
 SPEC = DeviceSpec(
     name="unit",
@@ -228,6 +230,42 @@ def test_bytes_between_devices_are_those_of_the_original_graph(
     assert sent(fused, fusion.expand_pieces(device)) == pytest.approx(
         sent(problem, fusion.expand(device))
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), devices=st.integers(1, 3))
+def test_fusing_chains_changes_no_step_time(seed: int, devices: int) -> None:
+    rng = np.random.default_rng(seed)
+    builder = GraphBuilder("chains")
+    group: list[int] = []
+    outputs: list[int] = []  # of each chain's last operator
+    tensor = NONE
+    for number in range(int(rng.integers(1, 12))):
+        inputs = {
+            int(rng.integers(0, number)) for _ in range(int(rng.integers(0, 3)) if number else 0)
+        }
+        for link in range(int(rng.integers(1, 4))):
+            op = builder.add_operator(f"{number}.{link}", flop=float(rng.integers(0, 9)))
+            group.append(number)
+            if link:
+                builder.add_use(tensor, op)
+            else:
+                for chain in inputs:
+                    builder.add_use(outputs[chain], op)
+            tensor = builder.add_tensor(op, float(rng.integers(0, 9)))
+        outputs.append(tensor)
+    problem = problem_of(builder.build(), devices)
+    fusion = contract(problem.graph, np.array(group))
+    pieces = fused_problem(problem, fusion)
+    for _ in range(5):
+        device = rng.integers(0, devices, size=fusion.num_groups)
+        order = np.argsort(fusion.piece, kind="stable")
+        assert StepSimulator(problem).step_time(fusion.expand(device), order) == pytest.approx(
+            StepSimulator(pieces, order_rule=TopologicalOrder()).step_time(
+                fusion.expand_pieces(device)
+            ),
+            rel=1e-12,
+        )
 
 
 def test_backward_update_and_other_micro_batches_follow_the_forward_template() -> None:

@@ -1,0 +1,1 @@
+"""Dynamic programming over the ideals (downsets) of a forward graph."""

@@ -1,0 +1,180 @@
+"""Lines of calls with the smallest sum of durations: what a chain of accelerators takes."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.placement.ideals.items import FloatArray, IntArray, Items
+from agents.placement.ideals.kernel import (
+    Line,
+    Work,
+    close_stage,
+    enter_stage,
+    leave_stage,
+    open_stage,
+)
+from agents.placement.ideals.lattice import Ideals
+from agents.placement.ideals.search import Effort, LoadSearch
+from agents.placement.ideals.supply import Supply
+from envs.graphs.op_graph import NONE
+
+_SOURCES = 64  # ideals made sources between two looks at the clock
+_ROUNDING = 1e-9  # relative: sums this close are the same
+_ON_HOST = -2  # in the place of a class
+
+
+class SumSearch:
+    """Searches lines of calls along `ideals` for ever smaller sums of their durations.
+
+    A call is a stage on an accelerator and lasts as long as its load; between calls the host runs
+    items one by one. A call waits only for those it reads from, and the host runs items at the same
+    time: the sum is at least the latency.
+
+    Args:
+        items: what is divided, for accelerators alone.
+        host: (n,) seconds of each item on the host, inf where it cannot be.
+        ideals: the lattice of all ideals, or the chain of one order.
+    """
+
+    def __init__(self, items: Items, host: FloatArray, ideals: Ideals) -> None:
+        fastest = np.minimum(items.seconds.min(axis=1), host)
+        least = Supply(
+            need=np.where(np.isfinite(fastest), fastest, 0.0)[None, :],
+            price=np.full((1, len(items.devices)), np.inf),
+            bound=0.0,
+        )
+        search = LoadSearch(items, ideals, least)
+        self.items, self.ideals, self.line, self.work = items, ideals, search.line, search.work
+        self.following = search.vectors.following
+        self.rest = search.line.need[0]  # (P,) seconds that what is outside takes at least
+        self.host = host
+        self.pairs = 0
+
+    def improve(self, upper: float, effort: Effort) -> tuple[IntArray | None, float]:
+        """(n,) accelerator of each item, NONE on the host, of the line with the smallest sum.
+
+        Also that sum; None, and `upper`, when none is smaller than `upper` or the effort is spent.
+        """
+        work, line = self.work, self.line
+        p, vectors = work.source.shape
+        value = np.full((p, vectors), np.inf)
+        value[0, 0] = 0.0
+        work.stamp[:] = -1
+        work.tally[:] = 0
+        limit = upper * (1.0 - _ROUNDING)
+        for begin in range(0, p, _SOURCES):
+            if effort.spent(self.pairs + int(work.tally[1])):
+                self.pairs += int(work.tally[1])
+                return None, upper
+            end = min(begin + _SOURCES, p)
+            _advance(line, work, self.following, self.host, self.rest, value, limit, begin, end)
+        self.pairs += int(work.tally[1])
+        best = float(value[-1].min())
+        if best > limit:
+            return None, upper
+        return self._accelerators(int(value[-1].argmin())), best
+
+    def _accelerators(self, vector: int) -> IntArray:
+        """Follow the line back that led to all items with `vector`."""
+        chosen = np.full(self.items.count, NONE, dtype=np.int64)
+        unused = [iter(members.tolist()) for members in self.items.devices]
+        ideal = self.ideals.count - 1
+        while ideal:
+            before, k = int(self.work.source[ideal, vector]), int(self.work.last[ideal, vector])
+            if k != _ON_HOST:
+                inside = self.ideals.holds(ideal, len(chosen))
+                inside &= ~self.ideals.holds(before, len(chosen))
+                chosen[inside] = next(unused[k])
+                vector -= int(self.line.stride[k])
+            ideal = before
+        return chosen
+
+
+@numba.njit(cache=True, nogil=True)
+def _advance(
+    line: Line,
+    work: Work,
+    following: NDArray[np.bool_],  # (K, S) whether a device of the class may come next
+    host: FloatArray,  # (n,) seconds
+    rest: FloatArray,  # (P,) seconds
+    value: FloatArray,  # (P, S) in and out: the smallest sum that holds the ideal
+    limit: float,
+    begin: int,
+    end: int,
+) -> None:
+    """Make the ideals begin..end-1 sources, in turn."""
+    classes, vectors = following.shape
+    least = np.empty(classes)
+    for i in range(begin, end):
+        useful = False
+        for k in range(classes):
+            least[k] = np.inf
+            for s in range(vectors):
+                if following[k, s]:
+                    least[k] = min(least[k], value[i, s])
+            useful |= least[k] + rest[i] <= limit
+        for c in range(line.ptr[i], line.ptr[i + 1]):
+            for s in range(vectors):
+                total = value[i, s] + host[line.item[c]]
+                if total < value[line.upper[c], s]:
+                    value[line.upper[c], s] = total
+                    work.source[line.upper[c], s], work.last[line.upper[c], s] = i, _ON_HOST
+        if useful:
+            _push(line, work, following, rest, value, limit, i, least)
+
+
+@numba.njit(cache=True, nogil=True)
+def _push(
+    line: Line,
+    work: Work,
+    following: NDArray[np.bool_],
+    rest: FloatArray,
+    value: FloatArray,
+    limit: float,
+    i: int,
+    least: FloatArray,  # (K,) the smallest sum from which a device of the class may come next
+) -> None:
+    """Reach from ideal i all that one call leads to, unless the sum must exceed the limit."""
+    open_stage(line, work, i)
+    work.node[0], work.cursor[0] = i, line.ptr[i]
+    work.path_in[0] = 0.0
+    work.path_done[0] = 0.0
+    depth = 0
+    while True:
+        c = work.cursor[depth]
+        if c == line.ptr[work.node[depth] + np.uint32(1)]:
+            if depth == 0:
+                break
+            leave_stage(work, work.added[depth])
+            depth -= 1
+            continue
+        work.cursor[depth] = c + np.uint32(1)
+        j = line.upper[c]
+        if work.stamp[j] == i:
+            continue
+        work.stamp[j] = i
+        work.tally[1] += 1
+        v = line.item[c]
+        enter_stage(line, work, v, depth)
+        alive = False
+        for k in range(len(least)):
+            floor = line.compute[j, k] - line.compute[i, k] + work.path_in[depth + 1, k]
+            too_large = line.held[j] - line.held[i] > line.capacity[k]
+            if too_large or least[k] + floor + rest[j] > limit:
+                continue
+            alive = True
+            load = floor + line.cut[j, k] - line.cut[i, k] + work.path_done[depth + 1, k]
+            if least[k] + load + rest[j] > limit:
+                continue
+            for s in range(following.shape[1]):
+                if following[k, s] and value[i, s] + load < value[j, s + line.stride[k]]:
+                    value[j, s + line.stride[k]] = value[i, s] + load
+                    work.source[j, s + line.stride[k]], work.last[j, s + line.stride[k]] = i, k
+        if alive:
+            depth += 1
+            work.node[depth], work.cursor[depth], work.added[depth] = j, line.ptr[j], v
+        else:
+            leave_stage(work, v)
+    close_stage(line, work, i)

@@ -1,0 +1,1 @@
+"""Walks and bounds for the max-load and the latency objective."""

@@ -1,0 +1,270 @@
+"""Graphs in the shape of published ones, made up, and random small ones for exhaustive checks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import NONE, Phase
+from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.simulation.problem import StepProblem
+
+CPU, ACCELERATOR = "cpu", "accelerator"
+LINKS = ("same", "host", "via_host")
+
+
+class Sketch:
+    """A forward graph being drawn: nodes with times, and edges; `problem` adds the rest."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.edges: list[tuple[int, int]] = []
+        self.accelerator: list[float] = []
+        self.slower: list[float] = []  # CPU time over accelerator time
+        self.traffic: list[float] = []
+        self.state: list[float] = []
+        self.colour: list[int] = []
+
+    def node(
+        self,
+        inputs: list[int],
+        seconds: float,
+        traffic: float,
+        *,
+        state: float = 0.0,
+        slower: float = 10.0,
+        colour: int = NONE,
+    ) -> int:
+        """A node behind `inputs`; its times vary at random by a fifth."""
+        index = len(self.accelerator)
+        self.edges += [(u, index) for u in dict.fromkeys(inputs)]
+        spread = self.random.uniform(0.8, 1.2, 2)
+        self.accelerator.append(seconds * spread[0])
+        self.traffic.append(traffic * spread[1])
+        self.slower.append(slower)
+        self.state.append(state)
+        self.colour.append(colour)
+        return index
+
+    def chain(self, start: int, length: int, seconds: float, traffic: float, **extra: float) -> int:
+        """`length` nodes, one after another, behind `start`; the last one."""
+        for _ in range(length):
+            start = self.node([start], seconds, traffic, **extra)  # type: ignore[arg-type]
+        return start
+
+    def problem(
+        self,
+        *,
+        accelerators: int,
+        capacity: float,
+        training: bool = False,
+        orphans: int = 0,
+        host: bool = True,
+    ) -> StepProblem:
+        """The step: with `training`, a mirrored backward pass of twice the time.
+
+        Backward nodes are tied to their forward nodes but for `orphans` of them.
+        """
+        n = len(self.accelerator)
+        builder = GraphBuilder("sketch", profile_classes=(CPU, ACCELERATOR), link_classes=LINKS)
+        colours = {c: i for i, c in enumerate(sorted(set(self.colour) - {NONE}))}
+        free = set(self.random.permutation(n)[:orphans].tolist())
+        group = [colours[c] if c != NONE else len(colours) + i for i, c in enumerate(self.colour)]
+        tied = [training or c != NONE for c in self.colour]
+        used = sorted({group[i] for i in range(n) if tied[i]})
+        number = {g: i for i, g in enumerate(used)}
+        for way in (Phase.FORWARD, Phase.BACKWARD)[: 1 + training]:
+            factor = 1.0 if way == Phase.FORWARD else 2.0
+            for i in range(n):
+                alone = way == Phase.BACKWARD and i in free and self.colour[i] == NONE
+                seconds = self.accelerator[i] * factor
+                handle = builder.add_operator(
+                    f"{way.name}{i}",
+                    phase=way,
+                    colocation=number[group[i]] if tied[i] and not alone else NONE,
+                    profile=(seconds * self.slower[i], seconds),
+                )
+                if self.state[i]:
+                    builder.add_parameter(
+                        f"{way.name}{i}", handle, parameter=self.state[i], gradient=0, optimizer=0
+                    )
+        for base, pairs in (
+            (0, self.edges),
+            (n, [(v, u) for u, v in self.edges]),
+        )[: 1 + training]:
+            tensor: dict[int, int] = {}
+            for u, v in pairs:
+                if u not in tensor:
+                    link = self.traffic[u]
+                    tensor[u] = builder.add_tensor(base + u, 0.0, link=(0.0, link, 2 * link))
+                builder.add_use(tensor[u], base + v)
+        graph = builder.build()
+        return StepProblem(
+            graph=graph,
+            topology=host_topology(accelerators, capacity, host=host),
+            op_seconds=np.ascontiguousarray(
+                graph.profile_seconds[:, [1] * accelerators + [0] * host]
+            ),
+            transfer_seconds=graph.link_seconds,
+            capacity=np.array([capacity] * accelerators + [np.inf] * host),
+        )
+
+
+def host_topology(accelerators: int, capacity: float, *, host: bool = True) -> Topology:
+    """Accelerators around one CPU, the last device, or without one."""
+    names = [f"{ACCELERATOR}{i}" for i in range(accelerators)] + [CPU] * host
+    d = len(names)
+    link = np.full((d, d), 2, dtype=np.int64)
+    if host:
+        link[-1, :] = link[:, -1] = 1
+    np.fill_diagonal(link, 0)
+    port = np.tile(np.arange(d), (d, 1))
+    return Topology(
+        name="sketch",
+        devices=tuple(
+            Device(name, spec(CPU if name == CPU else ACCELERATOR, capacity), server=0)
+            for name in names
+        ),
+        link_class=link,
+        class_names=LINKS,
+        class_latency=np.zeros(3),
+        class_bandwidth=np.full(3, np.inf),
+        send_port=np.where(link > 0, port.T, -1),
+        receive_port=np.where(link > 0, d + port, -1),
+        port_names=tuple(f"{name}/{way}" for way in ("send", "receive") for name in names),
+    )
+
+
+def spec(name: str, capacity: float) -> DeviceSpec:
+    """A datasheet without figures."""
+    return DeviceSpec(name, {}, 0.0, capacity, 0.0, 1.0, 1.0, "made up")
+
+
+def inception_like(seed: int = 0, modules: int = 11) -> Sketch:
+    """Modules of four parallel branches of three-node layers between concatenations."""
+    sketch = Sketch(seed)
+    last = sketch.chain(sketch.node([], 1e-4, 1e-3, slower=1.0), 18, 2e-3, 2e-3, state=1e6)
+    shapes = [(1, 2, 3), (1, 2, 3), (1, 2, 3), (1, 3), (1, 3, 5), (1, 3, 5), (1, 3, 5), (1, 3, 5),
+              (2, 4), (1, 2, 3), (1, 2, 3)]  # fmt: skip
+    for layers in shapes[:modules]:
+        ends = [sketch.chain(last, 3 * k, 8e-4, 6e-4, state=2e6) for k in layers]
+        pool = sketch.node([last], 2e-4, 6e-4)
+        ends.append(sketch.chain(pool, 3, 8e-4, 6e-4, state=2e6))
+        last = sketch.node(ends, 1e-4, 2e-3)
+    sketch.chain(last, 4, 1e-3, 1e-5, state=4e6)
+    return sketch
+
+
+def translator_like(seed: int = 0, layers: int = 8, thin: int = 5) -> Sketch:
+    """An encoder, and a decoder of which each layer attends to the encoder's end."""
+    sketch = Sketch(seed)
+    source = sketch.chain(sketch.node([], 1e-4, 1e-4), 2, 3e-4, 5e-4, state=1e8)
+    target = sketch.chain(sketch.node([], 1e-4, 1e-4), 2, 3e-4, 5e-4, state=1e8)
+    for _ in range(layers):
+        source = sketch.node(
+            [source, sketch.chain(source, thin, 8e-4, 5e-4, state=2e7)], 1e-5, 5e-4
+        )
+    context = None
+    for layer in range(layers):
+        inner = sketch.chain(target, thin - 1, 8e-4, 5e-4, state=2e7)
+        if context is None and layer == layers // 2:
+            context = sketch.node([source, inner], 1e-3, 5e-4)
+        inputs = [inner] if context is None else [inner, context]
+        target = sketch.node([target, sketch.node(inputs, 8e-4, 5e-4, state=2e7)], 1e-5, 5e-4)
+    sketch.chain(target, 3, 3e-3, 1e-4, state=1e8)
+    return sketch
+
+
+def transformer_like(seed: int = 0, layers: int = 12) -> Sketch:
+    """Layers of operators: query, key and value side by side, a mask that all layers read."""
+    sketch = Sketch(seed)
+    mask = sketch.chain(sketch.node([], 1e-6, 1e-6), 4, 2e-6, 1e-5)
+    words = [sketch.chain(sketch.node([], 1e-6, 1e-6), 2, 1e-4, 3e-3, state=3e7) for _ in range(3)]
+    last = sketch.chain(sketch.node(words, 1e-4, 3e-3), 3, 2e-4, 3e-3)
+    for layer in range(layers):
+        parts = []
+        for k in range(3):
+            weight = sketch.node([], 0.0, 1e-3, state=2e6, colour=100 * layer + k)
+            product = sketch.node([last, weight], 1e-3, 3e-3, colour=100 * layer + k)
+            parts.append(sketch.chain(product, 3, 1e-4, 3e-3))
+        score = sketch.node(parts[:2], 5e-4, 6e-3)
+        score = sketch.chain(sketch.node([score, mask], 3e-4, 6e-3), 2, 3e-4, 6e-3)
+        mixed = sketch.chain(sketch.node([score, parts[2]], 5e-4, 3e-3), 3, 1e-4, 3e-3)
+        for width, colour in ((1, 10), (4, 20)):
+            weight = sketch.node([], 0.0, 1e-3, state=8e6, colour=100 * layer + colour)
+            inner = sketch.node([mixed, weight], 1e-3 * width, 3e-3, colour=100 * layer + colour)
+            inner = sketch.chain(inner, 3, 2e-4, 3e-3)
+            mixed = last = sketch.chain(sketch.node([inner, last], 1e-4, 3e-3), 2, 2e-4, 3e-3)
+    sketch.chain(last, 4, 1e-3, 1e-4, state=5e7)
+    return sketch
+
+
+def small_problem(seed: int) -> StepProblem:
+    """A random step of at most seven operators on at most three devices.
+
+    Some are backward operators, some co-located, some unsupported somewhere; capacities may bind.
+    """
+    random = np.random.default_rng(seed)
+    forward, backward = int(random.integers(1, 6)), int(random.integers(0, 3))
+    n = forward + backward
+    host = bool(random.integers(2))
+    accelerators = int(random.integers(1, 4 - host))
+    builder = GraphBuilder("small", profile_classes=(CPU, ACCELERATOR), link_classes=LINKS)
+    groups = int(random.integers(1, n + 1))
+    drawn = [int(g) if random.random() < 0.5 else NONE for g in random.integers(0, groups, n)]
+    number = {g: i for i, g in enumerate(sorted(set(drawn) - {NONE}))}
+    for i in range(n):
+        times = np.where(random.random(2) < 0.05, np.inf, random.integers(0, 9, 2))
+        idle = random.random() < 0.2
+        handle = builder.add_operator(
+            f"op{i}",
+            phase=Phase.FORWARD if i < forward else Phase.BACKWARD,
+            colocation=number.get(drawn[i], NONE),
+            profile=(0.0, 0.0) if idle else tuple(times.tolist()),
+        )
+        builder.add_parameter(
+            f"op{i}",
+            handle,
+            parameter=float(random.integers(0, 5)) * (not idle),
+            gradient=0,
+            optimizer=0,
+        )
+    for u in range(n - 1):
+        for link in random.integers(0, 6, int(random.integers(1, 3))).tolist():
+            readers = [v for v in range(u + 1, n) if random.random() < 0.4]
+            if readers:
+                tensor = builder.add_tensor(u, 0.0, link=(0.0, float(link), 2.0 * link))
+                for v in readers:
+                    builder.add_use(tensor, v)
+    graph = builder.build()
+    tight = float(graph.state_bytes.sum() * random.uniform(0.4, 1.3))
+    kinds = [1] * accelerators + [0] * host
+    capacity = np.array([tight] * accelerators + [np.inf] * host)
+    if random.random() < 0.3:
+        capacity[0] *= 0.7
+    seconds = graph.profile_seconds[:, kinds].copy()
+    if random.random() < 0.3:
+        seconds[:, 0] *= 2.0
+    return StepProblem(
+        graph, host_topology(accelerators, tight, host=host), np.ascontiguousarray(seconds),
+        graph.link_seconds, capacity,
+    )  # fmt: skip
+
+
+def braided(seed: int, size: int) -> Sketch:
+    """Branches that part and meet again at random, with a long message now and then."""
+    random = np.random.default_rng(seed)
+    sketch = Sketch(seed)
+    last = sketch.node([], 1.0, 1.0)
+    while len(sketch.accelerator) < size:
+        far = [int(random.integers(last + 1))] if random.random() < 0.2 else []
+        ends = [
+            sketch.chain(
+                last, int(random.integers(1, 4)), float(random.integers(1, 9)),
+                float(random.integers(0, 4)), state=float(random.integers(0, 4)),
+                slower=float(random.integers(1, 5)),
+            )
+            for _ in range(int(random.integers(1, 4)))
+        ]  # fmt: skip
+        last = sketch.node([*ends, *far], 1.0, float(random.integers(0, 9)))
+    return sketch

@@ -1,0 +1,253 @@
+"""`ContiguousDP` against exhaustive search, published optima and its own promises."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.placement.dp import ContiguousDP
+from agents.placement.ideals import search
+from agents.placement.ideals.items import Items
+from agents.placement.ideals.lattice import prefixes
+from agents.placement.ideals.search import Effort, LoadSearch
+from agents.placement.ideals.supply import supplies
+from envs.cost.tabulated import TabulatedCost
+from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.partition.latency import LatencyProblem
+from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import PartitionProblem
+from envs.simulation.problem import StepProblem
+from tests.agents.placement.dp_graphs import (
+    braided,
+    inception_like,
+    small_problem,
+    transformer_like,
+    translator_like,
+)
+
+PLANNER = ContiguousDP(ideals=200_000, groups=16)
+MILLISECOND = 1e-3
+PUBLISHED = (
+    "LayerGraphs/bert24_inference",
+    "LayerGraphs/bert24_training",
+    "LayerGraphs/resnet50_inference",
+    "LayerGraphs/resnet50_training",
+    "OperatorGraphs/bert_l-3_inference",
+    "OperatorGraphs/bert_l-3_training",
+    "OperatorGraphs/bert_l-6_inference",
+    "OperatorGraphs/bert_l-6_training",
+    "OperatorGraphs/resnet50_inference",
+    "OperatorGraphs/resnet50_training",
+)
+
+
+def exhaustive(problem: PartitionProblem) -> float:
+    """The smallest objective of all feasible placements; inf when there is none."""
+    n, d = problem.step.graph.num_operators, problem.step.topology.num_devices
+    placements = np.array(list(product(range(d), repeat=n)))
+    values = np.array([problem.objective(device) for device in placements])
+    for index in np.argsort(values, kind="stable"):
+        if np.isinf(values[index]):
+            break
+        if not problem.violations(placements[index]):
+            return float(values[index])
+    return float("inf")
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None)
+def test_the_split_is_the_best_of_all_contiguous_placements(seed: int) -> None:
+    problem = MaxLoadProblem(small_problem(seed), contiguous=True)
+    best = exhaustive(problem)
+    result = PLANNER.partition(problem, 60.0)
+    assert result.step_time == pytest.approx(best, rel=1e-9)
+    assert result.lower_bound == pytest.approx(best, rel=1e-9)
+    if np.isinf(best):
+        assert result.status == "infeasible"
+        assert result.reason
+        assert result.plan is None
+    else:
+        assert result.status == "optimal"
+        assert result.plan is not None
+        assert problem.violations(result.plan.placement.device) == []
+        assert problem.objective(result.plan.placement.device) == result.step_time
+
+
+def plain_dynamic_program(problem: MaxLoadProblem, accelerators: int) -> float:
+    """The optimum over all pairs of ideals, each stage's load added up from the operators.
+
+    For forward graphs without co-location whose last device is the host.
+    """
+    step, traffic = problem.step, problem.traffic
+    n = step.graph.num_operators
+    before = [0] * n
+    for u, v in problem.precedence.tolist():
+        before[v] |= 1 << u
+    ideals = {0}
+    for v in range(n):  # operators are in topological order
+        ideals |= {i | 1 << v for i in ideals if i & before[v] == before[v]}
+    messages = [
+        (
+            1 << int(traffic.producer[m])
+            | sum(1 << int(c) for c in traffic.consumer[traffic.consumer_ptr[m] : end]),
+            float(traffic.seconds[m, 0]),
+        )
+        for m, end in enumerate(traffic.consumer_ptr[1:].tolist())
+    ]
+
+    def load(inside: int, device: int) -> float:
+        ops = [v for v in range(n) if inside >> v & 1]
+        total = float(step.op_seconds[ops, device].sum())
+        if device == accelerators:
+            return total
+        if step.graph.state_bytes[ops].sum() > step.capacity[device]:
+            return float("inf")
+        return total + sum(w for m, w in messages if m & inside and m & ~inside)
+
+    order = sorted(ideals, key=lambda i: i.bit_count())
+    best = {(0, a, h): 0.0 for a in range(accelerators + 1) for h in (0, 1)}
+    for upper in order[1:]:
+        values = {(a, h): float("inf") for a in range(accelerators + 1) for h in (0, 1)}
+        for lower in (i for i in order if i & ~upper == 0 and i != upper):
+            stage = [load(upper & ~lower, d) for d in (0, accelerators)]
+            for (a, h), value in values.items():
+                one_less = [max(best[lower, a - 1, h], stage[0])] if a else []
+                without_host = [max(best[lower, a, 0], stage[1])] if h else []
+                values[a, h] = min([value, *one_less, *without_host])
+        best |= {(upper, a, h): value for (a, h), value in values.items()}
+    return best[order[-1], accelerators, 1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("room", [0.3, 10.0])
+def test_the_split_is_that_of_the_plain_dynamic_program(seed: int, room: float) -> None:
+    sketch = braided(seed, 13)
+    capacity = room * sum(sketch.state)
+    problem = MaxLoadProblem(sketch.problem(accelerators=3, capacity=capacity), contiguous=True)
+    expected = plain_dynamic_program(problem, 3)
+    result = PLANNER.partition(problem, 60.0)
+    assert result.step_time == pytest.approx(expected, rel=1e-9)
+    assert result.lower_bound == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_chains_and_other_objectives_get_feasible_plans_and_true_bounds(seed: int) -> None:
+    step = small_problem(seed)
+    contiguous = MaxLoadProblem(step, contiguous=True)
+    for problem, planner in (
+        (contiguous, ContiguousDP(ideals=1, groups=16)),
+        (MaxLoadProblem(step, contiguous=False), PLANNER),
+        (LatencyProblem(step), PLANNER),
+    ):
+        result = planner.partition(problem, 60.0)
+        assert result.lower_bound <= exhaustive(problem) * (1.0 + 1e-9)
+        if result.plan is None:
+            assert result.status in {"limit", "infeasible"}
+            assert result.reason
+        else:
+            assert result.status in {"feasible", "optimal"}
+            assert problem.violations(result.plan.placement.device) == []
+            assert problem.objective(result.plan.placement.device) == result.step_time
+
+
+@pytest.mark.parametrize(
+    ("sketch", "training", "orphans"),
+    [
+        (inception_like(modules=4), True, 0),
+        (inception_like(modules=4), True, 5),
+        (translator_like(thin=5), False, 0),
+        (transformer_like(layers=3), True, 10),
+    ],
+)
+def test_the_lattice_has_the_optimum_and_chains_do_not_beat_it(
+    sketch: object, training: bool, orphans: int
+) -> None:
+    step: StepProblem = sketch.problem(  # type: ignore[attr-defined]
+        accelerators=4, capacity=1e9, training=training, orphans=orphans
+    )
+    problem = MaxLoadProblem(step, contiguous=True)
+    exact = PLANNER.partition(problem, 60.0)
+    chains = ContiguousDP(ideals=10, groups=16).partition(problem, 60.0)
+    assert exact.status == "optimal"
+    assert exact.lower_bound == pytest.approx(exact.step_time, rel=1e-9)
+    assert chains.status == "feasible"
+    assert chains.lower_bound <= exact.step_time <= chains.step_time
+    for result in (exact, chains):
+        assert result.plan is not None
+        assert problem.violations(result.plan.placement.device) == []
+
+
+def test_a_limit_on_pairs_ends_the_search_with_a_true_bound_and_is_reproducible() -> None:
+    step = inception_like(modules=5).problem(accelerators=4, capacity=1e12)
+    problem = MaxLoadProblem(step, contiguous=True)
+    exact = PLANNER.partition(problem, 60.0)
+    short = [PLANNER.partition(problem, 60.0, deterministic_limit=30_000) for _ in range(2)]
+    assert short[0].step_time == short[1].step_time
+    assert short[0].lower_bound == short[1].lower_bound
+    assert short[0].evaluations < exact.evaluations
+    assert short[0].status == "feasible"
+    assert short[0].lower_bound <= exact.step_time <= short[0].step_time
+
+
+def test_no_time_at_all_is_said() -> None:
+    problem = MaxLoadProblem(small_problem(1), contiguous=True)
+    result = PLANNER.partition(problem, 0.0)
+    assert result.plan is None
+    assert result.status == "limit"
+    assert result.reason
+
+
+def published(data: Path, name: str, objective: str) -> StepProblem:
+    file = data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
+    read = read_dnn_partitioning(file)
+    assert read.topology is not None
+    return StepProblem.build(read.graph, read.topology, TabulatedCost())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_optima_of_contiguous_splits(data: Path, name: str) -> None:
+    oracle = json.loads((data / "oracles/placement.json").read_text())
+    problem = MaxLoadProblem(published(data, name, "throughput"), contiguous=True)
+    result = PLANNER.partition(problem, 60.0)
+    expected = oracle["throughput_max_load_contiguous"][name]
+    assert result.step_time / MILLISECOND == pytest.approx(expected, abs=1e-3)
+    assert result.status == "optimal"
+    assert result.lower_bound == pytest.approx(result.step_time, rel=1e-9)
+    assert result.plan is not None
+    assert problem.violations(result.plan.placement.device) == []
+
+
+def test_every_published_optimum_is_tested(data: Path) -> None:
+    oracle = json.loads((data / "oracles/placement.json").read_text())
+    assert set(PUBLISHED) == set(oracle["throughput_max_load_contiguous"])
+
+
+def test_the_order_of_the_file_alone_misses_the_published_optimum(data: Path) -> None:
+    step = published(data, "LayerGraphs/resnet50_training", "throughput")
+    problem = MaxLoadProblem(step, contiguous=True)
+    everything = np.arange(step.topology.num_devices)
+    items = Items.build(step, problem.precedence, problem.traffic, everything)
+    chain = LoadSearch(items, prefixes(np.arange(items.count)), supplies(items))
+    split, bound = chain.improve(None, 0.0, Effort(np.inf, None))
+    assert split is not None
+    assert split.load / MILLISECOND == pytest.approx(78.6498, abs=1e-3)
+    assert problem.objective(split.device(items)) == pytest.approx(split.load, rel=1e-12)
+    assert bound == split.load
+
+
+def test_lists_of_sources_that_are_too_short_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = braided(4, 40)
+    capacity = 0.4 * sum(sketch.state)
+    problem = MaxLoadProblem(sketch.problem(accelerators=3, capacity=capacity), contiguous=True)
+    expected = PLANNER.partition(problem, 60.0)
+    monkeypatch.setattr(search, "_LISTED", 1)
+    result = PLANNER.partition(problem, 60.0)
+    assert (result.step_time, result.status) == (expected.step_time, "optimal")
+    assert result.evaluations > expected.evaluations

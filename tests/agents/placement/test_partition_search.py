@@ -1,0 +1,233 @@
+"""Searched partitions: feasible, as good as exhaustive search on small steps, and as published."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.base import PlannerResult
+from agents.placement.partition_search import PartitionSearch
+from agents.placement.partitioning.atoms import PartitionAtoms
+from envs.cost.tabulated import TabulatedCost
+from envs.errors import InputError
+from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.partition.latency import LatencyProblem
+from envs.partition.max_load import MaxLoadProblem
+from envs.plans import Placement, Plan
+from envs.simulation.problem import StepProblem
+from envs.units import MILLISECOND
+from tests.agents.placement.dp_graphs import small_problem, transformer_like
+
+SEEDS = st.integers(0, 2**32 - 1)
+LIMIT = 2_000_000  # proposed moves, about a second
+
+
+def search(**changes) -> PartitionSearch:
+    """A search with the values of its configuration, or with `changes`."""
+    values = {
+        "first_moves": 2000, "growth": 1.5, "hot": 0.3, "warm": 0.02, "cold": 0.0003,
+        "starts": (), "start_share": 0.0, "bound_share": 0.1, "seed": 0,
+    }  # fmt: skip
+    return PartitionSearch(**{**values, **changes})
+
+
+def best_by_trying(problem) -> float:
+    """The objective of the best feasible placement; inf: there is none."""
+    atoms = PartitionAtoms.build(problem, np.zeros((0, 2), dtype=np.int64))
+    count = problem.step.topology.num_devices
+    best = np.inf
+    for device in product(range(count), repeat=atoms.num_atoms):
+        placed = atoms.expand(np.array(device, dtype=np.int64))
+        objective = problem.objective(placed)
+        if objective < best and not problem.violations(placed):
+            best = objective
+    return best
+
+
+def checked(problem, result: PlannerResult) -> None:
+    """Everything that is true of any result."""
+    assert result.lower_bound <= result.step_time * (1 + 1e-12)
+    times = [seconds for seconds, _ in result.trajectory]
+    values = [value for _, value in result.trajectory]
+    assert times == sorted(times)
+    assert values == sorted(values, reverse=True)
+    if result.plan is None:
+        assert result.status in {"infeasible", "limit"}
+        assert result.reason
+        assert result.step_time == np.inf
+        return
+    device = result.plan.placement.device
+    assert problem.violations(device) == []
+    assert result.step_time == problem.objective(device) == values[-1]
+    assert result.status == (
+        "optimal" if result.step_time <= result.lower_bound * (1 + 1e-9) else "feasible"
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=SEEDS, contiguous=st.booleans())
+def test_max_load_is_that_of_exhaustive_search(seed, contiguous):
+    problem = MaxLoadProblem(small_problem(seed), contiguous)
+    result = search().partition(problem, 30.0, 25_000)
+    checked(problem, result)
+    best = best_by_trying(problem)
+    assert result.step_time == pytest.approx(best, rel=1e-9)
+    assert result.lower_bound <= best * (1 + 1e-12) or best == np.inf
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=SEEDS)
+def test_latency_is_that_of_exhaustive_search(seed):
+    problem = LatencyProblem(small_problem(seed))
+    result = search().partition(problem, 30.0, 25_000)
+    checked(problem, result)
+    best = best_by_trying(problem)
+    assert result.step_time == pytest.approx(best, rel=1e-9)
+    assert result.lower_bound <= best * (1 + 1e-12) or best == np.inf
+
+
+@pytest.mark.parametrize("kind", ["max-load", "contiguous", "latency"])
+def test_a_deterministic_limit_makes_it_reproducible(kind):
+    step = transformer_like(1, layers=2).problem(accelerators=3, capacity=4e7)
+    problem = (
+        LatencyProblem(step) if kind == "latency" else MaxLoadProblem(step, kind != "max-load")
+    )
+    first, second, other = (search(seed=s).partition(problem, 60.0, 9_000) for s in (0, 0, 1))
+    checked(problem, first)
+    assert first.evaluations == second.evaluations <= 9_000
+    assert first.step_time == second.step_time
+    assert np.array_equal(first.plan.placement.device, second.plan.placement.device)
+    assert not np.array_equal(first.plan.placement.device, other.plan.placement.device)
+
+
+def test_the_budget_is_kept():
+    step = transformer_like(1, layers=2).problem(accelerators=3, capacity=np.inf)
+    result = search(first_moves=10**9).partition(MaxLoadProblem(step, contiguous=False), 0.2)
+    checked(MaxLoadProblem(step, contiguous=False), result)
+    assert result.status == "optimal" or result.seconds > 0.15
+
+
+def test_state_that_fits_nowhere_is_a_proof():
+    step = transformer_like(1, layers=1).problem(accelerators=2, capacity=1e6, host=False)
+    result = search().partition(MaxLoadProblem(step, contiguous=False), 5.0)
+    assert result.status == "infeasible"
+    assert result.lower_bound == np.inf
+    assert "does not fit" in result.reason
+
+
+def test_state_that_fits_in_no_two_devices_is_a_proof():
+    step = transformer_like(1, layers=1).problem(accelerators=2, capacity=7e7, host=False)
+    result = search().partition(MaxLoadProblem(step, contiguous=False), 5.0, 5_000)
+    assert result.status == "infeasible"
+    assert "does not fit" in result.reason
+
+
+class Given:
+    """A planner that has one placement to offer, and notes what it was asked."""
+
+    def __init__(self, device) -> None:
+        self.device = device
+        self.asked = []
+
+    def partition(self, problem, budget_s, deterministic_limit=None):
+        self.asked.append((problem.contiguous, budget_s, deterministic_limit))
+        plan = Plan(Placement(self.device), np.arange(len(self.device)))
+        return PlannerResult(plan, "feasible", problem.objective(self.device), 0.0)
+
+
+@pytest.mark.parametrize("latency", [False, True])
+def test_what_a_start_planner_finds_is_never_lost(latency):
+    step = transformer_like(1, layers=2).problem(accelerators=3, capacity=np.inf)
+    problem = LatencyProblem(step) if latency else MaxLoadProblem(step, contiguous=False)
+    good = search(seed=5).partition(problem, 60.0, 40_000)
+    start = Given(good.plan.placement.device)
+    result = search(first_moves=10, starts=[start], start_share=0.5).partition(problem, 60.0, 20)
+    checked(problem, result)
+    assert start.asked == [(True, 30.0, 20)]
+    assert result.step_time <= good.step_time
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("first_moves", {"first_moves": 0}),
+        ("growth", {"growth": 0.5}),
+        ("growth", {"growth": np.nan}),
+        ("warm", {"cold": 0.0}),
+        ("warm", {"warm": 0.5}),
+        ("start_share", {"start_share": 1.5}),
+        ("bound_share", {"bound_share": -0.1}),
+        ("start_share", {"start_share": 0.95}),
+    ],
+)
+def test_values_out_of_range_are_refused(field, changes):
+    with pytest.raises(InputError, match=field):
+        search(**changes)
+
+
+def test_other_objectives_are_refused():
+    with pytest.raises(InputError, match="problem"):
+        search().partition(object(), 1.0)
+
+
+def published(data: Path, objective: str, name: str) -> StepProblem:
+    """A step of the published inputs for `objective`, throughput or latency."""
+    path = data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
+    file = read_dnn_partitioning(path)
+    return StepProblem.build(file.graph, file.topology, TabulatedCost())
+
+
+@pytest.mark.parametrize("name", ["bert_l-3_inference", "bert_l-3_training"])
+def test_published_max_loads_are_proved_optimal(data, name):
+    oracle = json.loads((data / "oracles/placement.json").read_text())
+    best = oracle["throughput_max_load_noncontiguous"][f"OperatorGraphs/{name}"]
+    problem = MaxLoadProblem(published(data, "throughput", f"OperatorGraphs/{name}"), False)
+    result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, LIMIT)
+    checked(problem, result)
+    assert result.status == "optimal"
+    assert result.step_time / MILLISECOND == pytest.approx(best["value"], rel=2e-6)
+    assert result.lower_bound / MILLISECOND >= best["lower_bound"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LayerGraphs/bert24_inference", "LayerGraphs/bert24_training",
+        "LayerGraphs/resnet50_inference", "LayerGraphs/resnet50_training",
+        "OperatorGraphs/bert_l-6_training",
+    ],
+)  # fmt: skip
+def test_published_max_loads_are_reached(data, name):
+    oracle = json.loads((data / "oracles/placement.json").read_text())
+    best = oracle["throughput_max_load_noncontiguous"][name]["value"]
+    problem = MaxLoadProblem(published(data, "throughput", name), contiguous=False)
+    result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, LIMIT)
+    checked(problem, result)
+    assert result.step_time / MILLISECOND <= 1.01 * best
+
+
+@pytest.mark.parametrize(
+    "name", ["LayerGraphs/bert24_inference", "OperatorGraphs/bert_l-3_inference"]
+)
+def test_published_latencies_are_reached(data, name):
+    oracle = json.loads((data / "oracles/placement.json").read_text())
+    best = oracle["latency_q1_optimal"][name]
+    problem = LatencyProblem(published(data, "latency", name))
+    result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, 400_000)
+    checked(problem, result)
+    assert result.step_time / MILLISECOND == pytest.approx(best, rel=5e-5)
+
+
+def test_the_published_greedy_latency_is_beaten(data):
+    oracle = json.loads((data / "oracles/placement.json").read_text())
+    greedy = oracle["latency_greedy"]["LayerGraphs/resnet50_inference"]
+    problem = LatencyProblem(published(data, "latency", "LayerGraphs/resnet50_inference"))
+    result = search().partition(problem, 60.0, 200_000)
+    checked(problem, result)
+    assert result.step_time / MILLISECOND < greedy / 3

@@ -1,0 +1,109 @@
+"""`MaxLoadProblem` against loads added up one by one, and against the definition of contiguity."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.graphs.op_graph import NONE, Phase
+from envs.partition.max_load import MaxLoadProblem
+from envs.simulation.problem import StepProblem
+from tests.agents.placement.dp_graphs import small_problem
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def slow_loads(step: StepProblem, host: int, device: list[int]) -> list[float]:
+    """Compute, plus each output of an operator once where it is made and once where it is read."""
+    graph, link = step.graph, step.topology.link_class
+    load = [0.0] * step.topology.num_devices
+    for op, d in enumerate(device):
+        load[d] += float(step.op_seconds[op, d])
+    outputs: dict[tuple[int, tuple[float, ...]], set[int]] = {}
+    for tensor in range(graph.num_tensors):
+        key = (int(graph.producer[tensor]), tuple(step.transfer_seconds[tensor].tolist()))
+        outputs.setdefault(key, set()).update(graph.consumers(tensor).tolist())
+    for (producer, seconds), readers in outputs.items():
+        home = device[producer]
+        away = {device[reader] for reader in readers} - {home}
+        for d in away | ({home} if away else set()):
+            if host not in (NONE, d):
+                load[d] += seconds[link[d, host]]
+            elif host == NONE:
+                load[d] += max(seconds[link[d, e]] for e in range(len(load)) if e != d)
+    return load
+
+
+def in_a_line(step: StepProblem, device: list[int]) -> bool:
+    """Whether some order of the devices makes all edges that bind go forward."""
+    graph = step.graph
+    forward = [phase == Phase.FORWARD for phase in graph.phase.tolist()]
+    backward = [phase == Phase.BACKWARD for phase in graph.phase.tolist()]
+    colour = graph.colocation.tolist()
+    has_forward = {c for c, f in zip(colour, forward, strict=True) if f and c != NONE}
+    orphan = [b and c not in has_forward for b, c in zip(backward, colour, strict=True)]
+    arcs = []
+    for u, v, _ in graph.edges.tolist():
+        if forward[u] and forward[v]:
+            arcs.append((device[u], device[v]))
+        if backward[u] and backward[v] and (orphan[u] or orphan[v]):
+            arcs.append((device[v], device[u]))
+    return any(
+        all(place.index(a) <= place.index(b) for a, b in arcs)
+        for place in permutations(range(step.topology.num_devices))
+    )
+
+
+@given(SEEDS)
+@settings(max_examples=150, deadline=None)
+def test_loads_and_contiguity_are_those_of_the_definition(seed: int) -> None:
+    step = small_problem(seed)
+    random = np.random.default_rng(seed)
+    devices = step.topology.num_devices
+    device = random.integers(0, devices, step.graph.num_operators)
+    colour = step.graph.colocation
+    for group in range(step.graph.num_groups):
+        device[colour == group] = random.integers(0, devices)
+    free, bound = MaxLoadProblem(step, contiguous=False), MaxLoadProblem(step, contiguous=True)
+    expected = slow_loads(step, free.host, device.tolist())
+    np.testing.assert_allclose(free.loads(device), expected, rtol=1e-12)
+    assert free.objective(device) == pytest.approx(max(expected), rel=1e-12)
+    if not free.violations(device):
+        assert (bound.violations(device) == []) == in_a_line(step, device.tolist())
+    else:
+        assert bound.violations(device) == free.violations(device)
+
+
+def test_the_message_says_which_way_the_forward_pass_goes_round() -> None:
+    for seed in range(1000):
+        step = small_problem(seed)
+        device = np.arange(step.graph.num_operators) % step.topology.num_devices
+        problem = MaxLoadProblem(step, contiguous=True)
+        found = problem.violations(device)
+        if found and not MaxLoadProblem(step, contiguous=False).violations(device):
+            assert found[0].startswith("is not contiguous: the forward pass goes round ")
+            route = found[0].split("goes round ")[1].split(" -> ")
+            assert len(route) > 2
+            assert route[0] == route[-1]
+            return
+    pytest.fail("no placement went round")
+
+
+def test_too_much_state_and_unsupported_operators_are_named() -> None:
+    step = small_problem(3)
+    tight = StepProblem(
+        step.graph, step.topology, step.op_seconds, step.transfer_seconds,
+        np.full(step.topology.num_devices, -1.0),
+    )  # fmt: skip
+    device = np.zeros(step.graph.num_operators, dtype=np.int64)
+    assert any("too many" in text for text in MaxLoadProblem(tight, False).violations(device))
+    unable = StepProblem(
+        step.graph, step.topology, np.full_like(step.op_seconds, np.inf), step.transfer_seconds,
+        step.capacity,
+    )  # fmt: skip
+    assert any("cannot run" in text for text in MaxLoadProblem(unable, False).violations(device))
+    assert MaxLoadProblem(unable, False).objective(device) == np.inf
