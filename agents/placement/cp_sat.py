@@ -1,0 +1,160 @@
+"""CP-SAT: the exact planner of small graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from agents.base import PartitionPlanner, Planner, PlannerResult
+from agents.placement.constraint_program.partition_search import CpPartitionSearch
+from agents.placement.constraint_program.solver import CpSettings
+from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
+from agents.placement.grouping import GroupedProblem
+from agents.placement.incumbent import Incumbent
+from agents.placement.partitioning.incumbent import PartitionIncumbent
+from envs.errors import InputError
+from envs.partition.problem import PartitionProblem
+from envs.simulation.problem import StepProblem
+
+
+class CpSat:
+    """Placement and order together by CP-SAT (OR-tools), until the optimum is proved.
+
+    The program is `MakespanModel`: the simulator's own rules in integers. Every solution is
+    simulated and the fastest plan that fits is kept, so that a search cut short has a plan and a
+    bound. Times become integers exactly where they have a common unit; otherwise they are rounded
+    down, and so is the bound: a gap of some 1e-6 then remains, and the status is `feasible`.
+
+    A graph of more than `operators` operators is fused to groups of at most so many pieces. Then
+    the optimum is that of the groups, stated in `PlannerResult.reason`; the lower bound is that of
+    `agents.placement.lower_bound`, which holds for all plans.
+
+    Max-load and latency are the programs `MaxLoadModel` and `LatencyModel`, never fused.
+
+    CP-SAT runs in a process of its own.
+
+    Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
+
+    Args:
+        operators: of the largest program.
+        hint: gives the plan from which CP-SAT starts, of the operators or of the pieces.
+        partition_hint: gives the placement from which CP-SAT starts for max-load and latency.
+        hint_share: part of the budget the hint may take.
+        hint_seconds: seconds the hint takes at most.
+        hint_limit: its limit in a deterministic search, in its own units.
+        workers: parallel searches of CP-SAT; one in a deterministic search.
+        seed: of CP-SAT.
+
+    Raises:
+        InputError: `operators` or `workers` is below 1, or `hint_share` is not within 0..1.
+    """
+
+    def __init__(
+        self,
+        *,
+        operators: int,
+        hint: Planner,
+        partition_hint: PartitionPlanner,
+        hint_share: float,
+        hint_seconds: float,
+        hint_limit: int,
+        workers: int,
+        seed: int,
+    ) -> None:
+        if operators < 1:
+            raise InputError(f"{operators} is below 1", field="operators")
+        if workers < 1:
+            raise InputError(f"{workers} is below 1", field="workers")
+        if not 0.0 <= hint_share <= 1.0:
+            raise InputError(f"{hint_share} is not within 0..1", field="hint_share")
+        self.operators = operators
+        self.hint = hint
+        self.partition_hint = partition_hint
+        self.hint_share = hint_share
+        self.hint_seconds = hint_seconds
+        self.hint_limit = hint_limit
+        self.workers = workers
+        self.seed = seed
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the deterministic limit counts CP-SAT's deterministic seconds.
+
+        A deterministic second is about one second of work on a fast core.
+        """
+        incumbent = Incumbent(problem)
+        if problem.graph.num_operators <= self.operators:
+            if not incumbent.bound.memory_ok:
+                return incumbent.result()
+            return self._exact(WholeSearch(incumbent), budget_s, deterministic_limit)
+        grouped = self._fuse(incumbent)
+        if grouped is None:
+            return incumbent.result()
+        fused = FusedSearch(incumbent, grouped)
+        self._search(fused, budget_s, deterministic_limit)
+        groups, pieces = grouped.num_groups, grouped.problem.graph.num_operators
+        return incumbent.result(
+            reason=f"CP-SAT's bound of {groups} groups, {pieces} pieces: {fused.summary}"
+        )
+
+    def partition(
+        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `PartitionPlanner.partition`, of `MaxLoadProblem` and `LatencyProblem`, not fused.
+
+        Raises:
+            InputError: the problem is of another kind.
+        """
+        incumbent = PartitionIncumbent(problem)
+        settings = self._settings(deterministic_limit)
+        search = CpPartitionSearch(incumbent, settings, budget_s, deterministic_limit)
+        seconds, moves = self._hint_limits(budget_s, deterministic_limit)
+        hint = self.partition_hint.partition(problem, seconds, moves)
+        if hint.plan is not None:
+            incumbent.offer(hint.plan.placement.device)
+        if problem.step.graph.num_operators and incumbent.seconds < budget_s:
+            search.run()
+        return incumbent.result(impossible=search.impossible)
+
+    def _exact(self, search: WholeSearch, budget_s: float, limit: int | None) -> PlannerResult:
+        incumbent = search.incumbent
+        if incumbent.problem.graph.num_operators == 0:
+            incumbent.offer(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+            return incumbent.result()
+        self._search(search, budget_s, limit)
+        incumbent.bound = replace(incumbent.bound, seconds=search.bound)
+        if incumbent.plan is None and search.bound == np.inf:
+            return incumbent.result(
+                reason="CP-SAT proved that no plan fits", without_plan="infeasible"
+            )
+        return incumbent.result(reason=f"CP-SAT's bound: {search.summary}")
+
+    def _search(self, search: StepSearch, budget_s: float, limit: int | None) -> None:
+        seconds, moves = self._hint_limits(budget_s - search.incumbent.seconds, limit)
+        hint = self.hint.plan(search.problem, seconds, moves)
+        if hint.plan is not None:
+            search.begin(hint.plan)
+        search.run(self._settings(limit), budget_s, limit)
+
+    def _hint_limits(self, seconds: float, limit: int | None) -> tuple[float, int | None]:
+        """Seconds and deterministic limit of a hint, with `seconds` left for everything."""
+        if limit is not None:
+            return seconds, self.hint_limit
+        return min(self.hint_share * seconds, self.hint_seconds), None
+
+    def _settings(self, limit: int | None) -> CpSettings:
+        return CpSettings(self.workers if limit is None else 1, self.seed)
+
+    def _fuse(self, incumbent: Incumbent) -> GroupedProblem | None:
+        """At most `operators` pieces, if so few groups have so few."""
+        groups = self.operators
+        while True:
+            grouped = incumbent.group(groups)
+            if grouped is None:
+                return None
+            pieces = grouped.problem.graph.num_operators
+            if pieces <= self.operators or groups == 1:
+                return grouped
+            groups = max(1, groups * self.operators // pieces)

@@ -1,0 +1,214 @@
+"""CP-SAT against brute force over all placements and all orders of tiny steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from agents.base import Planner
+from agents.placement.annealing import Annealing
+from agents.placement.constraint_program.first_splits import FirstSplits
+from agents.placement.cp_sat import CpSat
+from agents.placement.lower_bound import lower_bound
+from agents.placement.single_device import SingleDevice
+from envs.errors import InputError
+from envs.graphs.builder import GraphBuilder
+from envs.plans import Placement, Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+ROUNDED = 1e-5  # relative gap left where times are rounded down, at most
+
+
+def planner(operators: int = 64, hint: Planner | None = None) -> CpSat:
+    return CpSat(
+        operators=operators,
+        hint=hint or SingleDevice(),
+        partition_hint=FirstSplits(),
+        hint_share=0.1,
+        hint_seconds=0.2,
+        hint_limit=20,
+        workers=1,
+        seed=0,
+    )
+
+
+def orders(problem: StepProblem) -> list[np.ndarray]:
+    n, edges = problem.graph.num_operators, problem.graph.edges
+    found = []
+    for order in map(np.array, permutations(range(n))):
+        position = np.argsort(order)
+        if (position[edges[:, 0]] < position[edges[:, 1]]).all():
+            found.append(order)
+    return found
+
+
+def least_step_time(problem: StepProblem) -> float:
+    """The fastest of all plans without violations, inf if there is none."""
+    n, d = problem.op_seconds.shape
+    every = [np.array(device) for device in product(range(d), repeat=n)]
+    fits = np.array([device for device in every if not Placement(device).violations(problem)])
+    best = np.inf
+    simulator = StepSimulator(problem)
+    for order in orders(problem) if len(fits) else []:
+        seconds = simulator.step_times(fits, order)
+        for k in np.argsort(seconds):
+            if seconds[k] >= best:
+                break
+            if not Plan(Placement(fits[k]), order).violations(problem):
+                best = seconds[k]
+    return float(best)
+
+
+def agrees_with_brute_force(problem: StepProblem, gap: float) -> None:
+    best = least_step_time(problem)
+    result = planner().plan(problem, 60.0, 60)
+    assert result.step_time == pytest.approx(best, rel=1e-12)
+    if np.isinf(best):
+        assert (result.status, result.lower_bound, result.plan) == ("infeasible", np.inf, None)
+        assert result.reason
+        return
+    assert result.plan is not None
+    assert result.plan.violations(problem) == []
+    assert best * (1.0 - gap) <= result.lower_bound <= best
+    if gap <= 1e-9:
+        assert result.status == "optimal"
+
+
+@settings(max_examples=20, deadline=None)
+@given(problems(max_operators=5, max_devices=2))
+def test_the_optimum_of_small_steps_is_that_of_all_plans(problem: StepProblem) -> None:
+    agrees_with_brute_force(problem, 1e-9)
+
+
+def dense(seed: int, tight: bool, whole: bool) -> StepProblem:
+    """A step in which nearly everything competes: shared ports, tensors with several readers."""
+    random = np.random.default_rng(seed)
+    n = 5
+    builder = GraphBuilder("dense")
+    for op in range(n):
+        builder.add_operator(f"op{op}", colocation=0 if op in {1, 4} and seed % 3 == 0 else -1)
+    for op in range(n - 1):
+        for _ in range(random.integers(1, 3)):
+            tensor = builder.add_tensor(op, float(random.choice([0.0, 1.0, 3.0])))
+            for reader in set(random.integers(op + 1, n, size=random.integers(1, 4)).tolist()):
+                builder.add_use(tensor, reader)
+    builder.add_parameter("w", 0, parameter=2.0, gradient=1.0, optimizer=0.0)
+    graph = builder.build()
+    servers = [[0, 0, 1], [0, 1, 1], [0, 0, 0]][seed % 3]
+    topology = cluster(servers, [8.0 if tight else 1000.0] * 3)
+    seconds = random.choice([0.5, 1.0, 1.25, 3.0], size=(n, 3))
+    moves = random.choice([0.0, 0.25, 0.5, 1.0], size=(graph.num_tensors, 2))
+    if not whole:
+        seconds, moves = random.random((n, 3)) * 3.0, random.random((graph.num_tensors, 2))
+    if seed % 2:
+        seconds = np.repeat(seconds[:, :1], 3, axis=1)  # devices are interchangeable
+    none = np.zeros((graph.num_tensors, 1))
+    return StepProblem(
+        graph, topology, seconds, np.concatenate([none, moves], axis=1), topology.memory_bytes
+    )
+
+
+@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_ports_orders_and_live_memory_are_those_of_the_simulator(seed: int, tight: bool) -> None:
+    agrees_with_brute_force(dense(seed, tight, whole=True), 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounded_times_leave_a_bound_that_holds(seed: int) -> None:
+    agrees_with_brute_force(dense(seed, tight=False, whole=False), ROUNDED)
+
+
+def test_a_gap_left_by_rounding_is_not_called_optimal() -> None:
+    result = planner().plan(dense(0, tight=False, whole=False), 60.0, 60)
+    assert result.status == "feasible"
+    assert 0.0 < result.step_time - result.lower_bound <= ROUNDED * result.step_time
+    assert "rounded down" in result.reason
+
+
+def test_activations_that_fit_nowhere_are_proved_to_fit_nowhere() -> None:
+    builder = GraphBuilder("activations")
+    first, second = builder.add_operator("first"), builder.add_operator("second")
+    builder.add_use(builder.add_tensor(first, 10.0), second)
+    topology = cluster([0, 0], [9.0, 9.0])
+    problem = StepProblem(
+        builder.build(), topology, np.ones((2, 2)), np.zeros((1, 3)), topology.memory_bytes
+    )
+    assert lower_bound(problem).memory_ok  # no state at all: only the live tensor is too large
+    result = planner().plan(problem, 60.0, 10)
+    assert (result.status, result.lower_bound) == ("infeasible", np.inf)
+    assert result.reason == "CP-SAT proved that no plan fits"
+
+
+def test_state_that_does_not_fit_is_refused_with_the_bytes_missing() -> None:
+    problem = pipeline([1.0, 1.0], 1, cluster([0, 0], [3.0, 3.0]), [1, 1])
+    result = planner().plan(problem, 10.0)
+    assert (result.status, result.plan) == ("infeasible", None)
+    assert "too many" in result.reason
+
+
+def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
+    problem = pipeline([1.0] * 8, 2, cluster([0, 0], [100.0] * 2), [1, 1])
+    search = planner(operators=16, hint=Annealing(groups=8, cycles=1, hot=0.1, cold=0.001, seed=0))
+    result = search.plan(problem, 60.0, 5)
+    assert result.plan is not None
+    assert result.plan.violations(problem) == []
+    assert result.lower_bound == lower_bound(problem).seconds
+    assert "pieces" in result.reason
+    assert result.step_time < 0.75 * SingleDevice().plan(problem, 1.0).step_time
+
+
+def test_two_deterministic_searches_agree() -> None:
+    problem = dense(1, tight=True, whole=True)
+    once, again = (planner().plan(problem, 60.0, 3) for _ in range(2))
+    assert [time for _, time in once.trajectory] == [time for _, time in again.trajectory]
+    assert (once.evaluations, once.status) == (again.evaluations, again.status)
+
+
+def test_the_budget_is_kept_where_the_proof_is_out_of_reach() -> None:
+    problem = pipeline([1.0, 1.3, 0.7, 2.1], 6, cluster([0, 0, 1], [100.0] * 3), [1, 2, 3])
+    result = planner().plan(problem, 1.5)
+    assert result.status == "feasible"
+    assert result.plan is not None
+    assert result.seconds < 1.5 + 1.0  # CP-SAT is killed, whatever it is doing
+    assert result.lower_bound >= lower_bound(problem).seconds
+
+
+def test_a_program_too_large_for_the_budget_is_not_begun() -> None:
+    problem = pipeline([1.0, 2.0], 3, cluster([0] * 40, [100.0] * 40), [1] * 40)
+    result = planner().plan(problem, 0.5)
+    assert result.plan is not None
+    assert result.seconds < 1.0
+    assert result.reason.endswith("the program is too large for the budget")
+
+
+def test_a_step_without_operators_takes_no_time() -> None:
+    topology = cluster([0], [1.0])
+    problem = StepProblem(
+        GraphBuilder("nothing").build(), topology, np.zeros((0, 1)), np.zeros((0, 3)),
+        topology.memory_bytes,
+    )  # fmt: skip
+    assert planner().plan(problem, 1.0).status == "optimal"
+
+
+@pytest.mark.parametrize(("field", "value"), [("operators", 0), ("hint_share", 1.5)])
+def test_settings_out_of_range_are_refused(field: str, value: float) -> None:
+    given_settings = {
+        "operators": 8, "hint": SingleDevice(), "partition_hint": FirstSplits(), "hint_share": 0.1,
+        "hint_seconds": 0.1, "hint_limit": 1, "workers": 1, "seed": 0,
+    }  # fmt: skip
+    with pytest.raises(InputError) as refused:
+        CpSat(**{**given_settings, field: value})
+    assert refused.value.field == field
+
+
+def test_memory_limits_only_make_steps_longer() -> None:
+    tight = dense(4, tight=True, whole=True)
+    free = replace(tight, capacity=np.full(3, np.inf))
+    assert planner().plan(free, 60.0, 60).step_time <= planner().plan(tight, 60.0, 60).step_time
