@@ -1,21 +1,26 @@
-"""HEFT: list scheduling by upward rank, with transfers that compete for ports."""
+"""HEFT: list scheduling by upward rank, with insertion, with transfers that compete for ports."""
 
 from __future__ import annotations
 
+import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import PlannerResult
-from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
-from agents.placement.packing import Packing
+from agents.placement.list_scheduling.planner import compile_kernels, offer_schedules
+from agents.placement.list_scheduling.rank import upward_rank
+from agents.placement.list_scheduling.schedule import (
+    IntArray,
+    ListProblem,
+    Schedule,
+    can_take,
+    first_gap,
+    inputs_ready,
+    receive,
+    run,
+)
 from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-
-_REPAIRS = 16  # schedules tried with less and less room for state when activations overflow
 
 
 class Heft:
@@ -23,20 +28,17 @@ class Heft:
 
     Pieces are taken by falling upward rank (mean compute and mean transfer seconds to the end of
     the step); the first piece of a group decides the group's device: the one where that piece
-    finishes first, among those with room for the group's state. Where that leaves some group
-    without room, the list is scheduled again with a look-ahead: a device is taken only if a
-    `Packing` of all groups still to be placed is found. Transfers wait for their send and receive
-    ports, and a tensor already sent to a device is not sent again; both ends append, there is no
-    insertion into gaps. The plan is simulated in the 1F1B order and in HEFT's own, and the faster
-    is kept. If live activations overflow a device in the simulation, the room for state is lowered
-    by the excess and the list scheduled again.
+    finishes first, among those with room for the group's state. A piece runs in the first gap of
+    its device that holds it, a transfer in the first gap that its two ports have in common, and a
+    tensor already sent to a device is not sent again. `offer_schedules` says what happens when
+    memory is short, and in which orders the plan is simulated.
 
     Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen, Sousa,
     "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
 
     Args:
-        groups: groups of the fused graph.
+        groups: groups of the fused graph; as many as operators: nothing is fused that need not be.
     """
 
     def __init__(self, *, groups: int) -> None:
@@ -45,118 +47,62 @@ class Heft:
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
-        """As `Planner.plan`; needs neither budget nor limit."""
+        """As `Planner.plan`; needs no limit, and the budget only to make room in memory."""
+        compile_kernels(EarliestFinish(np.zeros(0, dtype=np.int64)))
         incumbent = Incumbent(problem)
         grouped = incumbent.group(self.groups)
         if grouped is None:
             return incumbent.result()
-        priority = _by_upward_rank(grouped)
-        rank = np.empty(len(priority), dtype=np.int64)
-        rank[priority] = np.arange(len(priority))
-        own_order = np.argsort(rank[grouped.fusion.piece], kind="stable")
-        room = problem.capacity.copy()
-        for _ in range(_REPAIRS):
-            device = _Schedule(grouped, room).place(priority)
-            if device is None:
-                device = _Schedule(grouped, room, Packing(grouped, room)).place(priority)
-            if device is None:
-                return incumbent.result(reason="a group found no device with room for its state")
-            placed = grouped.fusion.expand(device)
-            excess = incumbent.offer(placed)
-            excess = np.maximum(excess, incumbent.offer(placed, own_order))
-            if incumbent.plan is not None:
-                break
-            room = grouped.less_room(room, device, excess)
-        return incumbent.result()
+        rank = upward_rank(grouped.problem)
+        priority = np.argsort(-rank, kind="stable")
+        return offer_schedules(incumbent, grouped, lambda: EarliestFinish(priority), budget_s)
 
 
-def _by_upward_rank(grouped: GroupedProblem) -> IntArray:
-    """(N,) pieces by falling rank; equal ranks in the graph's order, so it is topological."""
-    problem = grouped.problem
-    graph = problem.graph
-    mean = np.where(np.isfinite(problem.op_seconds), problem.op_seconds, 0.0).sum(axis=1)
-    mean /= np.maximum(np.isfinite(problem.op_seconds).sum(axis=1), 1)
-    classes = problem.topology.link_class
-    apart = classes[~np.eye(len(classes), dtype=np.bool_)]
-    uses = graph.uses
-    moved = np.zeros(len(uses))
-    if len(apart):
-        moved = problem.transfer_seconds[uses[:, 1]][:, apart].mean(axis=1)
-    rank = mean.copy()
-    for u in range(graph.num_operators - 1, -1, -1):
-        row = slice(int(graph.use_ptr[u]), int(graph.use_ptr[u + 1]))
-        rank[u] += (moved[row] + rank[uses[row, 0]]).max(initial=0.0)
-    return np.lexsort((np.arange(len(rank)), -rank))
+class EarliestFinish:
+    """Takes pieces in a given order, each to where it finishes first; a `ListRule`.
+
+    Args:
+        priority: (N,) pieces, first to last, in topological order.
+    """
+
+    def __init__(self, priority: IntArray) -> None:
+        self._priority = priority
+        self._cursor = np.zeros(1, dtype=np.int64)
+
+    def advance(self, problem: ListProblem, schedule: Schedule) -> tuple[int, int]:
+        """As `ListRule.advance`."""
+        piece, device = _advance(problem, schedule, self._priority, self._cursor)
+        return int(piece), int(device)
 
 
-class _Schedule:
-    """The partial schedule of a HEFT run."""
+@numba.njit(cache=True, nogil=True)
+def _advance(
+    problem: ListProblem,
+    schedule: Schedule,
+    priority: IntArray,  # (N,)
+    cursor: IntArray,  # (1,) in and out: pieces scheduled so far
+) -> tuple[int, int]:
+    while cursor[0] < len(priority):
+        piece = priority[cursor[0]]
+        device = schedule.group_device[problem.piece_group[piece]]
+        if device == NONE:
+            return piece, _where_it_finishes_first(problem, schedule, piece)
+        ready = receive(problem, schedule, piece, device)
+        start = first_gap(schedule, device, ready, problem.op_seconds[piece, device])
+        run(problem, schedule, piece, device, start)
+        cursor[0] += 1
+    return NONE, NONE
 
-    def __init__(
-        self, grouped: GroupedProblem, room: FloatArray, packing: Packing | None = None
-    ) -> None:
-        self.grouped = grouped
-        self.packing = packing
-        graph, topology = grouped.problem.graph, grouped.problem.topology
-        self.inputs: list[list[int]] = [[] for _ in range(graph.num_operators)]
-        for _, consumer, tensor in graph.edges.tolist():
-            self.inputs[consumer].append(tensor)
-        self.producer: list[int] = graph.producer.tolist()
-        self.finish = np.zeros(graph.num_operators)
-        self.device_free = np.zeros(topology.num_devices)
-        self.port_free = np.zeros(topology.num_ports)
-        self.arrived: dict[tuple[int, int], float] = {}  # (tensor, device): seconds
-        self.room = room.copy()  # (D,) bytes for state
-        self.group_device = np.full(grouped.num_groups, NONE, dtype=np.int64)
 
-    def place(self, priority: IntArray) -> IntArray | None:
-        """(G,) devices, or None when a group finds no room."""
-        for piece in priority.tolist():
-            group = int(self.grouped.fusion.piece_group[piece])
-            if self.group_device[group] == NONE:
-                chosen = self._choose(piece, group)
-                if chosen == NONE:
-                    return None
-                self.group_device[group] = chosen
-                self.room[chosen] -= self.grouped.state[group]
-            device = int(self.group_device[group])
-            end = self._finish(piece, device, self.port_free, self.arrived)
-            self.finish[piece] = self.device_free[device] = end
-        return self.group_device
-
-    def _choose(self, piece: int, group: int) -> int:
-        """The device for `group`, whose first piece is `piece`, or NONE."""
-        fits = self.grouped.allowed[group] & (self.grouped.state[group] <= self.room)
-        ends = sorted(
-            (self._finish(piece, d, self.port_free.copy(), {}), d)
-            for d in np.flatnonzero(fits).tolist()
-        )
-        for _, device in ends:
-            if self.packing is None or self.packing.pin(group, device):
-                return int(device)
-        return NONE
-
-    def _finish(
-        self, piece: int, device: int, port_free: FloatArray, arrived: dict[tuple[int, int], float]
-    ) -> float:
-        """When `piece` would end on `device`; transfers are booked in `port_free`, `arrived`."""
-        problem, topology = self.grouped.problem, self.grouped.problem.topology
-        ready = float(self.device_free[device])
-        for tensor in sorted(self.inputs[piece], key=lambda t: self.finish[self.producer[t]]):
-            source = int(self.group_device[self.grouped.fusion.piece_group[self.producer[tensor]]])
-            at = float(self.finish[self.producer[tensor]])
-            if source != device:
-                known = self.arrived.get((tensor, device))
-                if known is None:
-                    link = topology.link_class[source, device]
-                    seconds = float(problem.transfer_seconds[tensor, link])
-                    if seconds > 0.0:
-                        ports = [topology.send_port[source, device],
-                                 topology.receive_port[source, device]]  # fmt: skip
-                        at = max(at, float(port_free[ports].max())) + seconds
-                        port_free[ports] = at
-                    arrived[tensor, device] = at
-                else:
-                    at = known
-            ready = max(ready, at)
-        return ready + float(problem.op_seconds[piece, device])
+@numba.njit(cache=True, nogil=True)
+def _where_it_finishes_first(problem: ListProblem, schedule: Schedule, piece: int) -> int:
+    """The device, or NONE; the first of equals."""
+    best, where = np.inf, NONE
+    for device in range(problem.op_seconds.shape[1]):
+        if can_take(problem, schedule, problem.piece_group[piece], device):
+            seconds = problem.op_seconds[piece, device]
+            ready = inputs_ready(problem, schedule, piece, device)
+            end = first_gap(schedule, device, ready, seconds) + seconds
+            if end < best:
+                best, where = end, device
+    return where

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.placement.linear_program import LinearProgram
-from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem
 
@@ -36,12 +35,19 @@ class LowerBound:
 
 @dataclass(frozen=True, eq=False)
 class _Atoms:
-    """The indivisible units of a placement: co-location groups and free operators."""
+    """The indivisible units of a placement, co-location groups and free operators, on C classes.
+
+    A class is all devices on which every operator takes the same time, of the same capacity.
+    """
 
     of: IntArray  # (N,) atom of each operator
-    seconds: FloatArray  # (A, D) all operators of the atom; inf where one is not supported
+    seconds: FloatArray  # (A, C) all operators of the atom; inf where one is not supported
     state: FloatArray  # (A,) bytes
-    allowed: BoolArray  # (A, D) supported, and the atom alone fits
+    allowed: BoolArray  # (A, C) supported, and the atom alone fits
+    op_seconds: FloatArray  # (N, C) of each operator
+    device_class: IntArray  # (D,)
+    members: IntArray  # (C,) devices of each class
+    capacity: FloatArray  # (C,) bytes of each of its devices
 
 
 def longest_paths(
@@ -87,31 +93,57 @@ def lower_bound(problem: StepProblem) -> LowerBound:
     linear program over aggregated atoms (HiGHS) chooses good ones, they are clipped at zero and
     the right side is evaluated on the real atoms, so neither the aggregation nor the solver's
     tolerances can overstate the bound; the rounding of the sums is taken off at the end.
+
+    Devices that are alike are one class: the inequalities of its n devices are averaged, those on
+    memory added up, and x[a, c] = 1 if atom a is on any of them. That loses nothing, since the
+    program is convex and no solution changes its value when such devices change their names.
     """
     atoms = _atoms(problem)
     reason = next(_memory_violations(problem, atoms), "")
     if reason:
         return LowerBound(np.inf, np.inf, np.inf, False, reason)
-    fastest = problem.op_seconds.min(axis=1)
+    fastest = atoms.op_seconds.min(axis=1)
     graph = problem.graph
     head, tail = longest_paths(fastest, graph.use_ptr, graph.use_op)
     path = float((head + fastest + tail).max(initial=0.0)) * (1.0 - _ROUNDING)
     if path == 0.0:
         return LowerBound(0.0, 0.0, 0.0, True)
-    offset, seconds = _windows(problem, atoms, head, tail, path)
-    work = _certified(atoms, problem.capacity, offset, seconds, path)
+    offset, seconds = _windows(atoms, head, tail, path)
+    work = _certified(atoms, offset, seconds, path)
     return LowerBound(max(path, work), path, work, True)
 
 
 def _atoms(problem: StepProblem) -> _Atoms:
     graph = problem.graph
+    known: dict[tuple[bytes, float], int] = {}
+    columns = np.ascontiguousarray(problem.op_seconds.T)
+    kinds = zip(columns, problem.capacity.tolist(), strict=True)
+    device_class = np.array(
+        [known.setdefault((column.tobytes(), room), len(known)) for column, room in kinds]
+    )
+    first = np.unique(device_class, return_index=True)[1]
+    op_seconds, capacity = problem.op_seconds[:, first], problem.capacity[first]
     free = graph.colocation == NONE
     of = np.where(free, graph.num_groups + np.cumsum(free) - 1, graph.colocation)
     count = graph.num_groups + int(free.sum())
-    seconds = sum_rows(problem.op_seconds, of, count)
-    state = sum_rows(graph.state_bytes, of, count)
-    allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
-    return _Atoms(of, seconds, state, allowed)
+    seconds = _sums(op_seconds, of, count)
+    state = _sums(graph.state_bytes[:, None], of, count)[:, 0]
+    return _Atoms(
+        of=of,
+        seconds=seconds,
+        state=state,
+        allowed=np.isfinite(seconds) & (state[:, None] <= capacity),
+        op_seconds=op_seconds,
+        device_class=device_class,
+        members=np.bincount(device_class),
+        capacity=capacity,
+    )
+
+
+def _sums(values: FloatArray, target: IntArray, rows: int) -> FloatArray:
+    """(N, C) values added up by `target` (N,) into `rows` rows."""
+    columns = [np.bincount(target, weights=column, minlength=rows) for column in values.T]
+    return np.stack(columns, axis=1)
 
 
 def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
@@ -121,7 +153,7 @@ def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
     for atom in np.flatnonzero(~supported.any(axis=1)):
         first = graph.op_names[int(np.argmax(atoms.of == atom))]
         yield f"no device can run operator {first!r} and all operators it is co-located with"
-    capacity = np.where(supported, problem.capacity, -np.inf).max(axis=1)
+    capacity = np.where(supported, atoms.capacity, -np.inf).max(axis=1)
     for atom in np.argsort(capacity - atoms.state):
         if atoms.state[atom] > capacity[atom]:
             first = graph.op_names[int(np.argmax(atoms.of == atom))]
@@ -133,9 +165,10 @@ def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
             )
     for where in np.unique(atoms.allowed, axis=0)[::-1]:
         inside = ~(atoms.allowed & ~where).any(axis=1)
-        held, room = atoms.state[inside].sum(), problem.capacity[where].sum()
+        on = np.flatnonzero(where[atoms.device_class])
+        held, room = atoms.state[inside].sum(), problem.capacity[on].sum()
         if held > room * (1.0 + _ROUNDING):
-            names = ", ".join(devices[d].name for d in np.flatnonzero(where))
+            names = ", ".join(devices[d].name for d in on)
             yield (
                 f"does not fit: {held:.0f} bytes of parameters and state can only be on {names}, "
                 f"which have {room:.0f} together: {held - room:.0f} too many"
@@ -149,9 +182,9 @@ def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
 
 
 def _windows(
-    problem: StepProblem, atoms: _Atoms, head: FloatArray, tail: FloatArray, path: float
+    atoms: _Atoms, head: FloatArray, tail: FloatArray, path: float
 ) -> tuple[FloatArray, FloatArray]:
-    """The sets S_k: (K,) r_k + q_k and (K, A, D) seconds of each atom's members in S_k."""
+    """The sets S_k: (K,) r_k + q_k and (K, A, C) seconds of each atom's members in S_k."""
     chosen: dict[bytes, BoolArray] = {}
     for early in _WINDOW_FRACTIONS:
         for late in _WINDOW_FRACTIONS:
@@ -162,62 +195,62 @@ def _windows(
     seconds = np.zeros((len(chosen), *atoms.seconds.shape))
     for k, inside in enumerate(chosen.values()):
         offset[k] = head[inside].min() + tail[inside].min()
-        np.add.at(seconds[k], atoms.of[inside], problem.op_seconds[inside])
+        seconds[k] = _sums(atoms.op_seconds[inside], atoms.of[inside], len(atoms.state))
     return offset, seconds
 
 
-def _certified(
-    atoms: _Atoms, capacity: FloatArray, offset: FloatArray, seconds: FloatArray, scale: float
-) -> float:
+def _certified(atoms: _Atoms, offset: FloatArray, seconds: FloatArray, scale: float) -> float:
     """The right side of the proof with the multipliers of the aggregated linear program."""
-    load, memory = _multipliers(atoms, capacity, offset, seconds, scale)
+    load, memory = _multipliers(atoms, offset, seconds, scale)
     total = load.sum()
     if total <= 0.0:
         return 0.0
-    price = memory * atoms.state[:, None]  # (A, D)
+    price = memory * atoms.state[:, None]  # (A, C)
     for k in range(len(offset)):
-        price += load[k] * np.where(atoms.allowed, seconds[k], 0.0)
+        price += load[k] / atoms.members * np.where(atoms.allowed, seconds[k], 0.0)
     cheapest = np.where(atoms.allowed, price, np.inf).min(axis=1)
     parts = (float((load.sum(axis=1) * offset).sum()), float(cheapest.sum()))
     priced = memory > 0.0
-    rent = float(memory[priced] @ capacity[priced])
+    rent = float(memory[priced] @ (atoms.members * atoms.capacity)[priced])
     return float(max(0.0, sum(parts) - rent - _ROUNDING * (sum(parts) + rent)) / total)
 
 
 def _multipliers(
-    atoms: _Atoms, capacity: FloatArray, offset: FloatArray, seconds: FloatArray, scale: float
+    atoms: _Atoms, offset: FloatArray, seconds: FloatArray, scale: float
 ) -> tuple[FloatArray, FloatArray]:
-    """(K, D) load and (D,) memory multipliers, non-negative, from HiGHS on aggregated atoms."""
+    """(K, C) load and (C,) memory multipliers, non-negative, from HiGHS on aggregated atoms."""
     group = _aggregate(atoms, seconds)
-    classes, devices = int(group.max()) + 1, len(capacity)
-    work = np.zeros((len(offset), classes, devices))
+    kinds, classes = int(group.max()) + 1, len(atoms.capacity)
+    work = np.zeros((len(offset), kinds, classes))
     for k in range(len(offset)):
-        work[k] = sum_rows(np.where(atoms.allowed, seconds[k], 0.0) / scale, group, classes)
-    roomy = float(capacity[np.isfinite(capacity)].max(initial=1.0)) or 1.0
-    state = sum_rows(atoms.state, group, classes) / roomy
-    allowed = np.ones((classes, devices), dtype=np.bool_)
+        work[k] = _sums(np.where(atoms.allowed, seconds[k], 0.0) / scale, group, kinds)
+    work /= atoms.members
+    room = atoms.members * atoms.capacity
+    roomy = float(room[np.isfinite(room)].max(initial=1.0)) or 1.0
+    state = _sums(atoms.state[:, None], group, kinds)[:, 0] / roomy
+    allowed = np.ones((kinds, classes), dtype=np.bool_)
     np.logical_and.at(allowed, group, atoms.allowed)
 
     program = LinearProgram()
     finish = program.add_columns(1, cost=1.0)
-    share = program.add_columns((classes, devices), upper=np.where(allowed, 1.0, 0.0))
+    share = program.add_columns((kinds, classes), upper=np.where(allowed, 1.0, 0.0))
     for k in range(len(offset)):
-        for d in range(devices):
-            program.add_row([(finish, 1.0), (share[:, d], -work[k, :, d])], lower=offset[k] / scale)
-    bounded = np.flatnonzero(np.isfinite(capacity))
-    for d in bounded.tolist():
-        program.add_row([(share[:, d], -state)], lower=-capacity[d] / roomy)
-    for c in range(classes):
-        program.add_row([(share[c], 1.0)], lower=1.0, upper=1.0)
+        for c in range(classes):
+            program.add_row([(finish, 1.0), (share[:, c], -work[k, :, c])], lower=offset[k] / scale)
+    bounded = np.flatnonzero(np.isfinite(room))
+    for c in bounded.tolist():
+        program.add_row([(share[:, c], -state)], lower=-room[c] / roomy)
+    for kind in range(kinds):
+        program.add_row([(share[kind], 1.0)], lower=1.0, upper=1.0)
     solver = program.solver(time_limit=_LP_SECONDS)
     solver.run()
-    memory = np.zeros(devices)
+    memory = np.zeros(classes)
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        even = np.zeros((len(offset), devices))
-        even[0] = 1.0
+        even = np.zeros((len(offset), classes))
+        even[0] = atoms.members
         return even, memory
     dual = np.maximum(np.array(solver.getSolution().row_dual, dtype=np.float64), 0.0)
-    load = dual[: len(offset) * devices].reshape(len(offset), devices)
+    load = dual[: len(offset) * classes].reshape(len(offset), classes)
     memory[bounded] = dual[load.size : load.size + len(bounded)] * scale / roomy
     return load, memory
 
@@ -232,7 +265,7 @@ def _aggregate(atoms: _Atoms, seconds: FloatArray) -> IntArray:
     density = np.where(
         stateful & (fastest > 0.0), np.round(np.log(atoms.state.clip(1e-300) / safe)), 0.0
     )
-    inside = seconds[:, :, :].max(axis=2, where=atoms.allowed[None], initial=0.0)  # (K, A)
+    inside = seconds.max(axis=2, where=atoms.allowed[None], initial=0.0)  # (K, A)
     part = np.round(4.0 * inside / np.where(inside[0] > 0.0, inside[0], 1.0)).T  # (A, K)
     key = np.concatenate([speed, density[:, None], stateful[:, None], atoms.allowed, part], axis=1)
     return np.unique(key, axis=0, return_inverse=True)[1].astype(np.int64).ravel()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from agents.placement.grouping import BoolArray, FloatArray, GroupedProblem, IntArray
 
-_TRIALS = 2000  # groups put on a device, by search, before it gives up
+_TRIALS = 2000  # groups put on a device, by search, before it gives up ...
+_TRIALS_PER_GROUP = 8  # ... and as many more for each group
 
 
 class Packing:
@@ -26,11 +28,14 @@ class Packing:
         self.allowed = grouped.allowed
         self.room = room.copy()
         self.pinned = np.zeros(grouped.num_groups, dtype=np.bool_)
+        self._largest_first = np.argsort(-grouped.state, kind="stable")
+        self._state = grouped.state
         self.device: IntArray | None = self._search(self.room, self.pinned)  # (G,) None: not found
 
     def pin(self, group: int, device: int) -> bool:
         """Put `group` on `device` for good; False, and no change, if then no packing is found."""
-        if self.device is None or device not in self._fits(group, self.room):
+        fits = self.allowed[group, device] and self.state[group] <= self.room[device]
+        if self.device is None or not fits:
             return False
         if self.device[group] != device:
             room, pinned = self.room.copy(), self.pinned.copy()
@@ -47,28 +52,44 @@ class Packing:
 
     def _search(self, room: FloatArray, pinned: BoolArray) -> IntArray | None:
         """(G,) devices of the groups that are not pinned, or None."""
-        free = sorted(np.flatnonzero(~pinned).tolist(), key=lambda g: -self.state[g])
+        free = self._largest_first[~pinned[self._largest_first]]
+        device = np.zeros(len(pinned), dtype=np.int64)
+        trials = _TRIALS + _TRIALS_PER_GROUP * len(free)
         left = room.copy()
-        device = np.zeros(len(self.state), dtype=np.int64)
-        choices: list[list[int]] = []  # of each group on the way down, still to be tried
-        trials = 0
-        while len(choices) < len(free):
-            choices.append(self._fits(free[len(choices)], left))
-            while choices and not choices[-1]:  # dead end: undo the group before
-                choices.pop()
-                if choices:
-                    last = free[len(choices) - 1]
-                    left[device[last]] += self.state[last]
-            if not choices or trials >= _TRIALS:
-                return None
-            trials += 1
-            group = free[len(choices) - 1]
-            device[group] = choices[-1].pop()
-            left[device[group]] -= self.state[group]
-        return device
+        return device if search(self._state, self.allowed, free, left, trials, device) else None
 
-    def _fits(self, group: int, left: FloatArray) -> list[int]:
-        """Devices with room for `group`, the tightest last."""
-        fits = np.flatnonzero(self.allowed[group] & (self.state[group] <= left))
-        order: list[int] = fits[np.argsort(-left[fits], kind="stable")].tolist()
-        return order
+
+@numba.njit(cache=True, nogil=True)
+def search(
+    state: FloatArray,  # (G,) bytes
+    allowed: BoolArray,  # (G, D)
+    free: IntArray,  # (F,) groups to be packed, in the order of the search
+    left: FloatArray,  # (D,) bytes, changed in place
+    trials: int,
+    device: IntArray,  # (G,) out
+) -> bool:
+    """Depth first, the tightest device first; whether all of `free` were packed."""
+    tried = np.zeros((len(free), len(left)), dtype=np.bool_)
+    depth = 0
+    while depth < len(free):
+        group = free[depth]
+        tightest = -1
+        for d in range(len(left)):
+            fits = allowed[group, d] and state[group] <= left[d] and not tried[depth, d]
+            if fits and (tightest < 0 or left[d] <= left[tightest]):
+                tightest = d
+        if tightest < 0:  # dead end: undo the group before
+            tried[depth] = False
+            depth -= 1
+            if depth < 0:
+                return False
+            left[device[free[depth]]] += state[free[depth]]
+        elif trials == 0:
+            return False
+        else:
+            trials -= 1
+            tried[depth, tightest] = True
+            device[group] = tightest
+            left[tightest] -= state[group]
+            depth += 1
+    return True

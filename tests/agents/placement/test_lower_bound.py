@@ -61,6 +61,30 @@ def test_no_placement_and_order_beats_the_bound(
         assert bound.memory_ok
 
 
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(max_operators=5))
+def test_no_plan_on_devices_that_are_alike_beats_the_bound(problem: StepProblem) -> None:
+    d = problem.topology.num_devices
+    alike = replace(
+        problem,
+        op_seconds=np.repeat(problem.op_seconds[:, :1], d, axis=1),
+        capacity=np.full(d, problem.capacity[0]),
+    )
+    assert len(_atoms(alike).members) == 1
+    assert lower_bound(alike).seconds <= optimum(alike, NO_COMMUNICATION) * (1 + 1e-12)
+
+
+def test_devices_that_are_alike_share_the_work_and_the_memory() -> None:
+    problem = pipeline([1.0] * 8, 4, cluster([0, 0, 0], [1e6] * 3), [1, 1, 1])
+    assert lower_bound(problem).work >= 8 * (4 * 3.0 + 0.1) / 3 * (1 - 1e-9)
+    mixed = pipeline([1.0] * 8, 4, cluster([0, 0, 0], [1e6] * 3), [2, 2, 1])
+    assert lower_bound(mixed).work >= 8 * (4 * 3.0 + 0.1) / 5 * (1 - 1e-9)
+    # 4 of 8 layers fit the two fast devices, 2 each; the slow one has the others
+    tight = pipeline([1.0] * 8, 4, cluster([0, 0, 0], [8.0, 8.0, 100.0]), [2, 2, 1])
+    assert _atoms(tight).members.tolist() == [2, 1]
+    assert lower_bound(tight).work == pytest.approx(4 * 12.1)
+
+
 @settings(max_examples=50, deadline=None)
 @given(problem=problems(max_operators=5, tight=False), scale=st.floats(0.0, 3.0))
 def test_the_certificate_holds_for_any_multipliers(problem: StepProblem, scale: float) -> None:
@@ -69,8 +93,8 @@ def test_the_certificate_holds_for_any_multipliers(problem: StepProblem, scale: 
     atoms = _atoms(problem)
     fastest = problem.op_seconds.min(axis=1)
     head, tail = longest_paths(fastest, problem.graph.use_ptr, problem.graph.use_op)
-    offset, seconds = _windows(problem, atoms, head, tail, max(float(fastest.sum()), 1.0))
-    value = _certified(atoms, problem.capacity, offset, seconds, max(scale, 0.1))
+    offset, seconds = _windows(atoms, head, tail, max(float(fastest.sum()), 1.0))
+    value = _certified(atoms, offset, seconds, max(scale, 0.1))
     assert value <= optimum(problem, NO_COMMUNICATION) * (1 + 1e-12)
 
 

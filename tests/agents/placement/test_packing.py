@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 
 from agents.base import Planner
 from agents.placement.annealing import Annealing
+from agents.placement.etf import MEtf
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.grouping import GroupedProblem
 from agents.placement.heft import Heft
+from agents.placement.milp_windows import WindowFormulation
 from agents.placement.packing import Packing
+from agents.placement.sct import MSct
 from envs.graphs.builder import GraphBuilder
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
@@ -58,18 +62,25 @@ def optimum(problem: StepProblem) -> float:
     return float(StepSimulator(problem).step_times(devices).min())
 
 
-def planners(groups: int) -> dict[str, Planner]:
-    return {
-        "heft": Heft(groups=groups),
-        "annealing": Annealing(groups=groups, cycles=2, hot=0.03, cold=0.0003, seed=0),
-        "fusion_milp": FusionMilp(groups=groups, forgiven=0.5, seed=0),
-    }
+PLANNERS: dict[str, Callable[[int], Planner]] = {
+    "heft": lambda groups: Heft(groups=groups),
+    "m_etf": lambda groups: MEtf(groups=groups),
+    "m_sct": lambda groups: MSct(groups=groups, lp_seconds=5.0),
+    "annealing": lambda groups: Annealing(groups=groups, cycles=2, hot=0.03, cold=0.0003, seed=0),
+    "fusion_milp": lambda groups: FusionMilp(
+        coarse=(groups,),
+        levels=(groups,),
+        formulation=WindowFormulation(forgiven=0.5),
+        warm_start=None,
+        seed=0,
+    ),
+}
 
 
-@pytest.mark.parametrize("name", ["heft", "annealing", "fusion_milp"])
+@pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_a_plan_is_found_where_not_a_byte_is_left_over(name: str) -> None:
     problem = chain(SIZES, ROOM)
-    result = planners(32)[name].plan(problem, 2.0)
+    result = PLANNERS[name](32).plan(problem, 2.0)
     assert result.plan is not None
     assert result.plan.violations(problem) == []
     assert result.step_time >= result.lower_bound
@@ -77,7 +88,7 @@ def test_a_plan_is_found_where_not_a_byte_is_left_over(name: str) -> None:
 
 def test_annealing_crosses_overfull_placements_to_the_best_one() -> None:
     problem = chain(SIZES[:8], (9.0, 9.0, 8.0))
-    result = planners(8)["annealing"].plan(problem, 30.0, 100_000)
+    result = PLANNERS["annealing"](8).plan(problem, 30.0, 100_000)
     assert result.step_time == optimum(problem)
 
 
@@ -100,23 +111,42 @@ def test_a_packing_is_found_exactly_where_there_is_one(sizes: list[int], room: l
     assert fits(grouped.problem, packing.device)
 
 
-def test_heft_gives_way_when_activations_do_not_fit() -> None:
+@pytest.mark.parametrize("name", ["heft", "m_etf", "m_sct"])
+def test_list_schedules_give_way_when_activations_do_not_fit(name: str) -> None:
     problem = chain((1,) * 6, (12.0, 100.0), activation=8.0)
-    result = Heft(groups=6).plan(problem, 1.0)
+    result = PLANNERS[name](6).plan(problem, 1.0)
     assert result.plan is not None
     assert result.plan.violations(problem) == []
 
 
+def test_a_first_choice_that_leads_nowhere_is_undone() -> None:
+    # best fit puts a 4 on the 6 bytes, which must be for two of the 3s
+    problem = chain((4, 4, 3, 3, 3), (11.0, 6.0))
+    packing = Packing(GroupedProblem.of(problem, 5), problem.capacity)
+    assert packing.device is not None
+    assert fits(problem, packing.device)
+
+
+def test_thousands_of_groups_are_packed_at_once() -> None:
+    random = np.random.default_rng(0)
+    sizes = tuple(random.integers(1, 100, 3000).tolist())
+    problem = chain(sizes, (float(sum(sizes) // 8 + 40),) * 8)
+    grouped = GroupedProblem.of(problem, len(sizes))
+    packing = Packing(grouped, grouped.problem.capacity)
+    assert packing.device is not None
+    assert fits(grouped.problem, packing.device)
+
+
 def test_the_milp_gives_way_when_activations_do_not_fit() -> None:
     problem = chain((4,) * 6, (20.0, 30.0), activation=5.0)
-    result = FusionMilp(groups=6, forgiven=0.5, seed=0).plan(problem, 5.0)
+    result = PLANNERS["fusion_milp"](6).plan(problem, 5.0)
     assert result.plan is not None
     assert result.plan.violations(problem) == []
 
 
 def test_the_milp_has_a_plan_of_its_own_on_many_devices() -> None:
     problem = chain((1,) * 24, (8.0,) * 32)
-    search = FusionMilp(groups=16, forgiven=0.5, seed=0)
+    search = PLANNERS["fusion_milp"](16)
     assert search.plan(problem, 1e-3).plan is not None  # without a single round
     result = search.plan(problem, 1.0)
     assert result.plan is not None

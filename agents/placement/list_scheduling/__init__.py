@@ -1,0 +1,1 @@
+"""What HEFT, m-ETF and m-SCT share: ranks, calendars of devices and ports, repairs."""
