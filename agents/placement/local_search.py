@@ -1,0 +1,319 @@
+"""Local search over placements and orders together: the anytime planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import PartitionPlanner, PlannerResult
+from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares
+from agents.placement.incumbent import Incumbent
+from agents.placement.neighbourhood.levels import Level, levels_of
+from agents.placement.neighbourhood.start import list_schedule
+from agents.placement.neighbourhood.walk import Walker
+from envs.errors import InputError
+from envs.graphs.builder import GraphBuilder
+from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.partition.problem import PartitionProblem
+from envs.simulation.order import OneFOneB
+from envs.simulation.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+_Plan: TypeAlias = tuple[IntArray, IntArray]  # device and order, both by piece or by operator
+
+_LOOKS = 400  # times that a search looks at the clock
+_SHORTEST, _LONGEST = 5e-4, 0.2  # seconds between two looks at the clock
+_PATIENCE = 30.0  # seconds of search for a second of checking plans in full
+_MOVES = 64  # moves proposed between two looks: to begin with, and under a deterministic limit
+_COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
+
+
+class LocalSearch:
+    """Anneals the device of every operator and the order of all operators at the same time.
+
+    A plan is changed by one *move* at a time: a unit (operators that are co-located) goes to
+    another device, alone or with a cluster of its neighbours; two units change places; an operator
+    moves up or down in the order and takes along those of its ancestors (descendants) that stand
+    between. Operators on a critical path are proposed more often. A move is judged by
+    `envs.simulation.incremental`, by simulating only the part of the step between its first and its
+    last trace; the random number of the acceptance rule is drawn first, so that most moves are
+    refused before that part is through. A worse plan is accepted with probability
+    exp(-increase / temperature) (Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated
+    annealing", Science 220, 1983); the temperature falls geometrically over a cycle, and every
+    cycle after the first starts, less hot, from the best plan so far. The budget is divided evenly
+    into cycles of about `cycle_moves` moves for every operator, or is one shorter cycle.
+
+    State that does not fit is charged as in `agents.placement.annealing.Annealing`; when the
+    activations of an improvement do not fit in the full simulation, the room for state on that
+    device is lowered by the excess.
+
+    The search starts from the best of the fastest single device, a list schedule, and, where the
+    graph is too large to begin with its operators, contiguous splits. Large graphs are searched
+    coarse to fine (`levels_of`): groups of a fused graph first, each level starting from the best
+    plan of the one before, with an equal part of the budget. The result is never slower than the
+    fastest single device that holds the whole step.
+
+    Several workers walk independently, each in a thread of its own, and share the best plan from
+    cycle to cycle. Uses the budget to the end. With a deterministic limit (of proposed moves)
+    progress is counted in moves, and the budget is only a ceiling.
+
+    Args:
+        groups: groups of the fused graphs that large graphs are searched in first.
+        operators: the largest graph that is searched operator by operator.
+        cycle_moves: moves proposed for every operator of a level in one cycle.
+        reheat: first temperature of the cycles after the first, as a fraction of `hot`.
+        hot: first temperature of a cycle, as a fraction of the starting step time.
+        cold: last temperature of a cycle, likewise.
+        workers: walks at the same time.
+        partitions: who searches partition problems.
+        seed: of the random numbers.
+
+    Raises:
+        InputError: a number of `groups`, `cycle_moves` or `workers` is below 1, `operators` is
+            negative, or not 0 < `cold` <= `hot`, or not 0 < `reheat` <= 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: Sequence[int],
+        operators: int,
+        cycle_moves: int,
+        reheat: float,
+        hot: float,
+        cold: float,
+        workers: int,
+        partitions: PartitionPlanner,
+        seed: int,
+    ) -> None:
+        for number in groups:
+            if number < 1:
+                raise InputError(f"{number} is below 1", field="groups")
+        if operators < 0:
+            raise InputError(f"{operators} is negative", field="operators")
+        if cycle_moves < 1:
+            raise InputError(f"{cycle_moves} is below 1", field="cycle_moves")
+        if not 0.0 < reheat <= 1.0:
+            raise InputError(f"{reheat} is not above 0 and at most 1", field="reheat")
+        if workers < 1:
+            raise InputError(f"{workers} is below 1", field="workers")
+        if not 0.0 < cold <= hot:
+            raise InputError(f"{cold} is not above 0 and at most hot = {hot}", field="cold")
+        self.groups = tuple(groups)
+        self.operators = operators
+        self.pace = _Pace(cycle_moves, hot, cold, reheat, workers, seed)
+        self.partitions = partitions
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the deterministic limit counts proposed moves."""
+        _compile()
+        return self._plan(problem, budget_s, deterministic_limit)
+
+    def partition(
+        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `PartitionPlanner.partition`, by `partitions`."""
+        return self.partitions.partition(problem, budget_s, deterministic_limit)
+
+    def _plan(self, problem: StepProblem, budget_s: float, limit: int | None) -> PlannerResult:
+        search = _Search(self.pace, Incumbent(problem), budget_s, limit)
+        if search.incumbent.bound.memory_ok:
+            search.offer_single_device()
+            levels = levels_of(problem, self.groups, self.operators)
+            for number, level in enumerate(levels):
+                search.run(level, (number + 1) / len(levels))
+        return search.incumbent.result(evaluations=search.judged)
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How a search walks; see `LocalSearch`."""
+
+    cycle_moves: int
+    hot: float
+    cold: float
+    reheat: float
+    workers: int
+    seed: int
+
+
+class _Search:
+    """One search: what is spent, and the room for state as far as it is known."""
+
+    def __init__(
+        self, settings: _Pace, incumbent: Incumbent, budget_s: float, limit: int | None
+    ) -> None:
+        self.settings = settings
+        self.incumbent = incumbent
+        self.budget_s = budget_s
+        self.limit = limit
+        self.room = incumbent.problem.capacity.copy()
+        self.proposed = 0
+        self.judged = 0
+        self.offered = np.inf  # seconds, on the present level, of the last plan checked in full
+        self.next_offer = 0.0  # seconds since the start
+
+    @property
+    def progress(self) -> float:
+        """The part of the budget, or of the limit, that is spent; from 1 on the search is over."""
+        spent = self.incumbent.seconds / self.budget_s
+        if self.limit is None or spent >= 1.0:
+            return spent
+        return self.proposed / self.limit if self.limit else 1.0
+
+    def offer_single_device(self) -> None:
+        """Offer the fastest device that holds everything by itself."""
+        problem = self.incumbent.problem
+        seconds = problem.op_seconds.sum(axis=0)
+        seconds[problem.graph.state_bytes.sum() > problem.capacity] = np.inf
+        for device in np.argsort(seconds, kind="stable").tolist():
+            if np.isfinite(seconds[device]) and self.incumbent.plan is None:
+                self.incumbent.offer(np.full(len(problem.op_seconds), device, dtype=np.int64))
+
+    def run(self, level: Level, until: float) -> None:
+        """Search `level` until so much of the budget is spent."""
+        settings, begin = self.settings, self.progress
+        start = self._start(level)
+        scale = max(start.best_seconds, _COLDEST)
+        if not np.isfinite(scale):
+            scale = max(start.seconds, _COLDEST)
+        walkers = [start]
+        while len(walkers) < settings.workers:
+            walkers.append(self._walker(level, *start.plan, scale, len(walkers)))
+        start.set_scale(scale)
+        self.offered, self.next_offer = np.inf, 0.0
+        self._offer(level, walkers)
+        moves, before = _MOVES, self.proposed
+        hot, heated, cooled = settings.hot, begin, until
+        with ThreadPoolExecutor(settings.workers) as pool:
+            while (progress := self.progress) < until:
+                done = (self.proposed - before) / len(walkers)
+                cycle = settings.cycle_moves * len(start.schedule.chosen.order)
+                if done > 0.0 and (heated == begin or progress >= cooled):
+                    if progress >= cooled:
+                        best = min(walkers, key=lambda walker: walker.best_seconds)
+                        for walker in walkers:
+                            walker.start_from(*best.best)
+                        hot, heated = max(settings.hot * settings.reheat, settings.cold), progress
+                    left = done * (until - heated) / max(progress - begin, 1e-9)
+                    cooled = heated + (until - heated) / max(1.0, round(left / cycle))
+                place = min((progress - heated) / (cooled - heated), 1.0)
+                if self.limit is not None:
+                    moves = max(1, min(_MOVES, (self.limit - self.proposed) // len(walkers)))
+                began = self.incumbent.seconds
+                self._walk(pool, walkers, scale * hot * (settings.cold / hot) ** place, moves)
+                if self.limit is None:
+                    spent = max(self.incumbent.seconds - began, 1e-6)
+                    wanted = min(max(self.budget_s / _LOOKS, _SHORTEST), _LONGEST)
+                    moves = max(1, int(moves * min(4.0, wanted / spent)))
+                self._offer(level, walkers)
+        self._offer(level, walkers, last=True)
+        self.judged += sum(walker.judged for walker in walkers)
+
+    def _walk(
+        self, pool: ThreadPoolExecutor, walkers: list[Walker], temperature: float, moves: int
+    ) -> None:
+        others = [pool.submit(walker.run, temperature, moves) for walker in walkers[1:]]
+        walkers[0].run(temperature, moves)
+        for other in others:
+            other.result()
+        self.proposed += moves * len(walkers)
+
+    def _walker(
+        self, level: Level, device: IntArray, order: IntArray, scale: float, number: int
+    ) -> Walker:
+        seed = np.random.SeedSequence([self.settings.seed, number]).generate_state(1, np.uint64)
+        return Walker(level, device, order, self.room, scale, int(seed[0]))
+
+    def _start(self, level: Level) -> Walker:
+        """A walker at the best of the plans to start `level` from."""
+        walker = None
+        for device, order in self._starts(level):
+            if walker is None:
+                walker = self._walker(level, device, order, 1.0, 0)
+            else:
+                walker.start_from(device, order)
+        assert walker is not None
+        walker.start_from(*walker.best)
+        return walker
+
+    def _starts(self, level: Level) -> Iterator[_Plan]:
+        """Plans of the pieces of `level`, whether they fit or not."""
+        problem, units = level.problem, level.units
+        first = np.asarray(units.allowed.argmax(axis=1), dtype=np.int64)[units.of]
+        yield first, np.arange(len(first))
+        known = self.incumbent.plan
+        if known is not None:
+            placed = level.up(known.placement.device, known.order)
+            if units.allowed[units.of, placed[0]].all():
+                yield placed
+        if self.proposed > 0:
+            return
+        listed = list_schedule(level, self.room)
+        if listed is not None:
+            yield listed
+            yield listed[0], OneFOneB()(problem.graph, listed[0])
+        if problem is not self.incumbent.problem:
+            for shares in (SpeedShares(), EqualShares()):
+                split = ContiguousSplit(groups=len(units.state), shares=shares)
+                found = split.plan(self.incumbent.problem, self.budget_s).plan
+                if found is not None:
+                    self.incumbent.offer(found.placement.device, found.order)
+                    device = level.up(found.placement.device, found.order)[0]
+                    if units.allowed[units.of, device].all():
+                        yield device, OneFOneB()(problem.graph, device)
+
+    def _offer(self, level: Level, walkers: list[Walker], *, last: bool = False) -> None:
+        """Check the best plan of the walkers in full, unless that took too much time of late."""
+        best = min(walkers, key=lambda walker: walker.best_seconds)
+        began = self.incumbent.seconds
+        wait = self.limit is None and began < self.next_offer
+        if best.best_seconds >= self.offered or (wait and not last):
+            return
+        self.offered = best.best_seconds
+        device, order = level.down(*best.best)
+        excess = self.incumbent.offer(device, order)
+        if excess.any():
+            self.incumbent.offer(device)
+            self.room = best.less_room(self.room, excess)
+            self.offered = np.inf
+            for walker in walkers:
+                walker.restrict(self.room)
+        ended = self.incumbent.seconds
+        self.next_offer = ended + _PATIENCE * (ended - began)
+
+
+@cache
+def _compile() -> None:
+    """Have the kernels compiled, once on a machine, before the clock starts."""
+    builder = GraphBuilder("two operators")
+    tensor = builder.add_tensor(builder.add_operator("first"), 1.0)
+    builder.add_use(tensor, builder.add_operator("second"))
+    spec = DeviceSpec("any", {}, 1.0, 1.0, 0.0, 1.0, 1.0, "")
+    nothing = np.zeros((1, 1), dtype=np.int64)
+    alone = Topology(
+        name="one device",
+        devices=(Device("only", spec, server=0),),
+        link_class=nothing,
+        class_names=("self",),
+        class_latency=np.zeros(1),
+        class_bandwidth=np.full(1, np.inf),
+        send_port=nothing - 1,
+        receive_port=nothing - 1,
+        port_names=(),
+    )
+    problem = StepProblem(
+        builder.build(), alone, np.ones((2, 1)), np.zeros((1, 1)), alone.memory_bytes
+    )
+    idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), Incumbent(problem), np.inf, 1)
+    idle.offer_single_device()
+    idle.run(levels_of(problem, (), 2)[0], 1.0)

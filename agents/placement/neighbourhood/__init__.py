@@ -1,0 +1,1 @@
+"""The walk of the local search: its starts, its moves, and how they are judged."""

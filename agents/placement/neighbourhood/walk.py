@@ -1,0 +1,258 @@
+"""The annealing walk of the local search: judges moves, keeps some, and remembers the best plan."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from agents.placement.neighbourhood.levels import Level
+from agents.placement.neighbourhood.moves import (
+    HIGH,
+    LOW,
+    UNITS,
+    FloatArray,
+    IndexArray,
+    IntArray,
+    Move,
+    Units,
+    no_move,
+    undo,
+)
+from agents.placement.neighbourhood.proposals import RandomState, draw, propose
+from envs.simulation.incremental import (
+    Chosen,
+    Facts,
+    Probe,
+    Times,
+    schedule_of,
+    settle,
+    settle_all,
+    within,
+)
+
+_DEAREST, _CHEAPEST = 1e3, 1.0  # overflow charge of all state, in starting step times
+_RISE, _FALL = 1.1, 0.999  # factor of the charge per move while state overflows, while it fits
+_ROUNDING = 1e-12  # relative
+
+# what the costs of a walk are
+SECONDS, OVERFLOW, BEST_SECONDS, BEST_OVERFLOW, CHARGE, LEAST_CHARGE, MOST_CHARGE = range(7)
+
+
+class Walk(NamedTuple):
+    """Where a walk stands, apart from its schedule, and the best plan it saw.
+
+    `cost` holds, in this order: the step time and the overflow (the part of all state that does not
+    fit) of the plan as it is; those of the best plan; the charge, seconds if all state overflowed,
+    and its limits. A plan overflows, too, if it uses a device whose room is negative.
+    """
+
+    used: FloatArray  # (D,) bytes of state
+    units_on: IntArray  # (D,)
+    room: FloatArray  # (D,) bytes for state
+    best_device: IndexArray  # (N,)
+    best_order: IndexArray  # (N,)
+    cost: FloatArray  # (7,)
+    state: FloatArray  # (1,) bytes of all state
+    random: RandomState  # (1,)
+    judged: IntArray  # (1,) moves
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+def anneal(
+    facts: Facts,
+    chosen: Chosen,
+    times: Times,
+    probe: Probe,
+    units: Units,
+    walk: Walk,
+    move: Move,
+    temperature: float,  # seconds
+    moves: int,
+) -> None:
+    """Propose `moves` moves at one temperature."""
+    cost, counter, random = walk.cost, move.counter, walk.random
+    for _ in range(moves):
+        if not propose(facts, chosen, times, units, move, cost[SECONDS], random):
+            continue
+        walk.judged[0] += 1
+        overflow = cost[OVERFLOW]
+        if counter[UNITS] > 0:
+            _carry_state(walk, chosen, units, move, 1)
+            overflow = _overflow(walk)
+        limit = cost[SECONDS] + cost[CHARGE] * (cost[OVERFLOW] - overflow)
+        limit -= temperature * np.log(1.0 - draw(random))
+        low, high = counter[LOW], counter[HIGH]
+        settled = kept = within(facts, chosen, times, probe, low, high, limit)
+        if settled:
+            seconds = settle(facts, chosen, times, probe, low, high)
+            kept = seconds <= limit + limit * _ROUNDING
+        if kept:
+            cost[SECONDS], cost[OVERFLOW] = seconds, overflow
+            _remember(walk, chosen)
+        else:
+            if counter[UNITS] > 0:
+                _carry_state(walk, chosen, units, move, -1)
+            undo(facts, chosen, units, move)
+            if settled:
+                settle(facts, chosen, times, probe, low, high)
+        if cost[OVERFLOW] > 0.0:
+            cost[CHARGE] = min(cost[CHARGE] * _RISE, cost[MOST_CHARGE])
+        else:
+            cost[CHARGE] = max(cost[CHARGE] * _FALL, cost[LEAST_CHARGE])
+
+
+@numba.njit(cache=True, nogil=True)
+def refresh(
+    facts: Facts, chosen: Chosen, times: Times, probe: Probe, units: Units, walk: Walk
+) -> None:
+    """Work out everything about the plan in `chosen`, and keep it if it is the best."""
+    walk.cost[SECONDS] = settle_all(facts, chosen, times, probe)
+    walk.used[:] = 0.0
+    walk.units_on[:] = 0
+    for unit in range(len(units.state)):
+        d = chosen.device[units.member[units.member_ptr[unit]]]
+        walk.used[d] += units.state[unit]
+        walk.units_on[d] += 1
+    walk.cost[OVERFLOW] = _overflow(walk)
+    _remember(walk, chosen)
+
+
+@numba.njit(
+    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+)
+def _remember(walk: Walk, chosen: Chosen) -> None:
+    """Keep the plan if it is the best so far."""
+    cost = walk.cost
+    if cost[OVERFLOW] < cost[BEST_OVERFLOW] or (
+        cost[OVERFLOW] == cost[BEST_OVERFLOW] and cost[SECONDS] < cost[BEST_SECONDS]
+    ):
+        cost[BEST_SECONDS], cost[BEST_OVERFLOW] = cost[SECONDS], cost[OVERFLOW]
+        for i in range(len(chosen.order)):
+            walk.best_device[i] = chosen.device[i]
+            walk.best_order[i] = chosen.order[i]
+
+
+@numba.njit(
+    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+)
+def _carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int) -> None:
+    """Carry the state of the units that the move put elsewhere there, or back (`sign` -1)."""
+    for i in range(move.counter[UNITS]):
+        unit = move.unit[i]
+        origin, now = move.origin[i], chosen.device[units.member[units.member_ptr[unit]]]
+        walk.used[origin] -= sign * units.state[unit]
+        walk.used[now] += sign * units.state[unit]
+        walk.units_on[origin] -= sign
+        walk.units_on[now] += sign
+
+
+@numba.njit(
+    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+)
+def _overflow(walk: Walk) -> float:
+    total = 0.0
+    for d in range(len(walk.room)):
+        if walk.units_on[d] > 0 and walk.used[d] > walk.room[d]:
+            total += walk.used[d] - walk.room[d]
+    part: float = total / max(1.0, walk.state[0])
+    return part
+
+
+class Walker:
+    """One walk on one level: a schedule, the units in it, and the best plan seen.
+
+    Args:
+        level: what is searched.
+        device: (K,) devices of the pieces, to start from.
+        order: (K,) a topological order of the pieces.
+        room: (D,) bytes for state.
+        scale: seconds: what charges are counted in.
+        seed: of the random numbers.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        device: IntArray,
+        order: IntArray,
+        room: FloatArray,
+        scale: float,
+        seed: int,
+    ) -> None:
+        self.units = level.units
+        self.schedule = schedule_of(level.problem, device, order)
+        self.move = no_move(len(order))
+        self.walk = Walk(
+            used=np.zeros(len(room)),
+            units_on=np.zeros(len(room), dtype=np.int64),
+            room=room.copy(),
+            best_device=self.schedule.chosen.device.copy(),
+            best_order=self.schedule.chosen.order.copy(),
+            cost=np.full(7, np.inf),
+            state=np.array([level.units.state.sum()]),
+            random=np.array([seed], dtype=np.uint64),
+            judged=np.zeros(1, dtype=np.int64),
+        )
+        self.set_scale(scale)
+        self.start_from(device, order)
+
+    def set_scale(self, scale: float) -> None:
+        """Count the charge for state that does not fit in `scale` seconds."""
+        self.walk.cost[CHARGE:] = _DEAREST * scale, _CHEAPEST * scale, _DEAREST * scale
+
+    def start_from(self, device: IntArray, order: IntArray) -> None:
+        """Go on from another plan; the best plan stays, unless this one is better."""
+        self.schedule.chosen.device[:] = device
+        self.schedule.chosen.order[:] = order
+        refresh(*self.schedule, self.units, self.walk)
+
+    def restrict(self, room: FloatArray) -> None:
+        """Change the room for state (D,) and forget the best plan."""
+        self.walk.room[:] = room
+        self.walk.cost[[BEST_SECONDS, BEST_OVERFLOW]] = np.inf
+        refresh(*self.schedule, self.units, self.walk)
+
+    def run(self, temperature: float, moves: int) -> None:
+        """Propose `moves` moves at one temperature in seconds."""
+        anneal(*self.schedule, self.units, self.walk, self.move, temperature, moves)
+
+    def less_room(self, room: FloatArray, excess: FloatArray) -> FloatArray:
+        """(D,) bytes left for state once the best plan has exceeded a peak by `excess` (D,).
+
+        As `GroupedProblem.less_room`.
+        """
+        home = self.walk.best_device[self.units.member[self.units.member_ptr[:-1]]]
+        state = np.bincount(home, weights=self.units.state, minlength=len(room))
+        return np.where(excess > 0.0, np.minimum(room, state) - excess, room)
+
+    @property
+    def seconds(self) -> float:
+        """Step time of the plan where the walk stands."""
+        return float(self.walk.cost[SECONDS])
+
+    @property
+    def plan(self) -> tuple[IntArray, IntArray]:
+        """Devices and order where the walk stands."""
+        chosen = self.schedule.chosen
+        return chosen.device.astype(np.int64), chosen.order.astype(np.int64)
+
+    @property
+    def best(self) -> tuple[IntArray, IntArray]:
+        """Devices and order of the best plan."""
+        return self.walk.best_device.astype(np.int64), self.walk.best_order.astype(np.int64)
+
+    @property
+    def best_seconds(self) -> float:
+        """Step time of the best plan, inf while none fits."""
+        return float(self.walk.cost[BEST_SECONDS]) if self._best_fits else np.inf
+
+    @property
+    def judged(self) -> int:
+        """Moves judged so far."""
+        return int(self.walk.judged[0])
+
+    @property
+    def _best_fits(self) -> bool:
+        return bool(self.walk.cost[BEST_OVERFLOW] == 0.0)

@@ -1,0 +1,135 @@
+"""The moves of the local search, and its walk, on random problems against the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.placement.neighbourhood.levels import Level, levels_of
+from agents.placement.neighbourhood.moves import HIGH, LOW, clear, no_move, pull, push, undo
+from agents.placement.neighbourhood.proposals import draw, propose
+from agents.placement.neighbourhood.walk import Walker
+from envs.plans import Placement, Plan
+from envs.simulation.incremental import Schedule, schedule_of, settle, within
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import problems
+
+SEEDS = st.integers(0, 2**32 - 1)
+ROOMY = problems(max_operators=25, max_devices=4, tight=False, unsupported=False)
+
+
+def start(problem: StepProblem) -> tuple[Level, Schedule]:
+    level = levels_of(problem, (), 10**6)[-1]
+    count = problem.graph.num_operators
+    return level, schedule_of(problem, np.zeros(count, np.int64), np.arange(count))
+
+
+def plan(schedule: Schedule) -> Plan:
+    chosen = schedule.chosen
+    return Plan(Placement(chosen.device.astype(np.int64)), chosen.order.astype(np.int64))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=ROOMY, seed=SEEDS)
+def test_moves_keep_the_plan_feasible_are_judged_exactly_and_can_be_undone(
+    problem: StepProblem, seed: int
+) -> None:
+    level, schedule = start(problem)
+    simulator = StepSimulator(problem)
+    move, random = no_move(problem.graph.num_operators), np.array([seed], dtype=np.uint64)
+    now = simulator.step_time(*before(schedule))
+    for number in range(40):
+        facts, chosen, times, _ = schedule
+        old = [array.copy() for array in chosen]
+        made = propose(facts, chosen, times, level.units, move, now, random)
+        low, high = int(move.counter[LOW]), int(move.counter[HIGH])
+        if not made:
+            for array, was in zip(chosen, old, strict=True):
+                np.testing.assert_array_equal(array, was)
+            continue
+        assert plan(schedule).violations(problem) == []
+        then = simulator.step_time(*before(schedule))
+        for limit in (now, max(now, then), 1.05 * now):
+            assert within(*schedule, low, high, limit) == (then <= limit * (1.0 + 1e-11))
+        if number % 2:
+            assert settle(*schedule, low, high) == then
+            now = then
+        else:
+            undo(facts, chosen, level.units, move)
+            for array, was in zip(chosen, old, strict=True):
+                np.testing.assert_array_equal(array, was)
+
+
+def before(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    chosen = schedule.chosen
+    return chosen.device.astype(np.int64), chosen.order.astype(np.int64)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=ROOMY, seed=SEEDS)
+def test_a_shift_takes_along_what_it_must_and_nothing_else(problem: StepProblem, seed: int) -> None:
+    _, schedule = start(problem)
+    facts, chosen = schedule.facts, schedule.chosen
+    count = problem.graph.num_operators
+    move, random = no_move(count), np.random.default_rng(seed)
+    reach = np.eye(count, dtype=bool)  # reach[u, v]: there is a path from u to v
+    for u in range(count - 1, -1, -1):
+        for v in facts.uses[facts.use_ptr[u] : facts.use_ptr[u + 1], 0].tolist():
+            reach[u] |= reach[v]
+    for _ in range(20):
+        clear(move, count)
+        old = chosen.order.tolist()
+        op, target = int(random.integers(count)), int(random.integers(count))
+        here = int(chosen.position[op])
+        if target < here:
+            made, part = pull(facts, chosen, move, op, target), old[target : here + 1]
+            carried = [other for other in part if reach[other, op]]
+            kept = [other for other in part if not reach[other, op]]
+            expected = old[:target] + carried + kept + old[here + 1 :]
+        else:
+            made, part = push(facts, chosen, move, op, target), old[here : target + 1]
+            carried = [other for other in part if reach[op, other]]
+            kept = [other for other in part if not reach[op, other]]
+            expected = old[:here] + kept + carried + old[target + 1 :]
+        assert made == (target != here and old[target] not in carried)
+        assert chosen.order.tolist() == (expected if made else old)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_operators=20, unsupported=False), seed=SEEDS)
+def test_a_walk_remembers_the_best_plan_that_fits_and_its_step_time(
+    problem: StepProblem, seed: int
+) -> None:
+    level = levels_of(problem, (), 10**6)[-1]
+    if not level.units.allowed.any(axis=1).all():
+        return
+    first = level.units.allowed.argmax(axis=1)[level.units.of]
+    order = np.arange(len(first))
+    walker = Walker(level, first, order, problem.capacity, 1.0, seed)
+    simulator = StepSimulator(problem)
+    for temperature in (1.0, 0.1, 0.01):
+        walker.run(temperature, 200)
+        assert walker.seconds == simulator.step_time(*walker.plan)
+        device, order = walker.best
+        assert Placement(device).violations(problem) == [] or np.isinf(walker.best_seconds)
+        if np.isfinite(walker.best_seconds):
+            assert walker.best_seconds == simulator.step_time(device, order)
+            assert walker.best_seconds <= walker.seconds or not fits(problem, walker.plan[0])
+
+
+def fits(problem: StepProblem, device: np.ndarray) -> bool:
+    return Placement(device).violations(problem) == []
+
+
+def test_drawn_numbers_are_uniform_and_follow_the_published_generator() -> None:
+    state = np.array([1234567], dtype=np.uint64)
+    # the first outputs of SplitMix64 from this seed, as its authors' reference prints them
+    published = (6457827717110365317, 3203168211198807973, 9817491932198370423)
+    for value in published:
+        assert draw(state) == (value >> 11) * 2.0**-53
+    drawn = np.array([draw(state) for _ in range(20000)])
+    assert ((drawn >= 0.0) & (drawn < 1.0)).all()
+    assert abs(drawn.mean() - 0.5) < 0.01
+    assert abs(np.histogram(drawn, 10, (0.0, 1.0))[0] - 2000).max() < 200

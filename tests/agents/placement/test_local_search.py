@@ -1,0 +1,170 @@
+"""The local search: feasible, reproducible, never slower than one device, optimal where it can."""
+
+from __future__ import annotations
+
+import os
+from itertools import permutations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from agents.placement.local_search import LocalSearch
+from agents.placement.neighbourhood.levels import levels_of, topological
+from agents.placement.neighbourhood.start import list_schedule
+from agents.placement.partition_search import PartitionSearch
+from agents.placement.single_device import SingleDevice
+from envs.cost.tabulated import TabulatedCost
+from envs.errors import InputError
+from envs.graphs.readers.moirai import read_moirai
+from envs.partition.max_load import MaxLoadProblem
+from envs.plans import Placement, Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PARTITIONS = PartitionSearch(
+    first_moves=1000, growth=1.5, hot=0.3, warm=0.02, cold=0.0003, starts=(), start_share=0.0,
+    bound_share=0.1, seed=0,
+)  # fmt: skip
+
+
+def search(**changes) -> LocalSearch:
+    """A search with the values of its configuration, or with `changes`."""
+    values = {
+        "groups": (4, 8), "operators": 3000, "cycle_moves": 7000, "hot": 0.01, "cold": 0.001,
+        "reheat": 0.5, "workers": 1, "partitions": PARTITIONS, "seed": 0,
+    }  # fmt: skip
+    return LocalSearch(**{**values, **changes})
+
+
+def best_of_all(problem: StepProblem) -> float:
+    """The fastest feasible plan, by trying all placements and orders."""
+    count, devices = problem.op_seconds.shape
+    simulator = StepSimulator(problem)
+    best = np.inf
+    for order in permutations(range(count)):
+        for device in product(range(devices), repeat=count):
+            plan = Plan(Placement(np.array(device)), np.array(order))
+            if not plan.violations(problem, simulator):
+                best = min(best, simulator.step_time(plan.placement.device, plan.order))
+    return best
+
+
+@settings(SETTINGS, max_examples=15)
+@given(problem=problems(max_operators=4, max_devices=2, tight=False))
+def test_small_problems_are_solved_to_the_optimum(problem: StepProblem) -> None:
+    result = search(hot=0.3).plan(problem, 60.0, 3000)
+    assert result.step_time == pytest.approx(best_of_all(problem), rel=1e-9)
+
+
+@SETTINGS
+@given(problem=problems(max_operators=20))
+def test_plans_keep_their_word_and_are_never_slower_than_one_device(problem: StepProblem) -> None:
+    result = search().plan(problem, 60.0, 300)
+    alone = SingleDevice().plan(problem, 60.0)
+    assert result.step_time <= alone.step_time
+    if result.plan is not None:
+        assert result.plan.violations(problem) == []
+        simulator = StepSimulator(problem)
+        simulated = simulator.step_time(result.plan.placement.device, result.plan.order)
+        assert result.step_time == simulated
+        assert result.step_time >= result.lower_bound * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
+    problem = pipeline([1.0, 2.0, 1.5, 3.0], 3, cluster([0, 0, 1], [100.0] * 3), [2, 2, 1])
+    first, second = (search(workers=workers).plan(problem, 60.0, 4000) for _ in range(2))
+    assert first.plan is not None
+    assert second.plan is not None
+    np.testing.assert_array_equal(first.plan.placement.device, second.plan.placement.device)
+    np.testing.assert_array_equal(first.plan.order, second.plan.order)
+    assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
+    other = search(workers=workers, seed=1).plan(problem, 60.0, 4000)
+    assert other.evaluations != first.evaluations
+
+
+def test_a_search_uses_its_budget_and_no_more() -> None:
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    result = search().plan(problem, 0.5)
+    assert 0.5 <= result.seconds < 1.5
+    times = [step_time for _, step_time in result.trajectory]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == result.step_time
+
+
+def test_a_full_device_is_left_alone_and_a_model_that_fits_nowhere_is_refused() -> None:
+    problem = pipeline([1.0] * 3, 1, cluster([0, 0], [6.0, 100.0]), [10, 1])
+    result = search().plan(problem, 60.0, 2000)
+    assert result.plan is not None
+    device = result.plan.placement.device
+    assert np.bincount(device, problem.graph.state_bytes, minlength=2)[0] <= 6.0
+    nowhere = pipeline([1.0] * 3, 2, cluster([0, 1], [5.0, 4.5]), [1, 1])
+    refused = search().plan(nowhere, 60.0, 100)
+    assert (refused.plan, refused.status) == (None, "infeasible")
+    assert "does not fit: 12 bytes" in refused.reason
+
+
+@SETTINGS
+@given(problem=problems(max_operators=25, unsupported=False))
+def test_plans_of_a_level_are_plans_of_the_operators(problem: StepProblem) -> None:
+    for level in levels_of(problem, (2, 4), 10**6):
+        graph = level.problem.graph
+        random = np.random.default_rng(graph.num_operators)
+        order = topological(graph, random.permutation(graph.num_operators))
+        unit = random.integers(problem.topology.num_devices, size=len(level.units.state))
+        device, expanded = level.down(unit[level.units.of], order)
+        found = Plan(Placement(device), expanded).violations(problem)
+        assert not any("apart" in text or "ordered" in text for text in found)
+        again, again_order = level.up(device, expanded)
+        np.testing.assert_array_equal(again, unit[level.units.of])
+        np.testing.assert_array_equal(np.sort(again_order), np.arange(graph.num_operators))
+        position = np.argsort(again_order)
+        assert (position[graph.edges[:, 0]] < position[graph.edges[:, 1]]).all()
+
+
+@SETTINGS
+@given(problem=problems(max_operators=25, unsupported=False))
+def test_a_list_schedule_respects_room_and_order(problem: StepProblem) -> None:
+    level = levels_of(problem, (), 10**6)[-1]
+    listed = list_schedule(level, problem.capacity)
+    if listed is not None:
+        assert Placement(listed[0]).violations(problem) == []
+        found = Plan(*(Placement(listed[0]), listed[1])).violations(problem)
+        assert all("at its peak" in text for text in found)
+
+
+def test_partitions_are_searched_by_the_planner_for_partitions() -> None:
+    problem = MaxLoadProblem(
+        pipeline([1.0, 2.0, 3.0], 1, cluster([0, 0], [100.0] * 2), [1, 1]), contiguous=False
+    )
+    ours, theirs = search().partition(problem, 60.0, 500), PARTITIONS.partition(problem, 60.0, 500)
+    assert ours.step_time == theirs.step_time
+
+
+def test_googlenet_in_as_many_moves_as_a_tenth_of_a_second_holds() -> None:
+    folder = os.environ.get("MESHWRIGHT_DATA")
+    if folder is None:
+        pytest.skip("MESHWRIGHT_DATA is unset: Moirai's graphs are not here")
+    file = read_moirai(Path(folder) / "graphs" / "moirai" / "GoogLeNet.xls")
+    assert file.topology is not None
+    problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
+    found = [search(groups=(32, 64), seed=seed).plan(problem, 60.0, 90_000) for seed in range(5)]
+    assert max(result.step_time for result in found) <= 1.45
+    assert np.median([result.step_time for result in found]) <= 1.41
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("groups", {"groups": (0,)}), ("operators", {"operators": -1}),
+        ("cycle_moves", {"cycle_moves": 0}), ("cold", {"cold": 0.0}), ("cold", {"cold": 0.1}),
+        ("reheat", {"reheat": 1.5}), ("workers", {"workers": 0}),
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused_by_name(field: str, changes) -> None:
+    with pytest.raises(InputError, match=field):
+        search(**changes)
