@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+_KINDS = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+
 
 class LinearProgram:
     """Minimise cost @ v subject to row_lower <= A v <= row_upper and column bounds.
@@ -20,36 +22,33 @@ class LinearProgram:
 
     def __init__(self) -> None:
         self.num_columns = 0
+        self.num_rows = 0
         self._cost: list[FloatArray] = []
         self._lower: list[FloatArray] = []
         self._upper: list[FloatArray] = []
         self._integer: list[NDArray[np.bool_]] = []
-        self._row_columns: list[IntArray] = []
-        self._row_values: list[FloatArray] = []
-        self._row_bounds: list[tuple[float, float]] = []
-
-    @property
-    def num_rows(self) -> int:
-        """Constraints so far."""
-        return len(self._row_bounds)
+        self._entry_row: list[IntArray] = []
+        self._entry_column: list[IntArray] = []
+        self._entry_value: list[FloatArray] = []
+        self._row_lower: list[FloatArray] = []
+        self._row_upper: list[FloatArray] = []
 
     def add_columns(
         self,
         shape: int | tuple[int, ...],
         *,
-        cost: float = 0.0,
+        cost: ArrayLike = 0.0,
         lower: ArrayLike = 0.0,
         upper: ArrayLike = highspy.kHighsInf,
         integer: bool = False,
     ) -> IntArray:
         """New variables; returns their numbers in an array of that shape.
 
-        `lower` and `upper` broadcast to `shape`.
+        `cost`, `lower` and `upper` broadcast to `shape`.
         """
         numbers = self.num_columns + np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
         self.num_columns += numbers.size
-        self._cost.append(np.full(numbers.size, cost))
-        for column, bound in ((self._lower, lower), (self._upper, upper)):
+        for column, bound in ((self._cost, cost), (self._lower, lower), (self._upper, upper)):
             column.append(
                 np.broadcast_to(np.asarray(bound, dtype=np.float64), numbers.shape).ravel()
             )
@@ -67,45 +66,84 @@ class LinearProgram:
 
         Coefficients of a column named twice add up. Returns the row's number.
         """
-        columns: IntArray = np.concatenate(
-            [np.asarray(column, dtype=np.int64).ravel() for column, _ in terms]
-        )
-        values = np.concatenate(
+        self.add_rows(
+            1,
             [
-                np.broadcast_to(np.asarray(value, dtype=np.float64), np.shape(column)).ravel()
+                (flat[None, :], np.broadcast_to(np.asarray(value, dtype=np.float64),
+                                                np.shape(column)).ravel()[None, :])
                 for column, value in terms
-            ]
-        )
-        unique, inverse = np.unique(columns, return_inverse=True)
-        total = np.bincount(inverse, weights=values, minlength=len(unique))
-        self._row_columns.append(unique[total != 0.0])
-        self._row_values.append(total[total != 0.0])
-        self._row_bounds.append((lower, upper))
+                for flat in (np.asarray(column, dtype=np.int64).ravel(),)
+            ],
+            lower=lower,
+            upper=upper,
+        )  # fmt: skip
         return self.num_rows - 1
+
+    def add_rows(
+        self,
+        count: int,
+        terms: Sequence[tuple[ArrayLike, ArrayLike]],
+        *,
+        lower: ArrayLike = -highspy.kHighsInf,
+        upper: ArrayLike = highspy.kHighsInf,
+    ) -> IntArray:
+        """`count` constraints at once; returns their numbers.
+
+        `terms` are pairs of columns (count,) or (count, K) and coefficients, which broadcast to
+        them; `lower` and `upper` broadcast to (count,). Coefficients of a column named twice in a
+        row add up.
+        """
+        rows = self.num_rows + np.arange(count, dtype=np.int64)
+        self.num_rows += count
+        for column, value in terms:
+            columns = np.asarray(column, dtype=np.int64)
+            columns = columns[:, None] if columns.ndim == 1 else columns
+            values = np.asarray(value, dtype=np.float64)
+            values = values[:, None] if values.ndim == 1 else values
+            self._entry_row.append(np.repeat(rows, columns.shape[1]))
+            self._entry_column.append(columns.ravel())
+            self._entry_value.append(np.broadcast_to(values, columns.shape).ravel())
+        for side, bound in ((self._row_lower, lower), (self._row_upper, upper)):
+            side.append(np.broadcast_to(np.asarray(bound, dtype=np.float64), (count,)))
+        return rows
 
     def solver(self, *, time_limit: float, seed: int = 0) -> highspy.Highs:
         """A silent, single-threaded HiGHS with this program loaded; `time_limit` in seconds."""
+        start, index, value = self._matrix()
         lp = highspy.HighsLp()
         lp.num_col_ = self.num_columns
         lp.num_row_ = self.num_rows
         lp.col_cost_ = np.concatenate(self._cost)
         lp.col_lower_ = np.concatenate(self._lower)
         lp.col_upper_ = np.concatenate(self._upper)
-        bounds = np.array(self._row_bounds, dtype=np.float64).reshape(-1, 2)
-        lp.row_lower_, lp.row_upper_ = bounds[:, 0], bounds[:, 1]
+        lp.row_lower_ = np.concatenate([*self._row_lower, np.zeros(0)])
+        lp.row_upper_ = np.concatenate([*self._row_upper, np.zeros(0)])
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.concatenate(
-            [[0], np.cumsum([len(row) for row in self._row_columns])]
-        ).astype(np.int32)
-        lp.a_matrix_.index_ = np.concatenate([*self._row_columns, []]).astype(np.int32)
-        lp.a_matrix_.value_ = np.concatenate([*self._row_values, []])
+        lp.a_matrix_.start_ = start.astype(np.int32)
+        lp.a_matrix_.index_ = index.astype(np.int32)
+        lp.a_matrix_.value_ = value
         integer = np.concatenate(self._integer)
         if integer.any():
-            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-            lp.integrality_ = [kinds[int(flag)] for flag in integer]
+            lp.integrality_ = [_KINDS[flag] for flag in integer.tolist()]
         solver = highspy.Highs()
         solver.silent()
-        for option, value in (("threads", 1), ("random_seed", seed), ("time_limit", time_limit)):
-            solver.setOptionValue(option, value)
+        for option, setting in (("threads", 1), ("random_seed", seed), ("time_limit", time_limit)):
+            solver.setOptionValue(option, setting)
         solver.passModel(lp)
         return solver
+
+    def _matrix(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Row starts, columns and values, columns ascending and unique in each row, no zeros."""
+        row = np.concatenate([*self._entry_row, np.zeros(0, dtype=np.int64)])
+        column = np.concatenate([*self._entry_column, np.zeros(0, dtype=np.int64)])
+        value = np.concatenate([*self._entry_value, np.zeros(0)])
+        key = row * max(self.num_columns, 1) + column
+        order = np.argsort(key, kind="stable")
+        key, value = key[order], value[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1) != 0)
+        total = np.add.reduceat(value, first) if len(first) else value
+        kept = total != 0.0
+        key = key[first][kept]
+        counts = np.bincount(key // max(self.num_columns, 1), minlength=self.num_rows)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return starts, key % max(self.num_columns, 1), total[kept]

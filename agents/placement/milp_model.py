@@ -12,6 +12,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _MARGIN = 1e-3  # relative, by which what overflowed must shrink: more than HiGHS's tolerances
+_ORDERED = 64  # groups, the first ones, whose places tell interchangeable devices apart
 
 
 class AssignmentModel:
@@ -23,7 +24,7 @@ class AssignmentModel:
     * memory: state on d <= capacity of d.
 
     Co-location holds by construction. Of devices that can change places without a difference, the
-    later one holds a group only if the earlier one holds a group before it.
+    later one holds one of the first groups only if the earlier one holds a group before it.
 
     Variables: x[g, d] = 1 (`place`): group g is on device d.
     """
@@ -78,7 +79,7 @@ class AssignmentModel:
         for d in range(self.place.shape[1] - 1):
             if not _interchangeable(self.grouped, d, d + 1):
                 continue
-            for group in range(self.grouped.num_groups):
+            for group in range(min(self.grouped.num_groups, _ORDERED)):
                 earlier = self.place[:group, d]
                 self.program.add_row([(self.place[group, d + 1], 1.0), (earlier, -1.0)], upper=0.0)
 
@@ -88,29 +89,18 @@ class PlacementModel(AssignmentModel):
 
     * port: T >= seconds of all transfers through it, a tensor once per receiving device.
 
-    `add_windows` adds what the pipeline costs, `add_lesson` what a simulation has taught.
+    `milp_windows.WindowModel` adds what a pipeline costs, `milp_order.OrderModel` the order.
 
     Variables: z[u, v, s, d] = x[u, s] x[v, d] (`together`) for groups that exchange a tensor, exact
     by the transportation equalities sum_d z[u, v, s, d] = x[u, s] and
-    sum_s z[u, v, s, d] = x[v, d].
+    sum_s z[u, v, s, d] = x[v, d]; of a tensor for several groups, the largest z (`sent`).
     """
 
     def __init__(self, grouped: GroupedProblem) -> None:
         super().__init__(grouped)
         self._pairs: dict[tuple[int, int], IntArray] = {}
+        self._sent: dict[tuple[int, tuple[int, ...]], IntArray] = {}
         self._add_ports()
-
-    def add_lesson(self, device: IntArray, blame: FloatArray, forgiven: float) -> None:
-        """T >= step time of `device` (G,), less for every group that moves away.
-
-        `blame` (G,) are the seconds of the simulated step that each group answers for, all of them
-        together the step time; moving group g elsewhere takes `forgiven` * blame[g] off.
-        """
-        row = self.place[np.arange(len(device)), device]
-        self.program.add_row(
-            [(self.finish, 1.0), (row, -forgiven * blame / self.scale)],
-            lower=(1.0 - forgiven) * float(blame.sum()) / self.scale,
-        )
 
     def together(self, u: int, v: int) -> IntArray:
         """(D, D) columns z[u, v, s, d], with u != v."""
@@ -119,13 +109,27 @@ class PlacementModel(AssignmentModel):
         if (u, v) not in self._pairs:
             devices = self.place.shape[1]
             columns = self.program.add_columns((devices, devices), upper=1.0)
-            for d in range(devices):
-                for group, row in ((u, columns[d]), (v, columns[:, d])):
-                    self.program.add_row(
-                        [(row, 1.0), (self.place[group, d], -1.0)], lower=0.0, upper=0.0
-                    )
+            for group, lines in ((u, columns), (v, columns.T)):
+                self.program.add_rows(
+                    devices, [(lines, 1.0), (self.place[group], -1.0)], lower=0.0, upper=0.0
+                )
             self._pairs[u, v] = columns
         return self._pairs[u, v]
+
+    def sent(self, home: int, targets: tuple[int, ...]) -> IntArray:
+        """(D, D) columns: a tensor of `home` for `targets`, other groups, goes from s to d."""
+        if (home, targets) not in self._sent:
+            columns = self.together(home, targets[0])
+            if len(targets) > 1:
+                pairs = [self.together(home, target) for target in targets]
+                columns = self.program.add_columns(columns.shape, upper=1.0)
+                apart = ~np.eye(len(columns), dtype=np.bool_)
+                for pair in pairs:
+                    self.program.add_rows(
+                        int(apart.sum()), [(columns[apart], 1.0), (pair[apart], -1.0)], lower=0.0
+                    )
+            self._sent[home, targets] = columns
+        return self._sent[home, targets]
 
     def _add_ports(self) -> None:
         graph, topology = self.grouped.problem.graph, self.grouped.problem.topology
@@ -142,13 +146,7 @@ class PlacementModel(AssignmentModel):
         apart = ~np.eye(topology.num_devices, dtype=np.bool_)
         load: list[list[tuple[IntArray, FloatArray]]] = [[] for _ in range(topology.num_ports)]
         for (home, targets), total in bundles.items():
-            sent = self.together(home, targets[0])
-            if len(targets) > 1:
-                pairs = [self.together(home, target) for target in targets]
-                sent = self.program.add_columns(sent.shape, upper=1.0)
-                for pair in pairs:
-                    for s, d in np.argwhere(apart):
-                        self.program.add_row([(sent[s, d], 1.0), (pair[s, d], -1.0)], lower=0.0)
+            sent = self.sent(home, targets)
             cost = total[topology.link_class]
             for ports in (topology.send_port, topology.receive_port):
                 for port in np.unique(ports[apart]):

@@ -1,4 +1,4 @@
-"""Rows for a `PlacementModel`: how long a pipeline takes to fill and to drain."""
+"""A placement model that knows how long a pipeline takes to fill and to drain."""
 
 from __future__ import annotations
 
@@ -6,8 +6,74 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agents.placement.critical_path import critical_seconds
+from agents.placement.grouping import GroupedProblem
 from agents.placement.milp_model import FloatArray, IntArray, PlacementModel
 from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.simulation.step import StepSimulator
+
+_MOST = 128  # windows, evenly drawn where there are more
+_SURPRISE = 1.01  # a lesson is learned when the step takes this many times what the model said
+_RELEVANT = 1.3  # ... and is not this many times slower than the best plan
+
+
+@dataclass(frozen=True)
+class WindowFormulation:
+    """Makes `WindowModel`.
+
+    Args:
+        forgiven: part of its blame a group takes along when it moves; see `add_lesson`.
+    """
+
+    forgiven: float
+
+    def __call__(self, grouped: GroupedProblem) -> WindowModel:
+        """The model of `grouped`."""
+        return WindowModel(grouped, self.forgiven)
+
+
+class WindowModel(PlacementModel):
+    """`PlacementModel` with `add_windows`, and with what simulations teach instead of an order.
+
+    Where all micro-batches are alike its optimum before any lesson is a bound on every order.
+
+    Args:
+        grouped: the groups.
+        forgiven: see `add_lesson`.
+    """
+
+    gap = 0.02  # relative, at which a round ends: the model is no more accurate than that
+    complete = False  # the copies of a piece in other micro-batches may be shorter
+
+    def __init__(self, grouped: GroupedProblem, forgiven: float) -> None:
+        super().__init__(grouped)
+        self.forgiven = forgiven
+        self.simulator = StepSimulator(grouped.problem)
+        add_windows(self)
+
+    def order(self, solution: FloatArray) -> IntArray | None:
+        """None: the model says nothing of the order."""
+        return None
+
+    def learn(self, solution: FloatArray, device: IntArray, expected: float, best: float) -> bool:
+        """Add a lesson if the step of `device` (G,) is longer than `expected` but worth it."""
+        blame = critical_seconds(self.simulator, self.grouped, device)
+        if not expected * _SURPRISE < float(blame.sum()) <= _RELEVANT * best:
+            return False
+        self.add_lesson(device, blame, self.forgiven)
+        return True
+
+    def add_lesson(self, device: IntArray, blame: FloatArray, forgiven: float) -> None:
+        """T >= step time of `device` (G,), less for every group that moves away.
+
+        `blame` (G,) are the seconds of the simulated step that each group answers for, all of them
+        together the step time; moving group g elsewhere takes `forgiven` * blame[g] off.
+        """
+        row = self.place[np.arange(len(device)), device]
+        self.program.add_row(
+            [(self.finish, 1.0), (row, -forgiven * blame / self.scale)],
+            lower=(1.0 - forgiven) * float(blame.sum()) / self.scale,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +132,7 @@ def add_windows(model: PlacementModel) -> None:
 
 
 def windows(graph: OpGraph, group: IntArray, seconds: FloatArray, num_groups: int) -> list[Window]:
-    """The windows of a fused graph; those that cover the same pieces stand once.
+    """Windows of a fused graph, 128 at most; those that cover the same pieces stand once.
 
     What descends from p; what precedes q; what descends from p and precedes q, for p a forward
     piece of the first micro-batch and q the last backward piece of its group that descends from
@@ -86,7 +152,9 @@ def windows(graph: OpGraph, group: IntArray, seconds: FloatArray, num_groups: in
         if graph.phase[p] == Phase.FORWARD and back:
             found.setdefault(after[p] & before[back[-1]], (p, back[-1]))
     result = []
-    for members, (first, last) in found.items():
+    drawn = np.unique(np.linspace(0, len(found) - 1, min(len(found), _MOST)).astype(np.int64))
+    chosen = [list(found.items())[number] for number in drawn]
+    for members, (first, last) in chosen:
         inside = np.array([members >> p & 1 for p in range(graph.num_operators)], dtype=np.bool_)
         load = np.zeros((num_groups, seconds.shape[1]))
         np.add.at(load, group[inside], seconds[inside])

@@ -1,0 +1,234 @@
+"""Iterative fusion: fuse anew around the best plan, finer or elsewhere, and improve it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.placement.grouping import GroupedProblem
+from agents.placement.incumbent import Incumbent
+from agents.placement.milp_moves import MovePricing, draw_moves
+from agents.placement.milp_rounds import Formulation, Rounds
+from envs.graphs.contraction import Fusion, contract, sum_rows
+from envs.graphs.fusion import fuse, fused_problem
+from envs.simulation.problem import StepProblem
+from envs.simulation.ready import ReadySimulator
+from envs.simulation.step import StepSimulator
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+_PROMISING = 1.03  # times the best step time: a placement that is worth a descent at all levels
+_KICK_SECONDS = 0.5  # of one neighbourhood MILP
+_KICK_DEVICES = 8  # the neighbourhood MILP is made for at most so many
+_FREE = (3, 10)  # groups freed in one neighbourhood, from and up to
+_KICK_LEVELS = 3  # levels, drawn at random, of the descent after a kick
+_AT_RANDOM = 0.5  # share of kicks that are random moves
+_RANDOM_MOVES = (2, 6)  # of such a kick, from and up to
+_DRAWN = 32  # moves drawn for each of them
+
+
+@dataclass
+class _Placed:
+    """A placement of all operators and its step time in the 1F1B order."""
+
+    seconds: float
+    device: IntArray  # (N,)
+
+
+class Refinement:
+    """Improves placements on groupings that respect them.
+
+    `descend` takes a placement through several granularities. At each the graph is fused to so many
+    groups, every group that the placement divides between devices is split there, and
+    `MovePricing` improves the placement of the groups. What is far from a device border stays
+    fused when the groups are few and is divided when they are many, so that a move means another
+    block of operators at every level.
+
+    `kick` leaves a placement in which no move pays, and descends again: by `Rounds` on the groups
+    of one level, of which only some consecutive ones are free (fix and optimise), or by a few
+    random moves, as in iterated local search.
+
+    Args:
+        incumbent: takes the plans.
+        levels: granularities, in groups.
+        kick_groups: granularity of the neighbourhood MILP.
+        formulation: makes the models.
+        seed: of the moves, the neighbourhoods and HiGHS.
+    """
+
+    def __init__(
+        self,
+        incumbent: Incumbent,
+        *,
+        levels: tuple[int, ...],
+        kick_groups: int,
+        formulation: Formulation,
+        seed: int,
+    ) -> None:
+        self.incumbent = incumbent
+        self.levels = levels
+        self.kick_groups = kick_groups
+        self.formulation = formulation
+        self.seed = seed
+        self.random = np.random.default_rng(seed)
+        self.ready = ReadySimulator(incumbent.problem)
+        self.room = incumbent.problem.capacity.copy()
+        self.simulations = 0  # of fused graphs
+        self._fusions: dict[int, Fusion] = {}
+        self._groupings: dict[int, GroupedProblem] = {}  # the last of each level
+        self._fusing = 0.0  # seconds that a fusion has taken, at most
+        self._around: tuple[bytes, Rounds] | None = None
+
+    def descend(
+        self, device: IntArray, end: float, levels: tuple[int, ...] | None = None
+    ) -> IntArray:
+        """(N,) the placement reached from `device` (N,) when the search is `end` seconds old.
+
+        Through `levels`, by default all of them.
+        All improvements are offered, also in the order in which a dynamic runtime would start the
+        operators.
+        """
+        here = self._offer(device)
+        grouped: GroupedProblem | None = None
+        for level in self.levels if levels is None else levels:
+            if not self._can_fuse(end):
+                break
+            grouped, before = self.around(here.device, level), grouped
+            if before is not None and np.array_equal(before.fusion.group, grouped.fusion.group):
+                continue
+            moves = MovePricing(grouped, self.room, self.random)
+            start = _of_groups(grouped, here.device)
+            group_device = moves.descend(start, lambda: self.incumbent.seconds >= end)
+            self.simulations += moves.simulations
+            there = self._offer(grouped.fusion.expand(group_device))
+            if there.seconds < here.seconds:
+                here = there
+        self._offer_ready_order(here)
+        return here.device
+
+    def kick(self, end: float, node_limit: int) -> int:
+        """Leave the best plan and descend; returns the branch-and-bound nodes taken, at least 1.
+
+        By a neighbourhood MILP every other time, by a few random moves otherwise and where the
+        devices are too many for the MILP.
+        """
+        plan = self.incumbent.plan
+        if plan is None:
+            return 1
+        device, nodes = plan.placement.device, 0
+        left: IntArray | None
+        if not self._can_fuse(end):
+            return 1
+        if self._many_devices or self.random.random() < _AT_RANDOM:
+            left = self._leave_at_random(device)
+        else:
+            rounds = self._rounds_around(device)
+            domain = self._neighbourhood(rounds.grouped, _of_groups(rounds.grouped, device))
+            limit = min(max(end - self.incumbent.seconds, 0.0), _KICK_SECONDS)
+            nodes = rounds.solve(limit, node_limit, domain)
+            left = min(rounds.found, key=lambda found: found[0], default=(0.0, None))[1]
+        if left is not None and self.incumbent.seconds < end:
+            drawn = self.random.permutation(len(self.levels))[:_KICK_LEVELS]
+            self.descend(left, end, tuple(self.levels[i] for i in np.sort(drawn)))
+        return max(nodes, 1)
+
+    @property
+    def _many_devices(self) -> bool:
+        return self.incumbent.problem.topology.num_devices > _KICK_DEVICES
+
+    def _leave_at_random(self, device: IntArray) -> IntArray:
+        """(N,) placement a few random moves away from `device` (N,)."""
+        level = self.levels[int(self.random.integers(len(self.levels)))]
+        grouped = self.around(device, level)
+        moves = MovePricing(grouped, self.room, self.random)
+        group_device = _of_groups(grouped, device)
+        for _ in range(int(self.random.integers(*_RANDOM_MOVES))):
+            moved = draw_moves(group_device, grouped.allowed, _DRAWN, self.random)
+            moved = moved[moves.fits(moved)]
+            if len(moved):
+                group_device = moved[int(self.random.integers(len(moved)))]
+        return grouped.fusion.expand(group_device)
+
+    def around(self, device: IntArray, level: int) -> GroupedProblem:
+        """The problem in about `level` groups, none of which `device` (N,) divides."""
+        problem = self.incumbent.problem
+        if level not in self._fusions:
+            self._fusions[level] = fuse(problem, level)
+        keys = self._fusions[level].group * problem.topology.num_devices + device
+        group = np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        known = self._groupings.get(level)
+        if known is not None and np.array_equal(known.fusion.group, group):
+            return known
+        began = self.incumbent.seconds
+        fusion = contract(problem.graph, group)
+        pieces = fused_problem(problem, fusion)
+        seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
+        state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)
+        allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
+        self._groupings[level] = GroupedProblem(fusion, pieces, seconds, state, allowed)
+        self._fusing = max(self._fusing, self.incumbent.seconds - began)
+        return self._groupings[level]
+
+    def _can_fuse(self, end: float) -> bool:
+        """Whether there is time to fuse the graph once more."""
+        return self.incumbent.seconds + self._fusing < end
+
+    def _rounds_around(self, device: IntArray) -> Rounds:
+        key = device.tobytes()
+        if self._around is None or self._around[0] != key:
+            grouped = self.around(device, self.kick_groups)
+            count = grouped.problem.topology.num_devices
+            every = np.arange(count)
+            self._around = key, Rounds(self.incumbent, grouped, every, self.formulation, self.seed)
+        return self._around[1]
+
+    def _neighbourhood(self, grouped: GroupedProblem, device: IntArray) -> BoolArray:
+        """(G, D) the devices of each group: all for a few consecutive ones, drawn at random."""
+        groups, devices = grouped.allowed.shape
+        domain = np.zeros((groups, devices), dtype=np.bool_)
+        domain[np.arange(groups), device] = True
+        free = int(self.random.integers(*_FREE))
+        first = int(self.random.integers(max(groups - free, 0) + 1))
+        domain[first : first + free] = True
+        return domain
+
+    def _offer(self, device: IntArray) -> _Placed:
+        seconds = self.incumbent.simulator.step_time(device)
+        excess = self.incumbent.offer(device)
+        if excess.any():
+            state = self.incumbent.problem.graph.state_bytes
+            used = np.bincount(device, weights=state, minlength=len(self.room))
+            lower = np.minimum(self.room, used) - excess
+            if self.incumbent.plan is not None:
+                best = self.incumbent.plan.placement.device
+                lower = np.maximum(lower, np.bincount(best, state, minlength=len(self.room)))
+            self.room = np.where(excess > 0.0, lower, self.room)
+        return _Placed(seconds, device)
+
+    def _offer_ready_order(self, placed: _Placed) -> None:
+        if placed.seconds > _PROMISING * self.incumbent.step_time:
+            return
+        first = self.incumbent.simulator.order(placed.device)
+        position = np.empty(len(first), dtype=np.int64)
+        position[first] = np.arange(len(first))
+        started = self.ready.run(placed.device, first).op_start
+        self.incumbent.offer(placed.device, np.lexsort((position, started)))
+
+
+def _of_groups(grouped: GroupedProblem, device: IntArray) -> IntArray:
+    """(G,) the device of each group's operators."""
+    group_device = np.zeros(grouped.num_groups, dtype=np.int64)
+    group_device[grouped.fusion.group] = device
+    return group_device
+
+
+def compile_kernels(problem: StepProblem) -> None:
+    """Have the simulators compiled, once on a machine, before the clock starts."""
+    nowhere = problem.op_seconds.argmin(axis=1)
+    StepSimulator(problem).run(nowhere)
+    StepSimulator(problem).step_time(nowhere)
+    ReadySimulator(problem).run(nowhere)

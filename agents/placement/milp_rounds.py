@@ -1,0 +1,228 @@
+"""A placement model and the simulator in turns: solve, simulate, learn, solve again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import Planner
+from agents.placement.grouping import GroupedProblem
+from agents.placement.incumbent import Incumbent
+from agents.placement.linear_program import LinearProgram
+from agents.placement.milp_model import AssignmentModel
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+ROUND_NODES = 1000  # branch-and-bound nodes of a round with a deterministic limit
+_WARM = 0.1  # share of the budget for a warm start
+_EFFORT = 0.3  # of HiGHS in looking for solutions rather than proofs
+_ASSIGN_SECONDS, _ASSIGN_GAP = 1.0, 0.1  # of one assignment without transfers
+_REPAIRS = 16  # assignments tried, where nothing else was found, until activations fit
+
+
+class Model(Protocol):
+    """A mixed-integer program that can be taught."""
+
+    program: LinearProgram
+    place: IntArray  # (G, D) columns
+    finish: IntArray  # (1,) the column of the step time
+    scale: float  # seconds of one unit of `finish`
+    gap: float  # relative, at which a round ends
+    complete: bool  # every row so far holds for every plan of the problem
+
+    def devices(self, solution: FloatArray) -> IntArray:
+        """(G,) devices in a solution."""
+
+    def order(self, solution: FloatArray) -> IntArray | None:
+        """(N,) the order of the pieces in a solution, where the model knows one."""
+
+    def learn(self, solution: FloatArray, device: IntArray, expected: float, best: float) -> bool:
+        """Add rows for what a solution gets wrong; False when it was right.
+
+        `expected` are the seconds the model said, `best` those of the best plan so far.
+        """
+
+    def add_overflow(self, device: IntArray, excess: FloatArray) -> None:
+        """Add rows against the overflow of `excess` (D,) bytes in placement `device` (G,)."""
+
+
+Formulation = Callable[[GroupedProblem], Model]
+
+
+class Rounds:
+    """One model, of the placement of `grouped` on `devices`, solved again and again.
+
+    Every solution that HiGHS finds in a round is simulated on all operators, in the 1F1B order and
+    in the model's own, and offered to `incumbent`. What the model got wrong becomes new rows
+    (`Model.learn`), as in logic-based Benders decomposition (Hooker, Ottosson, Mathematical
+    Programming 96, 2003) with the simulator as subproblem; where activations overflow, another row
+    rules that out (`add_overflow`).
+
+    Args:
+        incumbent: takes the plans.
+        grouped: the groups, on all devices.
+        devices: the devices of the model.
+        formulation: makes the model.
+        seed: of HiGHS.
+        hint: (N,) a placement with which HiGHS starts every round; None: it starts cold.
+    """
+
+    def __init__(
+        self,
+        incumbent: Incumbent,
+        grouped: GroupedProblem,
+        devices: IntArray,
+        formulation: Formulation,
+        seed: int,
+        hint: IntArray | None = None,
+    ) -> None:
+        self.incumbent = incumbent
+        self.devices = devices
+        self.hint = hint
+        self.grouped = grouped.on_devices(devices)
+        self.seed = seed
+        self.model = formulation(self.grouped)
+        self.seen: dict[bytes, float] = {}  # placements of the groups: seconds of the step
+        self.found: list[tuple[float, IntArray]] = []  # in the last round: seconds, (N,) devices
+        self.taught = False  # the model has rows beyond those it began with
+        self.learned = False  # the last round added rows
+        self.finished = False  # a round ended by itself and brought nothing new
+        self.proved = 0.0  # seconds, by HiGHS: no placement in the model takes less
+
+    def solve(
+        self,
+        time_limit: float,
+        node_limit: int,
+        domain: BoolArray | None = None,
+    ) -> int:
+        """One round; returns the branch-and-bound nodes it took.
+
+        `domain` (G, D) restricts the devices of each group in this round, and the round then
+        proves nothing about the model.
+        """
+        solver = self.model.program.solver(time_limit=time_limit, seed=self.seed)
+        solver.setOptionValue("mip_max_nodes", node_limit)
+        solver.setOptionValue("mip_rel_gap", self.model.gap)
+        solver.setOptionValue("mip_heuristic_effort", _EFFORT)
+        if domain is not None:
+            columns = self.model.place.ravel()
+            upper = (domain & self.grouped.allowed).ravel().astype(np.float64)
+            solver.changeColsBounds(
+                len(columns), columns.astype(np.int32), np.zeros(len(columns)), upper
+            )
+        if self.hint is not None:
+            chosen = self.model.place[self._hinted(self.hint)].astype(np.int32)
+            solver.setSolution(len(chosen), chosen, np.ones(len(chosen)))
+        self.found = []
+        lessons: list[tuple[FloatArray, IntArray, float, FloatArray]] = []
+
+        def simulate(event: highspy.HighsCallbackEvent) -> None:
+            solution = np.array(event.data_out.mip_solution, dtype=np.float64)
+            expected = event.data_out.objective_function_value * self.model.scale
+            self._simulate(solution, expected, lessons)
+
+        solver.cbMipSolution.subscribe(simulate)
+        solver.run()
+        info = solver.getInfo()
+        bound = max(info.mip_dual_bound, 0.0) * self.model.scale
+        if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            bound = np.inf
+        if domain is None and (self.model.complete or not self.taught):
+            self.proved = max(self.proved, min(bound, self.incumbent.step_time))
+        self.learned = sum(self._learn(*lesson) for lesson in lessons) > 0
+        self.taught |= self.learned
+        ended = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
+        self.finished = not self.learned and solver.getModelStatus() in ended
+        return int(info.mip_node_count)
+
+    def _simulate(
+        self,
+        solution: FloatArray,
+        expected: float,
+        lessons: list[tuple[FloatArray, IntArray, float, FloatArray]],
+    ) -> None:
+        device = self.model.devices(solution)
+        order = self.model.order(solution)
+        placed = self.grouped.fusion.expand(self.devices[device])
+        excess = np.zeros(len(self.devices))
+        if device.tobytes() not in self.seen:
+            seconds = self.incumbent.simulator.step_time(placed)
+            excess = self.incumbent.offer(placed)[self.devices]
+            self.seen[device.tobytes()] = seconds
+            if not excess.any():
+                self.found.append((seconds, placed))
+        elif order is None:
+            return
+        if order is not None:
+            excess = np.maximum(
+                excess, self.incumbent.offer(placed, self._expand(order))[self.devices]
+            )
+        lessons.append((solution, device, expected, excess))
+
+    def _hinted(self, hint: IntArray) -> tuple[IntArray, IntArray]:
+        """Groups, and the device in the model on which `hint` has most of their operators."""
+        count = self.incumbent.problem.topology.num_devices
+        votes = np.zeros((self.grouped.num_groups, count))
+        np.add.at(votes, (self.grouped.fusion.group, hint), 1.0)
+        return np.arange(len(votes)), votes[:, self.devices].argmax(axis=1)
+
+    def _expand(self, order: IntArray) -> IntArray:
+        """(N,) the operators, piece by piece in `order`."""
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        return np.argsort(place[self.grouped.fusion.piece], kind="stable").astype(np.int64)
+
+    @property
+    def summary(self) -> str:
+        """What has been proved, in words."""
+        if self.proved == 0.0:
+            return ""
+        count = self.incumbent.problem.topology.num_devices
+        some = "" if len(self.devices) == count else f" on {len(self.devices)} devices"
+        return f"bound of the model of {self.grouped.num_groups} groups{some}: {self.proved:.6g} s"
+
+    def _learn(
+        self, solution: FloatArray, device: IntArray, expected: float, excess: FloatArray
+    ) -> bool:
+        if excess.any():
+            self.model.add_overflow(device, excess)
+            return True
+        return self.model.learn(solution, device, expected, self.incumbent.step_time)
+
+
+def first_plan(
+    incumbent: Incumbent, planner: Planner | None, budget_s: float, limit: int | None
+) -> IntArray | None:
+    """(N,) the placement of the planner's plan, which is offered; None without either."""
+    if planner is None:
+        return None
+    plan = planner.plan(incumbent.problem, budget_s * _WARM, limit).plan
+    if plan is None:
+        return None
+    incumbent.offer(plan.placement.device, plan.order)
+    return plan.placement.device
+
+
+def assign(incumbent: Incumbent, grouped: GroupedProblem, seed: int) -> None:
+    """Offer solutions of `AssignmentModel`, which knows no transfers, until one fits."""
+    model = AssignmentModel(grouped)
+    for _ in range(_REPAIRS):
+        solver = model.program.solver(time_limit=_ASSIGN_SECONDS, seed=seed)
+        solver.setOptionValue("mip_rel_gap", _ASSIGN_GAP)
+        solver.run()
+        if (
+            solver.getInfo().primal_solution_status
+            != highspy.SolutionStatus.kSolutionStatusFeasible
+        ):
+            break
+        device = model.devices(np.array(solver.getSolution().col_value, dtype=np.float64))
+        excess = incumbent.offer(grouped.fusion.expand(device))
+        if not excess.any():
+            break
+        model.add_overflow(device, excess)

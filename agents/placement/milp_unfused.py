@@ -1,0 +1,100 @@
+"""The same MILP without fusion: every operator is placed by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import highspy
+import numpy as np
+
+from agents.base import Planner, PlannerResult
+from agents.placement.grouping import GroupedProblem
+from agents.placement.incumbent import Incumbent
+from agents.placement.milp_rounds import ROUND_NODES, Formulation, Rounds, first_plan
+from envs.graphs.contraction import Fusion, sum_rows
+from envs.graphs.op_graph import NONE
+from envs.simulation.problem import StepProblem
+
+_ROUNDS = 15  # into which the budget is divided; a round that teaches nothing is made longer
+_TRUST = 1e-6  # relative; HiGHS's tolerances, taken off its bound
+
+
+class Milp:
+    """One MILP (HiGHS) over all operators, solved in rounds as `Rounds` says.
+
+    A variable decides for each operator and device; the operators of a co-location group share
+    theirs, nothing else is fused. HiGHS starts cold in every round unless there is a warm start.
+
+    With `OrderFormulation` the model is complete but for live activations: when a round ends
+    without a gap and its solution breaks no rule of the simulator, the plan is optimal where
+    activations fit, and `PlannerResult.lower_bound` is HiGHS's if that is higher.
+
+    Args:
+        formulation: makes the model.
+        warm_start: a planner whose plan is offered first, and its placement to HiGHS; or None.
+        seed: of HiGHS.
+    """
+
+    def __init__(self, *, formulation: Formulation, warm_start: Planner | None, seed: int) -> None:
+        self.formulation = formulation
+        self.warm_start = warm_start
+        self.seed = seed
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the deterministic limit counts branch-and-bound nodes."""
+        incumbent = Incumbent(problem)
+        if not incumbent.bound.memory_ok:
+            return incumbent.result()
+        every = np.arange(problem.topology.num_devices)
+        hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
+        rounds = Rounds(incumbent, unfused(problem), every, self.formulation, self.seed, hint)
+        nodes, bound, slice_s = 0, 0.0, budget_s / _ROUNDS
+        while incumbent.seconds < budget_s and not rounds.finished:
+            left = budget_s - incumbent.seconds
+            if deterministic_limit is None:
+                rounds.solve(min(slice_s, left), highspy.kHighsIInf)
+                slice_s *= 1.0 if rounds.learned else 2.0
+            elif nodes < deterministic_limit:
+                limit = min(ROUND_NODES, deterministic_limit - nodes)
+                nodes += max(rounds.solve(left, limit), 1)
+            else:
+                break
+            if rounds.model.complete:
+                bound = max(bound, min(rounds.proved, incumbent.step_time) * (1.0 - _TRUST))
+        return _with_bound(incumbent.result(reason=rounds.summary), bound)
+
+
+def _with_bound(result: PlannerResult, bound: float) -> PlannerResult:
+    """`result` with a bound that holds for every plan."""
+    if not result.lower_bound < bound <= result.step_time:
+        return result
+    if np.isinf(bound):
+        return replace(result, status="infeasible", lower_bound=bound)
+    proved = result.step_time <= bound * (1.0 + 2.0 * _TRUST)
+    return replace(result, lower_bound=bound, status="optimal" if proved else result.status)
+
+
+def unfused(problem: StepProblem) -> GroupedProblem:
+    """The problem with a group for each co-location group and each free operator."""
+    graph = problem.graph
+    free = graph.colocation == NONE
+    group = np.where(free, graph.num_groups + np.cumsum(free) - 1, graph.colocation)
+    _, first, group = np.unique(group, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    group = rank[group.reshape(-1)]
+    count = len(first)
+    fusion = Fusion(
+        graph=graph,
+        group=group,
+        piece=np.arange(graph.num_operators),
+        piece_group=group,
+        num_groups=count,
+        tensor=np.arange(graph.num_tensors),
+    )
+    seconds = sum_rows(problem.op_seconds, group, count)
+    state = sum_rows(graph.state_bytes, group, count)
+    allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
+    return GroupedProblem(fusion, problem, seconds, state, allowed)

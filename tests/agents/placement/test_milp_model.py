@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import highspy
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.placement.grouping import GroupedProblem
+from agents.placement.linear_program import LinearProgram
+from agents.placement.milp_model import AssignmentModel, PlacementModel
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3)), max_size=6), max_size=5
+    )
+)
+def test_the_matrix_is_the_sum_of_all_terms(rows: list[list[tuple[int, int]]]) -> None:
+    program = LinearProgram()
+    program.add_columns(5, upper=1.0)
+    dense = np.zeros((len(rows), 5))
+    for number, terms in enumerate(rows):
+        columns = np.array([column for column, _ in terms], dtype=np.int64)
+        values = np.array([float(value) for _, value in terms])
+        program.add_row([(columns, values)], upper=1.0)
+        np.add.at(dense[number], columns, values)
+    solver = program.solver(time_limit=1.0)
+    found = np.zeros_like(dense)
+    for number in range(len(rows)):
+        _, index, value = solver.getRowEntries(number)
+        found[number, np.array(index, dtype=np.int64)] = value
+    np.testing.assert_array_equal(found, dense)
+
+
+def test_rows_added_together_are_the_rows_added_one_by_one() -> None:
+    together, apart = LinearProgram(), LinearProgram()
+    for program in (together, apart):
+        program.add_columns((2, 3), cost=np.arange(6.0).reshape(2, 3), lower=1.0, upper=4.0)
+    columns, values = np.arange(6).reshape(2, 3), np.array([[1.0, 2.0, 0.0], [3.0, 0.0, 5.0]])
+    together.add_rows(2, [(columns, values), (np.array([0, 0]), 7.0)], lower=np.array([8.0, 9.0]))
+    for row in range(2):
+        apart.add_row([(columns[row], values[row]), ([0], 7.0)], lower=8.0 + row)
+    for program in (together, apart):
+        solver = program.solver(time_limit=1.0)
+        solver.run()
+        assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        assert solver.getInfo().objective_function_value == pytest.approx(15.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), problem=problems(tight=False, unsupported=False))
+def test_no_placement_is_faster_than_its_loads_and_ports(
+    data: st.DataObject, problem: StepProblem
+) -> None:
+    grouped = GroupedProblem.of(problem, 4)
+    devices = st.integers(0, problem.topology.num_devices - 1)
+    count = grouped.num_groups
+    device = np.array(data.draw(st.lists(devices, min_size=count, max_size=count)))
+    step_time = StepSimulator(grouped.problem).step_time(grouped.fusion.expand_pieces(device))
+    for model in (AssignmentModel(grouped), PlacementModel(grouped)):
+        solver = model.program.solver(time_limit=10.0)
+        for group, chosen in enumerate(device):
+            solver.changeColBounds(int(model.place[group, chosen]), 1.0, 1.0)
+        solver.run()
+        if solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:  # else: a mirror image
+            assert solver.getInfo().objective_function_value * model.scale <= step_time + 1e-6
+
+
+def test_an_overflow_rules_out_its_set_of_groups_and_any_with_more_state() -> None:
+    problem = pipeline([1.0] * 3, 1, cluster([0, 1], [100.0] * 2), [2, 1])
+    model = AssignmentModel(GroupedProblem.of(problem, 3))
+    model.add_overflow(np.array([0, 0, 1]), np.array([10.0, 0.0]))
+    for device, feasible in (([0, 0, 1], False), ([0, 0, 0], False), ([0, 1, 1], True)):
+        solver = model.program.solver(time_limit=5.0)
+        for group, chosen in enumerate(device):
+            solver.changeColBounds(int(model.place[group, chosen]), 1.0, 1.0)
+        solver.run()
+        optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        assert optimal == feasible

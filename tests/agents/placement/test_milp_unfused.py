@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from agents.placement.grouping import GroupedProblem
+from agents.placement.milp_order import OrderFormulation
+from agents.placement.milp_unfused import Milp, unfused
+from agents.placement.milp_windows import WindowFormulation
+from envs.cost.tabulated import TabulatedCost
+from envs.graphs.op_graph import NONE, OpGraph
+from envs.graphs.readers import read_moirai
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.placement.random_problems import cluster, pipeline, problems
+
+FORMULATIONS = (OrderFormulation(gap=1e-6, at_once=30), WindowFormulation(forgiven=0.5))
+MOST_ORDERS = 2000
+
+
+def orders(graph: OpGraph) -> Iterator[list[int]]:
+    """All topological orders."""
+    inputs = [0] * graph.num_operators
+    for u, v, _ in graph.edges.tolist():
+        inputs[v] |= 1 << u
+
+    def extend(order: list[int], done: int) -> Iterator[list[int]]:
+        if len(order) == graph.num_operators:
+            yield order
+        for op, needed in enumerate(inputs):
+            if not done >> op & 1 and needed & ~done == 0:
+                yield from extend([*order, op], done | 1 << op)
+
+    return extend([], 0)
+
+
+def placements(grouped: GroupedProblem) -> np.ndarray:
+    """(B, N) all placements of the operators whose state fits."""
+    capacity = grouped.problem.capacity
+    every = np.arange(grouped.num_groups)
+    found = [
+        grouped.fusion.expand(np.array(device))
+        for device in product(range(len(capacity)), repeat=grouped.num_groups)
+        if grouped.allowed[every, list(device)].all()
+        and (np.bincount(device, grouped.state, len(capacity)) <= capacity).all()
+    ]
+    return np.array(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_operators=6, tight=False))
+def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProblem) -> None:
+    sequences = list(islice(orders(problem.graph), MOST_ORDERS))
+    assume(len(sequences) < MOST_ORDERS)
+    devices = placements(unfused(problem))
+    simulator = StepSimulator(problem)
+    best = np.inf
+    if len(devices):
+        best = min(simulator.step_times(devices, np.array(order)).min() for order in sequences)
+    result = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0).plan(
+        problem, 30.0
+    )
+    assert result.step_time == pytest.approx(best, rel=1e-6)
+    assert result.lower_bound <= best * (1 + 1e-9)
+    assert result.lower_bound >= best * (1 - 1e-5)
+    assert result.status == ("infeasible" if np.isinf(best) else "optimal")
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_plans_are_feasible_and_not_below_the_bound(
+    formulation: OrderFormulation | WindowFormulation, problem: StepProblem
+) -> None:
+    result = Milp(formulation=formulation, warm_start=None, seed=0).plan(problem, 2.0)
+    if result.plan is not None:
+        assert result.plan.violations(problem) == []
+        order = result.plan.order
+        simulated = StepSimulator(problem).step_time(result.plan.placement.device, order)
+        assert result.step_time == simulated >= result.lower_bound
+    else:
+        assert result.status in ("infeasible", "limit")
+        assert result.reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems())
+def test_every_operator_is_its_own_group_but_for_co_location(problem: StepProblem) -> None:
+    graph = problem.graph
+    grouped = unfused(problem)
+    group = grouped.fusion.group
+    for a, b in product(range(graph.num_operators), repeat=2):
+        together = graph.colocation[a] == graph.colocation[b] != NONE
+        assert (group[a] == group[b]) == (a == b or together)
+    assert grouped.state.sum() == graph.state_bytes.sum()
+
+
+def test_a_limit_of_nodes_makes_it_reproducible() -> None:
+    problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1], [100.0] * 2), [1, 1])
+    milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0)
+    first, second = (milp.plan(problem, 60.0, 40) for _ in range(2))
+    assert first.step_time == second.step_time
+    assert [step for _, step in first.trajectory] == [step for _, step in second.trajectory]
+
+
+def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: Path) -> None:
+    file = read_moirai(data / "graphs" / "moirai" / "example-1.xls")
+    assert file.topology is not None
+    problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
+    result = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0).plan(
+        problem, 100.0, 4000
+    )
+    assert result.plan is not None
+    assert result.step_time == 30.0
+    assert result.plan.violations(problem) == []
