@@ -14,10 +14,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds test check bench clean
+.PHONY: help venv run seeds placement ratio gain test check bench clean
 
 help:  ## this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
 venv: $(STAMP)  ## create .venv with the pinned dependencies and this project
 
@@ -26,6 +26,15 @@ run: $(STAMP)  ## the main job: capture, learn, compare, export (ARGS="key=value
 
 seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
 	@$(BIN)/python -m experiments.seeds $(ARGS)
+
+placement: $(STAMP)  ## all planners on all problems: hours (ARGS="suite=placement_quick": minutes)
+	@$(BIN)/python -m experiments.benchmark suite=placement $(ARGS)
+
+ratio: $(STAMP)  ## search time of the MILP without fusion over that with it: two hours
+	@$(BIN)/python -m experiments.benchmark suite=search_ratio $(ARGS)
+
+gain: $(STAMP)  ## step time of the searches against the expert split, m-SCT and HEFT: an hour
+	@$(BIN)/python -m experiments.benchmark suite=step_time $(ARGS)
 
 test: $(STAMP)  ## the test suite
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from omegaconf import OmegaConf
 
+import conf
 from agents.base import Planner, PlannerResult
-from agents.placement.annealing import Annealing
-from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares
-from agents.placement.fusion_milp import FusionMilp
-from agents.placement.heft import Heft
 from agents.placement.lower_bound import lower_bound
-from agents.placement.random_placement import RandomPlacement
-from agents.placement.single_device import SingleDevice
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
+from experiments.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
-PLANNERS: dict[str, Callable[[int], Planner]] = {
-    "random": lambda seed: RandomPlacement(groups=6, samples=5, seed=seed),
-    "single_device": lambda seed: SingleDevice(),
-    "contiguous": lambda seed: ContiguousSplit(groups=6, shares=EqualShares()),
-    "contiguous_speed": lambda seed: ContiguousSplit(groups=6, shares=SpeedShares()),
-    "heft": lambda seed: Heft(groups=6),
-    "annealing": lambda seed: Annealing(groups=6, cycles=2, hot=0.1, cold=0.001, seed=seed),
-    "fusion_milp": lambda seed: FusionMilp(groups=6, forgiven=0.5, seed=seed),
+AGENTS = Path(conf.__file__).parent / "agent"
+SMALL = {"groups": 6}  # changes to the shipped configs that suit small problems
+PLANNERS: dict[str, dict[str, object]] = {
+    "random": SMALL | {"samples": 5},
+    "single_device": {},
+    "contiguous": SMALL,
+    "contiguous_speed": SMALL,
+    "heft": SMALL,
+    "m_etf": SMALL,
+    "m_sct": SMALL,
+    "dp": SMALL,
+    "annealing": SMALL,
+    "local_search": {"groups": [3, 6]},
+    "fusion_milp": {},
+    "milp": {},
+    "cp_sat": {"operators": 8},
 }
 BUDGET, LIMIT = 20.0, 100
 SETTINGS = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
+
+
+def make(name: str) -> Planner:
+    """The planner as `conf/agent` ships it, with the changes above."""
+    node = OmegaConf.merge(OmegaConf.load(AGENTS / f"{name}.yaml"), PLANNERS[name])
+    whole = OmegaConf.create({"seed": 3, "agent": node})
+    described = cast(dict[str, object], OmegaConf.to_container(whole, resolve=True))["agent"]
+    return cast(Planner, build(cast(dict[str, object], described)))
 
 
 @pytest.fixture(params=sorted(PLANNERS), scope="module")
 def planner(request: pytest.FixtureRequest) -> Planner:
-    return PLANNERS[request.param](3)
+    return make(request.param)
 
 
 def check(problem: StepProblem, result: PlannerResult) -> None:
@@ -86,7 +100,7 @@ def test_where_memory_is_ample_every_planner_finds_a_plan(
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1], [100.0] * 3), [2, 2, 1])
-    first, second = (PLANNERS[name](3).plan(problem, BUDGET, LIMIT) for _ in range(2))
+    first, second = (make(name).plan(problem, BUDGET, LIMIT) for _ in range(2))
     assert first.plan is not None
     assert second.plan is not None
     np.testing.assert_array_equal(first.plan.placement.device, second.plan.placement.device)
@@ -97,16 +111,16 @@ def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str) -> None:
     problem = pipeline([1.0, 1.0, 1.0], 2, cluster([0, 1], [5.0, 4.5]), [1, 1])
-    result = PLANNERS[name](3).plan(problem, BUDGET, LIMIT)
+    result = make(name).plan(problem, BUDGET, LIMIT)
     assert (result.plan, result.status) == (None, "infeasible")
     assert "does not fit: 12 bytes" in result.reason
 
 
-@pytest.mark.parametrize("name", ["annealing", "fusion_milp"])
+@pytest.mark.parametrize("name", ["annealing", "fusion_milp", "local_search"])
 def test_searches_respect_the_budget_and_beat_the_expert_split(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1], [100.0] * 4),
                        [2, 2, 1, 1])  # fmt: skip
-    result = PLANNERS[name](3).plan(problem, 1.5)
-    expert = PLANNERS["contiguous_speed"](3).plan(problem, 1.5)
+    result = make(name).plan(problem, 1.5)
+    expert = make("contiguous_speed").plan(problem, 1.5)
     assert result.seconds < 2.5
     assert result.step_time <= expert.step_time

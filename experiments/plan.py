@@ -1,0 +1,137 @@
+"""Ask one planner for one plan: the fastest step, or the best partition of a graph.
+
+python -m experiments.plan agent=heft graph=bert_large topology=mixed_v100_p100 json=true
+python -m experiments.plan agent=dp problem=max_load problem.contiguous=true graph=<graph file>
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agents.base import PlannerResult
+from envs.errors import InputError
+from envs.placement.toy import toy_pipeline
+from experiments.app import Result, Run, run_app
+from experiments.decisions import DecidingPlanner
+from experiments.objectives import Objective, Search
+from experiments.problem import load_problem
+from experiments.published import time_unit_of
+from experiments.search import WARM_UP_S
+from experiments.targets import build, no_such_thing
+
+_ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
+
+
+@dataclass
+class PlanConfig:
+    """`conf/plan.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    problem: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    budget_s: float
+    deterministic_limit: int | None
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < self.budget_s < float("inf"):
+            raise InputError(f"config key 'budget_s': {self.budget_s} is not positive and finite")
+        if self.deterministic_limit is not None and self.deterministic_limit < 1:
+            raise InputError(
+                f"config key 'deterministic_limit': {self.deterministic_limit} is below 1"
+            )
+
+
+def plan(config: PlanConfig, run: Run) -> Result:
+    """Search a plan, judge it, write it."""
+    objective = build(config.problem)
+    if not isinstance(objective, Objective):
+        raise no_such_thing("problem", config.problem, "objective of a plan")
+    agent = agent_of(config.agent, config.env)
+    warm_up = objective.of(toy_pipeline()).search(agent)
+    if warm_up is None:
+        raise InputError(
+            f"config key 'agent': {config.agent.get('_target_')} does not plan "
+            f"problem={objective.name}"
+        )
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    unit = time_unit_of(config.graph)
+    provenance = loaded.stamp_on(run.provenance)
+    step, task = loaded.problem, objective.of(loaded.problem)
+    bound = task.bound()
+    warm_up(WARM_UP_S, None)
+    search = task.search(agent)
+    assert search is not None
+    found, seconds = _timed(search, config)
+    if found.plan is None and np.isinf(found.lower_bound):
+        place = f"graph {step.graph.name!r} on topology {step.topology.name!r}"
+        raise InputError(f"{place}: {found.reason}")
+    bound = max(bound, found.lower_bound)
+    values: dict[str, object] = {
+        "problem": objective.name,
+        "agent": run.choice("agent", config.agent),
+        "graph": step.graph.name,
+        "topology": step.topology.name,
+        "operators": step.graph.num_operators,
+        "devices": step.topology.num_devices,
+        "budget_s": config.budget_s,
+        "deterministic_limit": config.deterministic_limit,
+        "seconds": seconds,
+        "status": found.status,
+        "reason": found.reason,
+        "evaluations": found.evaluations,
+        "unit": unit.name,
+        "unit_s": unit.seconds,
+        "lower_bound": unit.of(bound),
+        "lower_bound_s": bound,
+        "trajectory": [[at, unit.of(best)] for at, best in found.trajectory],
+    }
+    if found.plan is None:
+        names = ("objective", "objective_s", "gap", "peak_memory_bytes", "plan")
+        values |= {**dict.fromkeys(names), "feasible": False, "violations": []}
+        return Result(values, provenance)
+    verdict = task.judge(found.plan)
+    if verdict.objective < bound * (1.0 - _ROUNDING):
+        raise InputError(
+            f"config key 'agent': {config.agent.get('_target_')} claims a lower bound of {bound} s "
+            f"for a plan that takes {verdict.objective} s"
+        )
+    values |= {
+        "objective": unit.of(verdict.objective),
+        "objective_s": verdict.objective,
+        "gap": verdict.objective / bound - 1.0 if bound > 0 else None,
+        "peak_memory_bytes": verdict.peak_memory,
+        "feasible": not verdict.violations,
+        "violations": list(verdict.violations),
+        "plan": str(task.write(run.folder, found.plan, provenance)),
+    }
+    return Result(values, provenance)
+
+
+def agent_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Any:
+    """The object that `agent` describes; one that acts plans by one episode in `env`."""
+    built = build(agent)
+    if hasattr(built, "act") and not hasattr(built, "plan"):
+        return DecidingPlanner(built, env)
+    return built
+
+
+def _timed(search: Search, config: PlanConfig) -> tuple[PlannerResult, float]:
+    """What the search finds, and its wall time in seconds."""
+    start = time.perf_counter()
+    found = search(config.budget_s, config.deterministic_limit)
+    return found, time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("plan", PlanConfig, plan))

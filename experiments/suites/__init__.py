@@ -1,0 +1,1 @@
+"""Benchmark suites: which plans are asked for, and what is said of the answers."""

@@ -1,0 +1,254 @@
+"""Suites over real runs: every cell once, also after a kill, and nothing runs before its check."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from layered_step import layered_step
+from PIL import Image
+
+from envs.graphs.storage import save_graph
+from experiments.app import run_app
+from experiments.benchmark import BenchmarkConfig, benchmark
+
+ROOT = Path(__file__).resolve().parents[2]
+Document = dict[str, Any]
+
+
+def suite(graph: Path) -> Document:
+    """Three agents on one graph, and a graph that is left out without published data."""
+    cases = {
+        "_target_": "experiments.suites.cell.Cases",
+        "problems": {"makespan": ["problem=makespan"]},
+        "graphs": {
+            "layers": [f"graph={graph}"],
+            "published": ["graph=$MESHWRIGHT_DATA/graphs/moirai/example-1.xls"],
+        },
+        "topologies": {"mixed": ["topology=mixed_v100_p100"]},
+    }
+    part = {"_target_": "experiments.suites.placement.Part", "cases": cases}
+    return {
+        "_target_": "experiments.suites.placement.PlacementSuite",
+        "title": "Tiny",
+        "parts": [
+            {**part, "agents": {"random": ["agent=random", "agent.groups=6"]}, "budgets_s": [1]},
+            {
+                **part,
+                "agents": {
+                    "contiguous": ["agent=contiguous", "agent.groups=6"],
+                    "annealing": ["agent=annealing", "agent.groups=6"],
+                },
+                "budgets_s": [0.3],
+            },
+        ],
+        "best_known": {"makespan": {"layers": 0.001}},
+    }
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "MESHWRIGHT_DATA"}
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.benchmark", *arguments]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a benchmark that was killed in its second or third cell."""
+    work = tmp_path_factory.mktemp("benchmark")
+    save_graph(layered_step(6, 2), work / "graph.npz")
+    (work / "suite.yaml").write_text(yaml.safe_dump(suite(work / "graph.npz")))
+    folder = work / "run"
+    with subprocess.Popen(
+        command("suite=suite.yaml", "seed=5", f"hydra.run.dir={folder}"), cwd=work,
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 120
+        while len(results(folder)) < 1:
+            assert process.poll() is None, "the benchmark ended by itself"
+            assert time.monotonic() < deadline, "no cell within two minutes"
+            time.sleep(0.05)
+        os.killpg(process.pid, 9)
+    return folder
+
+
+def results(folder: Path) -> dict[str, int]:
+    """When the result of each cell was written, in nanoseconds."""
+    found = sorted((folder / "cells").glob("*/result.json"))
+    return {path.parent.name: path.stat().st_mtime_ns for path in found}
+
+
+@pytest.fixture(scope="module")
+def resumed(killed: Path) -> tuple[dict[str, int], Document, str]:
+    """The results before the run went on, its result, and what it printed."""
+    before = results(killed)
+    (killed / "cells" / "half").mkdir()  # nobody's cell
+    done = subprocess.run(
+        command(f"resume={killed}", "json=true"), check=False, cwd=killed.parent,
+        env=environment(), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return before, json.loads(done.stdout), done.stderr
+
+
+def test_a_killed_run_goes_on_with_what_is_left(
+    killed: Path, resumed: tuple[dict[str, int], Document, str]
+) -> None:
+    before, document, _ = resumed
+    after = results(killed)
+    assert 1 <= len(before) < 3
+    assert len(after) == document["cells"] == 3
+    for name, written in before.items():
+        assert after[name] == written
+
+
+def test_what_is_left_out_is_said(
+    killed: Path, resumed: tuple[dict[str, int], Document, str]
+) -> None:
+    _, document, printed = resumed
+    assert document["left_out"] == ["published"]
+    assert "MESHWRIGHT_DATA" in printed
+    assert "Left out: published" in (killed / "table.md").read_text()
+
+
+def test_table_numbers_and_picture_agree_and_tell_where_they_come_from(
+    killed: Path, resumed: tuple[dict[str, int], Document, str]
+) -> None:
+    numbers = json.loads((killed / "table.json").read_text())
+    assert numbers["rows"] == resumed[1]["report"]["rows"]
+    assert {row["agent"] for row in numbers["rows"]} == {"random", "contiguous", "annealing"}
+    text = (killed / "table.md").read_text()
+    for row in numbers["rows"]:
+        cells = json.loads((killed / "cells" / cell_of(row) / "result.json").read_text())
+        assert row["objective_s"] == cells["objective_s"]
+        assert cells["provenance"]["seed"] == 5
+        assert f"{row['objective_s'] * 1e3:.5g} ms" in text
+        assert row["gap_to_best_known"] == pytest.approx(row["objective_s"] / 0.001 - 1)
+    assert len(numbers["provenance"]["inputs_sha256"]) == 3
+    with Image.open(killed / "anytime_1.png") as image:
+        assert "seed=5" in dict(image.info)["Comment"]
+
+
+def cell_of(row: Document) -> str:
+    return f"makespan.layers.mixed.{row['agent']}.{'1' if row['agent'] == 'random' else '0_3'}s"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a graph."""
+    save_graph(layered_step(3, 2), tmp_path / "graph.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmark"])
+    monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a benchmark that is refused before any cell runs."""
+    capsys.readouterr()
+    assert run_app("benchmark", BenchmarkConfig, benchmark, list(arguments)) == 2
+    line = capsys.readouterr().err.strip()
+    assert len(line.splitlines()) == 1
+    assert not list(Path().rglob("cells"))
+    return line
+
+
+COMMANDS = {
+    "suite=nope": ["suite=nope", "placement", "search_ratio"],
+    "suite=none.yaml": ["none.yaml", "no such file"],
+    "suite=fractions.Fraction": ["'suite'", "no suite"],
+    "workers=0": ["'workers'", "0"],
+    "workers=many": ["'workers'", "many"],
+    "suite=search_ratio suite.fused_budget_s=0": ["'suite'", "fused_budget_s", "positive"],
+    "suite=search_ratio suite.fused=heft": ["'suite.fused'", "heft", "list"],
+    "suite=step_time suite.budget_s=inf": ["'suite'", "budget_s", "inf"],
+    "suite=step_time suite.budgt_s=3": ["'suite.budgt_s'", "budget_s"],
+    "resume=absent": ["absent", "config.yaml"],
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_is_refused_by_name(
+    line: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, *line.split())
+    for word in COMMANDS[line]:
+        assert word in told
+
+
+EDITS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
+    "unknown agent": (
+        lambda d: d["parts"][0]["agents"].update(ghost=["agent=ghost"]), ["ghost", "annealing"],
+    ),
+    "unknown key of an agent": (
+        lambda d: d["parts"][0]["agents"].update(random=["agent=random", "agent.depth=3"]),
+        ["random", "agent.depth", "groups"],
+    ),
+    "a budget of zero": (lambda d: d["parts"][0].update(budgets_s=[0]), ["budgets_s", "0"]),
+    "no budgets": (lambda d: d["parts"][0].update(budgets_s=[]), ["budgets_s", "empty"]),
+    "a text for an agent": (
+        lambda d: d["parts"][0]["agents"].update(random="agent=random"),
+        ["random", "list of overrides"],
+    ),
+    "no agents": (lambda d: d["parts"][0].update(agents={}), ["agents", "mapping"]),
+    "an unknown field": (lambda d: d["parts"][0].update(graphs={}), ["suite.parts[0].graphs"]),
+    "a best value that is no number": (
+        lambda d: d["best_known"]["makespan"].update(layers="low"), ["best_known", "low"],
+    ),
+    "two cells of one name": (
+        lambda d: d["parts"][1]["agents"].update({"an nealing": [], "an/nealing": []}),
+        ["stands twice", "nealing"],
+    ),
+    "only graphs that are not there": (
+        lambda d: [part["cases"]["graphs"].pop("layers") for part in d["parts"]], ["no cells"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", EDITS)
+def test_a_suite_file_is_refused_with_its_record(
+    fault: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit, words = EDITS[fault]
+    document = json.loads(json.dumps(suite(work / "graph.npz")))
+    edit(document)
+    (work / "suite.yaml").write_text(yaml.safe_dump(document))
+    line = refused(capsys, "suite=suite.yaml")
+    for word in words:
+        assert word in line
+
+
+def test_a_resumed_run_keeps_its_suite(
+    killed: Path, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, f"resume={killed}", "suite=step_time")
+    assert "'suite'" in line
+
+
+def test_a_cell_that_is_refused_is_a_row_with_its_reason(work: Path) -> None:
+    save_graph(layered_step(600, 1), work / "graph.npz")  # fits nowhere
+    document = suite(work / "graph.npz")
+    document["parts"] = document["parts"][:1]
+    (work / "suite.yaml").write_text(yaml.safe_dump(document))
+    arguments = ["suite=suite.yaml", "hydra.run.dir=run"]
+    assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
+    (row,) = json.loads((work / "run" / "table.json").read_text())["rows"]
+    assert (row["feasible"], row["status"], row["objective_s"]) == (False, "failed", None)
+    assert "does not fit" in row["reason"]
+    assert "does not fit" in (work / "run" / "table.md").read_text()
+    failure = json.loads(
+        (work / "run/cells/makespan.layers.mixed.random.1s/failure.json").read_text()
+    )
+    assert failure["exit_code"] == 2

@@ -1,0 +1,215 @@
+"""`experiments.plan`: objectives are judged here, in the input's own units."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from layered_step import layered_step
+
+from envs.cost.roofline import RooflineCost
+from envs.graphs.storage import save_graph
+from envs.hardware.topology import Topology
+from envs.simulation.order import OneFOneB
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from experiments.app import run_app
+from experiments.plan import PlanConfig, plan
+from experiments.plan_file import read_plan
+from experiments.targets import build
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+# A chain of 2 ms and 3 ms on two accelerators, 0.5 ms to the host; the CPU is slow.
+CHAIN: dict[str, Any] = {
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "maxSizePerFPGA": 10,
+    "nodes": [
+        {"id": 4, "name": "a", "cpuLatency": 90, "fpgaLatency": 2, "size": 6,
+         "supportedOnFpga": 1, "isBackwardNode": 0},
+        {"id": 9, "name": "b", "cpuLatency": 90, "fpgaLatency": 3, "size": 4,
+         "supportedOnFpga": 1, "isBackwardNode": 0},
+    ],
+    "edges": [{"sourceId": 4, "destId": 9, "cost": 0.5, "size": 1}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a graph of ours, one with devices of its own, and a tight cluster."""
+    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+    (tmp_path / "chain.json").write_text(json.dumps(CHAIN))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["plan"])
+    return tmp_path
+
+
+def ask(work: Path, *arguments: str) -> dict[str, Any]:
+    """The result of a run that succeeds."""
+    assert run_app("plan", PlanConfig, plan, [*arguments, "hydra.run.dir=run"]) == 0
+    document = json.loads((work / "run" / "result.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a run that is refused."""
+    capsys.readouterr()
+    assert run_app("plan", PlanConfig, plan, [*arguments, "hydra.run.dir=run"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert len(line.splitlines()) == 1
+    assert not (Path("run") / "result.json").exists()
+    return line
+
+
+def test_a_makespan_is_that_of_the_plan_file_in_the_simulator(work: Path) -> None:
+    found = ask(work, "agent=heft", "agent.groups=6", "graph=graph.npz", "seed=3")
+    topology = build(yaml.safe_load((CONF / "topology" / "mixed_v100_p100.yaml").read_text()))
+    assert isinstance(topology, Topology)
+    problem = StepProblem.build(layered_step(6, 2), topology, RooflineCost())
+    written = read_plan(work / "run" / "plan.json", problem, OneFOneB())
+    simulated = StepSimulator(problem).step_time(written.placement.device, written.order)
+    assert found["objective"] == found["objective_s"] == simulated
+    assert 0 < found["lower_bound"] <= found["objective"]
+    assert found["gap"] == pytest.approx(simulated / found["lower_bound"] - 1)
+    assert (found["feasible"], found["violations"], found["unit"]) == (True, [], "s")
+    assert (found["agent"], found["problem"], found["graph"]) == (
+        "heft",
+        "makespan",
+        "layered_step",
+    )
+    assert (found["topology"], found["devices"]) == ("mixed_v100_p100", 4)
+    assert found["trajectory"][-1][1] == simulated
+    assert found["provenance"]["seed"] == 3
+    assert "graph.npz" in found["provenance"]["inputs_sha256"]
+
+
+def test_max_load_is_told_in_the_milliseconds_of_the_file(work: Path) -> None:
+    found = ask(work, "agent=asked_agents.Exhaustive", "problem=max_load", "graph=chain.json")
+    assert found["objective"] == pytest.approx(3.5)  # b's compute and what it receives
+    assert found["lower_bound"] == pytest.approx(3.5)
+    assert found["objective_s"] == pytest.approx(3.5e-3)
+    assert (found["unit"], found["unit_s"], found["feasible"]) == ("ms", 1e-3, True)
+    assert found["trajectory"] == [[0.05, pytest.approx(3.5)]]
+    assert (found["topology"], found["devices"]) == ("chain", 3)
+    partition = json.loads((work / "run" / "partition.json").read_text())
+    assert partition["kind"] == "meshwright.partition"
+    assert partition["problem"] == "max_load"
+    assert sorted(partition["placement"].values()) == ["accelerator0", "accelerator1"]
+
+
+def test_latency_adds_up_along_the_calls(work: Path) -> None:
+    found = ask(work, "agent=asked_agents.Exhaustive", "problem=latency", "graph=chain.json")
+    assert found["objective"] == pytest.approx(5.0)  # both in one call
+
+
+def test_the_makespan_of_a_file_with_devices_is_in_its_unit_too(work: Path) -> None:
+    found = ask(work, "agent=single_device", "graph=chain.json")
+    assert found["objective"] == pytest.approx(5.0)
+    assert found["unit"] == "ms"
+
+
+def test_without_memory_everything_fits(work: Path) -> None:
+    tight = {**CHAIN, "maxSizePerFPGA": 9}
+    (work / "chain.json").write_text(json.dumps(tight))
+    found = ask(work, "agent=single_device", "graph=chain.json")
+    assert found["objective"] == pytest.approx(180.0)  # only the CPU holds both
+    free = ["agent=single_device", "graph=chain.json", "problem.memory=false"]
+    assert run_app("plan", PlanConfig, plan, [*free, "hydra.run.dir=free"]) == 0
+    assert json.loads(Path("free/result.json").read_text())["objective"] == pytest.approx(5.0)
+
+
+def test_an_agent_without_a_plan_has_no_objective(work: Path) -> None:
+    save_graph(layered_step(50, 1), work / "graph.npz")  # 20 GB of state
+    found = ask(work, "agent=single_device", "graph=graph.npz")
+    assert (found["objective"], found["feasible"], found["plan"]) == (None, False, None)
+    assert found["status"] == "infeasible"
+    assert "does not fit" in found["reason"]
+    assert found["lower_bound"] > 0
+
+
+def test_a_plan_that_breaks_a_rule_is_not_feasible(work: Path) -> None:
+    found = ask(work, "agent=asked_agents.Careless", "graph=graph.npz")
+    assert found["feasible"] is False
+    assert "co-location" in found["violations"][0]
+    assert found["objective"] > 1e-6
+
+
+def test_the_first_search_of_a_process_is_not_counted(work: Path) -> None:
+    found = ask(work, "agent=asked_agents.SlowToBegin", "graph=graph.npz", "deterministic_limit=77")
+    assert found["seconds"] < 0.9
+    assert (found["evaluations"], found["deterministic_limit"]) == (77, 77)
+
+
+def test_what_fits_nowhere_is_refused_with_the_number_of_bytes(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_graph(layered_step(600, 1), work / "graph.npz")
+    line = refused(capsys, "agent=single_device", "graph=graph.npz")
+    assert "does not fit" in line
+    assert "too many" in line
+
+
+def test_a_proof_that_no_partition_exists_is_told(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = work / "small.yaml"
+    node = yaml.safe_load((CONF / "topology" / "single_v100.yaml").read_text())
+    small.write_text(yaml.safe_dump(node))
+    save_graph(layered_step(100, 1), work / "graph.npz")  # 40 GB of state
+    line = refused(
+        capsys, "agent=asked_agents.Exhaustive", "problem=max_load", "graph=graph.npz",
+        "topology=small.yaml",
+    )  # fmt: skip
+    assert "no split fits" in line
+    assert "layered_step" in line
+
+
+FAULTS: dict[str, list[str]] = {
+    "agent=heft problem=max_load": ["'agent'", "Heft", "does not plan problem=max_load"],
+    "agent=asked_agents.Exhaustive": ["'agent'", "does not plan problem=makespan"],
+    "agent=asked_agents.Boaster problem=latency": ["'agent'", "Boaster", "claims"],
+    "agent=heft problem=nope": ["problem=nope", "latency", "makespan", "max_load"],
+    "agent=heft problem.contiguous=true": ["'problem.contiguous'", "memory"],
+    "problem=max_load problem.contiguous=1": ["'problem.contiguous'", "true or false"],
+    "agent=heft problem=fractions.Fraction": ["'problem'", "no objective"],
+    "agent=heft budget_s=0": ["'budget_s'", "0.0", "positive"],
+    "agent=heft deterministic_limit=0": ["'deterministic_limit'", "0", "below 1"],
+    "agent=heft deterministic_limit=many": ["'deterministic_limit'", "many"],
+    "agent=heft topology=from_graph graph=graph.npz": ["'topology'", "without devices"],
+    "agent=heft topology=nope": ["topology=nope", "own_devices"],
+}
+
+
+@pytest.mark.parametrize("command", FAULTS)
+def test_a_command_is_refused_by_name(
+    command: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = command.split()
+    if not any(argument.startswith("graph=") for argument in arguments):
+        arguments.append("graph=chain.json")
+    line = refused(capsys, *arguments)
+    for word in FAULTS[command]:
+        assert word in line
+
+
+def test_published_files_have_their_own_units(work: Path, data: Path) -> None:
+    folder = data / "graphs"
+    moirai = ask(work, "agent=heft", f"graph={folder / 'moirai' / 'example-1.xls'}")
+    assert (moirai["unit"], moirai["unit_s"]) == ("the file's own", 1.0)
+    assert moirai["objective"] >= 30.0  # the published optimum
+    pipedream = folder / "pipedream" / "image_classification-alexnet.txt"
+    arguments = ["agent=single_device", f"graph={pipedream}", "hydra.run.dir=pipedream"]
+    assert run_app("plan", PlanConfig, plan, arguments) == 0
+    found = json.loads(Path("pipedream/result.json").read_text())
+    total = sum(
+        float(line.partition("forward_compute_time=")[2].partition(",")[0])
+        for line in pipedream.read_text().splitlines()
+        if "forward_compute_time=" in line and "-- Input" not in line
+    )
+    assert found["unit"] == "ms"
+    assert found["objective"] == pytest.approx(total)

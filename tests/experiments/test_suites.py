@@ -1,0 +1,242 @@
+"""The figures of the suites, on outcomes made up for the purpose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.anytime import AnytimeCurve, Panel, draw_anytime
+from experiments.suites.cell import Case, Cases, Cell, Outcome
+from experiments.suites.placement import Part, PlacementSuite
+from experiments.suites.search_ratio import UNFUSED, Ratio, SearchRatio
+from experiments.suites.step_time import StepTime
+
+CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"t": []})
+Points = list[tuple[float, float]]
+
+
+def outcome(points: Points, end: float = 100.0, bound: float = 0.5) -> Outcome:
+    """A search with these (seconds, step time) points."""
+    curve = AnytimeCurve(tuple(points), end)
+    return Outcome(curve.final, bound, end, "feasible", "", 500, "s", 1.0, curve)
+
+
+def answers(cells: list[Cell], found: Mapping[tuple[str, str], Outcome]) -> dict[Cell, Outcome]:
+    """`found` by (graph, agent); nothing else is feasible."""
+    nothing = Outcome(np.inf, 0.1, 1.0, "limit", "no plan was tried", 500, "s", 1.0,
+                      AnytimeCurve((), 1.0))  # fmt: skip
+    return {cell: found.get((cell.case.graph, cell.agent), nothing) for cell in cells}
+
+
+FUSED = "fused"
+FUSED_CURVE = AnytimeCurve(((0.5, 10.0), (1.0, 6.0), (20.0, 5.0)), 60.0)
+UNFUSED_CURVE = AnytimeCurve(((100.0, 12.0), (400.0, 6.0)), 900.0)
+
+
+def test_the_ratio_is_that_of_the_times_to_the_same_quality() -> None:
+    exact = Ratio.at(6.0, FUSED_CURVE, UNFUSED_CURVE, 900.0)
+    assert exact is not None
+    assert (exact.value, exact.censored, exact.text()) == (400.0, False, "400x")
+    poor = Ratio.at(11.0, FUSED_CURVE, UNFUSED_CURVE, 900.0)
+    assert poor is not None
+    assert (poor.unfused_s, poor.fused_s) == (400.0, 0.5)
+
+
+def test_what_the_unfused_search_does_not_reach_is_censored_by_its_limit() -> None:
+    ratio = Ratio.at(5.0, FUSED_CURVE, UNFUSED_CURVE, 900.0)
+    assert ratio is not None
+    assert (ratio.value, ratio.censored, ratio.text()) == (45.0, True, "≥ 45x")
+    early = AnytimeCurve(UNFUSED_CURVE.points, 500.0)  # gave up by itself
+    ratio = Ratio.at(5.0, FUSED_CURVE, early, 900.0)
+    assert ratio is not None
+    assert ratio.value == 25.0
+    late = AnytimeCurve(UNFUSED_CURVE.points, 990.0)  # came home late
+    ratio = Ratio.at(5.0, FUSED_CURVE, late, 900.0)
+    assert ratio is not None
+    assert ratio.value == 45.0
+
+
+def test_where_the_fused_search_does_not_come_there_is_no_ratio() -> None:
+    assert Ratio.at(4.9, FUSED_CURVE, UNFUSED_CURVE, 900.0) is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 99), st.floats(1, 99)), min_size=1, max_size=8),
+    st.floats(1, 99),
+)
+def test_the_time_to_a_quality_is_the_first_that_has_it(points: Points, quality: float) -> None:
+    seconds = sorted(at for at, _ in points)
+    values = np.minimum.accumulate([value for _, value in points]).tolist()
+    curve = AnytimeCurve(tuple(zip(seconds, values, strict=True)), 100.0)
+    reached = [at for at, value in curve.points if value <= quality * (1 + 1e-9)]
+    assert curve.time_to(quality) == min(reached, default=math.inf)
+    assert curve.time_to(curve.final) <= 100.0
+
+
+def race() -> SearchRatio:
+    return SearchRatio(
+        title="race", cases=[CASES], fused={FUSED: ["agent=a"]}, fused_budget_s=60,
+        unfused=["agent=b"], unfused_limit_s=900, reference={"other": ["agent=c"]}, reference_budget_s=60,
+    )  # fmt: skip
+
+
+def test_a_race_reports_every_ratio_and_the_loss() -> None:
+    suite = race()
+    cells = suite.cells()
+    assert len(cells) == 6
+    assert [cell.budget_s for cell in cells if cell.agent == UNFUSED] == [900, 900]
+    found = {
+        ("g", FUSED): outcome(list(FUSED_CURVE.points), 60.0),
+        ("g", UNFUSED): outcome(list(UNFUSED_CURVE.points), 900.0),
+        ("g", "other"): outcome([(1.0, 4.0)]),
+        ("h", FUSED): outcome([(0.5, 3.0)], 60.0),
+        ("h", "other"): outcome([(1.0, 3.5)]),
+    }
+    report = suite.report(answers(cells, found))
+    rows = report.numbers["rows"]
+    assert isinstance(rows, list)
+    first, second = rows
+    assert [ratio["ratio"] for ratio in first["ratios"]] == [800.0, 400.0, 45.0]
+    assert [ratio["censored"] for ratio in first["ratios"]] == [False, False, True]
+    assert first["at_fused_plan"]["ratio"] == 45.0
+    assert first["at_worse_plan"]["ratio"] == 400.0
+    assert first["fused_s_to_unfused_plan"] == 1.0
+    assert first["loss_to_best_known"] == pytest.approx(0.25)
+    assert second["at_worse_plan"] is None
+    assert second["at_fused_plan"] == {
+        "step_time_s": 3.0, "fused_s": 0.5, "unfused_s": 1.0, "censored": True, "ratio": 2.0,
+    }  # fmt: skip
+    assert second["loss_to_best_known"] == 0.0
+    assert report.headline["largest_ratio"] == 800.0
+    assert report.headline["largest_ratio_is_censored"] is False
+    assert report.headline["median_loss_to_best_known"] == pytest.approx(0.125)
+    text = "".join(sheet.markdown() for sheet in report.sheets)
+    for words in ("≥ 45x", "| 400x |", "+25.0%", "| no plan |", "| 100 to 1000 | 2 | 0 |"):
+        assert words in text
+
+
+def test_a_search_that_could_not_run_has_no_ratio() -> None:
+    suite = race()
+    found = {("g", FUSED): outcome(list(FUSED_CURVE.points)), ("g", UNFUSED): Outcome.failed("oh")}
+    report = suite.report(answers(suite.cells(), found))
+    assert "no plan: oh" in report.sheets[0].rows[0]
+    rows = report.numbers["rows"]
+    assert isinstance(rows, list)
+    assert rows[0]["ratios"] == []
+    assert rows[0]["at_fused_plan"] is None
+
+
+def test_reductions_are_against_the_best_reference_and_losses_stay_losses() -> None:
+    suite = StepTime("gain", [CASES], {"new": []}, {"heft": [], "expert": []}, 5)
+    found = {
+        ("g", "new"): outcome([(1.0, 6.0)]),
+        ("g", "heft"): outcome([(1.0, 8.0)]),
+        ("g", "expert"): outcome([(1.0, 9.0)]),
+        ("h", "new"): outcome([(1.0, 11.0)]),
+        ("h", "expert"): outcome([(1.0, 10.0)]),
+    }
+    report = suite.report(answers(suite.cells(), found))
+    rows = report.numbers["rows"]
+    assert isinstance(rows, list)
+    assert [row["reference"] for row in rows] == ["heft", "expert"]
+    assert [row["reduction"]["new"] for row in rows] == [pytest.approx(0.25), pytest.approx(-0.1)]
+    assert report.headline["best_reduction_new"] == pytest.approx(0.25)
+    assert report.headline["median_reduction_new"] == pytest.approx(0.075)
+    assert report.sheets[1].rows[0] == ("new", "2", "+25.0%", "+7.5%", "-10.0%", "1")
+
+
+def test_a_tie_is_no_loss() -> None:
+    suite = StepTime("gain", [CASES], {"new": []}, {"heft": []}, 5)
+    found = {("g", "new"): outcome([(1.0, 0.3 + 1e-16)]), ("g", "heft"): outcome([(1.0, 0.1 * 3)])}
+    report = suite.report(answers(suite.cells(), found))
+    assert report.sheets[1].rows[0][-2:] == ("+0.0%", "0")
+
+
+def test_a_problem_without_a_reference_plan_is_in_no_median() -> None:
+    suite = StepTime("gain", [CASES], {"new": []}, {"heft": []}, 5)
+    found = {("g", "new"): outcome([(1.0, 6.0)])}
+    report = suite.report(answers(suite.cells(), found))
+    assert report.headline == {}
+    assert report.sheets[0].rows[0][2:4] == ("none", "no plan")
+
+
+def test_gaps_are_to_the_best_bound_and_to_the_best_or_published_value() -> None:
+    parts = [Part(CASES, {"a": [], "b": []}, [1, 10])]
+    suite = PlacementSuite("gaps", parts, {"makespan": {"h": 2.0}})
+    cells = suite.cells()
+    assert len(cells) == 8
+    found = {
+        ("g", "a"): outcome([(0.1, 4.0)], bound=1.0),
+        ("g", "b"): outcome([(0.1, 5.0)], bound=2.5),
+        ("h", "a"): outcome([(0.1, 3.0)]),
+    }
+    report = suite.report(answers(cells, found))
+    rows = report.numbers["rows"]
+    assert isinstance(rows, list)
+    gaps = {(row["graph"], row["agent"]): row for row in rows}
+    assert gaps["g", "a"]["gap_to_bound"] == pytest.approx(0.6)
+    assert gaps["g", "b"]["gap_to_bound"] == pytest.approx(1.0)
+    assert gaps["g", "b"]["gap_to_best_known"] == pytest.approx(0.25)
+    assert gaps["h", "a"]["gap_to_best_known"] == pytest.approx(0.5)
+    assert gaps["h", "b"]["gap_to_best_known"] == math.inf
+    summary = {row[0]: row for row in report.sheets[0].rows}
+    assert summary["a"][2:5] == ("2", "2", "1")
+    assert list(report.figures) == ["anytime_1.png"]
+
+
+def test_values_are_shown_in_the_unit_of_the_file() -> None:
+    document = {
+        "objective_s": 3e-3, "lower_bound_s": 2e-3, "seconds": 1.0, "status": "feasible",
+        "reason": "", "violations": [], "operators": 3, "feasible": True, "unit": "ms",
+        "unit_s": 1e-3, "trajectory": [[0.1, 4.0], [0.2, 3.0]],
+    }  # fmt: skip
+    found = Outcome.of(document)
+    assert found.curve.points == ((0.1, pytest.approx(4e-3)), (0.2, pytest.approx(3e-3)))
+    assert found.time(found.objective) == "3 ms"
+    own = Outcome.of({**document, "unit": "the file's own", "unit_s": 1.0, "objective_s": 30.0})
+    assert own.time(own.objective) == "30"
+    overfull = Outcome.of({**document, "feasible": False, "violations": ["too many bytes"]})
+    assert (overfull.feasible, overfull.reason) == (False, "too many bytes")
+    assert overfull.curve.points == ()
+
+
+def test_graphs_of_published_data_are_left_out_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = {"ours": ["graph=a"], "theirs": ["graph=$MESHWRIGHT_DATA/x.json"]}
+    cases = Cases(problems={"p": []}, graphs=graphs, topologies={"t": []})
+    monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
+    assert [case.graph for case in cases] == ["ours"]
+    assert cases.left_out == ["theirs"]
+    monkeypatch.setenv("MESHWRIGHT_DATA", "/data")
+    assert [case.overrides for case in cases] == [("graph=a",), ("graph=/data/x.json",)]
+    assert cases.left_out == []
+
+
+def test_names_of_run_folders_tell_cells_apart() -> None:
+    case = Case("max load", "a/b", "t", ())
+    folders = {Cell(case, "x", seconds, ()).folder for seconds in (1, 10, 0.5)}
+    assert folders == {f"max_load.a_b.t.x.{text}s" for text in ("1", "10", "0_5")}
+
+
+def test_the_picture_draws_every_near_curve_and_names_the_others() -> None:
+    curves = {
+        "near": AnytimeCurve(((0.1, 12.0), (1.0, 10.0)), 5.0),
+        "far": AnytimeCurve(((0.1, 90.0),), 5.0),
+        "none": AnytimeCurve((), 5.0),
+    }
+    figure = draw_anytime([Panel("p", curves, 9.0, np.inf, "ms")], "title", "step time", 1.6)
+    (axes,) = figure.axes
+    words = " ".join(text.get_text() for text in axes.texts)
+    assert "above: far 90" in words
+    assert "no plan: none" in words
+    low, high = axes.get_ylim()
+    assert low < 9.0
+    assert 10.0 < high < 90.0
+    steps = axes.lines[1].get_xydata()
+    np.testing.assert_allclose(np.asarray(steps), [[0.1, 12.0], [1.0, 10.0], [5.0, 10.0]])
+    whole = draw_anytime([Panel("p", curves, 9.0, np.inf, "ms")], "title", "step time", np.inf)
+    assert whole.axes[0].get_ylim()[1] > 90.0
