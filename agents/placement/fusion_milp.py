@@ -59,7 +59,8 @@ class FusionMilp:
 
     Args:
         coarse: groups of the coarse models, one after the other.
-        levels: groups of the refined ones.
+        levels: groups of the refined ones. Empty: no moves priced by the simulator, nothing but the
+            coarse models and MILPs over parts of their groups.
         formulation: makes the models.
         warm_start: a planner whose plan is offered first, and its placement to HiGHS; or None.
         seed: of HiGHS and of what is drawn at random.

@@ -114,7 +114,7 @@ class Refinement:
         """Leave the best plan and descend; returns the branch-and-bound nodes taken, at least 1.
 
         By a neighbourhood MILP every other time, by a few random moves otherwise and where the
-        devices are too many for the MILP.
+        devices are too many for the MILP. Without levels there are neighbourhood MILPs alone.
         """
         plan = self.incumbent.plan
         if plan is None:
@@ -123,8 +123,10 @@ class Refinement:
         left: IntArray | None
         if not self._can_fuse(end):
             return 1
-        if self._many_devices or self.random.random() < _AT_RANDOM:
+        if self.levels and (self._many_devices or self.random.random() < _AT_RANDOM):
             left = self._leave_at_random(device)
+        elif self._many_devices:
+            return 1
         else:
             rounds = self._rounds_around(device)
             domain = self._neighbourhood(rounds.grouped, _of_groups(rounds.grouped, device))

@@ -160,7 +160,13 @@ class SearchRatio:
             span=np.inf,
         )
         numbers = {"rows": [race.document() for race in races], "fused": headline}
-        return Report(sheets, {"search_ratio.png": figure}, numbers, {"fused": headline})
+        shown = {
+            f"{label}: {name.replace('_', ' ')}": value
+            for label, found in headline.items()
+            for name, value in found.items()
+            if not isinstance(value, dict)
+        }
+        return Report(sheets, {"search_ratio.png": figure}, numbers, shown)
 
 
 @dataclass(frozen=True)
@@ -264,6 +270,7 @@ def _headline(races: Sequence[_Race]) -> dict[str, object]:
     for number, name in enumerate(MARKS):
         marked = [mark for race in races if (mark := race.marks()[number]) is not None]
         best = max(marked, key=lambda ratio: ratio.value, default=None)
+        found[f"largest_ratio_{name}"] = best.text() if best else None
         found[f"largest_{name}"] = best.document() if best else None
     losses = [race.loss for race in races if np.isfinite(race.loss)]
     return {**found, "median_loss_to_best_known": float(np.median(losses)) if losses else None}

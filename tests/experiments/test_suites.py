@@ -81,7 +81,8 @@ def test_the_time_to_a_quality_is_the_first_that_has_it(points: Points, quality:
 def race() -> SearchRatio:
     return SearchRatio(
         title="race", cases=[CASES], fused={FUSED: ["agent=a"]}, fused_budget_s=60,
-        unfused=["agent=b"], unfused_limit_s=900, reference={"other": ["agent=c"]}, reference_budget_s=60,
+        unfused=["agent=b"], unfused_limit_s=900, reference={"other": ["agent=c"]},
+        reference_budget_s=60,
     )  # fmt: skip
 
 
@@ -112,9 +113,13 @@ def test_a_race_reports_every_ratio_and_the_loss() -> None:
         "step_time_s": 3.0, "fused_s": 0.5, "unfused_s": 1.0, "censored": True, "ratio": 2.0,
     }  # fmt: skip
     assert second["loss_to_best_known"] == 0.0
-    assert report.headline["largest_ratio"] == 800.0
-    assert report.headline["largest_ratio_is_censored"] is False
-    assert report.headline["median_loss_to_best_known"] == pytest.approx(0.125)
+    assert report.headline == {
+        f"{FUSED}: largest ratio at fused plan": "≥ 45x",
+        f"{FUSED}: largest ratio within 1 percent": "≥ 45x",
+        f"{FUSED}: largest ratio within 2 percent": "≥ 45x",
+        f"{FUSED}: largest ratio at worse plan": "400x",
+        f"{FUSED}: median loss to best known": pytest.approx(0.125),
+    }
     text = "".join(sheet.markdown() for sheet in report.sheets)
     for words in ("≥ 45x", "| 400x |", "+25.0%", "| no plan |", "| 100 to 1000 | 2 | 0 |"):
         assert words in text
