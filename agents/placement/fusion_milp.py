@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 from agents.base import Planner, PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
-from agents.placement.milp_refinement import Refinement, compile_kernels
-from agents.placement.milp_rounds import ROUND_NODES, Formulation, Rounds, assign, first_plan
+from agents.placement.integer_program.refinement import Refinement, compile_kernels
+from agents.placement.integer_program.rounds import (
+    ROUND_NODES,
+    Formulation,
+    Rounds,
+    assign,
+    first_plan,
+)
 from envs.errors import InputError
 from envs.simulation.problem import StepProblem
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agents.placement.critical_path import critical_seconds
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.grouping import GroupedProblem
-from agents.placement.milp_windows import WindowFormulation, WindowModel
+from agents.placement.integer_program.windows import WindowFormulation, WindowModel
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.placement.grouping import GroupedProblem
+from agents.placement.integer_program.model import AssignmentModel, PlacementModel
 from agents.placement.linear_program import LinearProgram
-from agents.placement.milp_model import AssignmentModel, PlacementModel
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
-from agents.placement.milp_moves import MovePricing, draw_moves
-from agents.placement.milp_order import OrderFormulation
-from agents.placement.milp_refinement import Refinement
+from agents.placement.integer_program.moves import MovePricing, draw_moves
+from agents.placement.integer_program.order import OrderFormulation
+from agents.placement.integer_program.refinement import Refinement
 from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 
 from agents.placement.grouping import GroupedProblem
-from agents.placement.milp_order import OrderFormulation
-from agents.placement.milp_unfused import Milp, unfused
-from agents.placement.milp_windows import WindowFormulation
+from agents.placement.integer_program.order import OrderFormulation
+from agents.placement.integer_program.windows import WindowFormulation
+from agents.placement.milp import Milp, unfused
 from envs.cost.tabulated import TabulatedCost
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.graphs.readers import read_moirai

@@ -17,7 +17,7 @@ from agents.placement.etf import MEtf
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.grouping import GroupedProblem
 from agents.placement.heft import Heft
-from agents.placement.milp_windows import WindowFormulation
+from agents.placement.integer_program.windows import WindowFormulation
 from agents.placement.packing import Packing
 from agents.placement.sct import MSct
 from envs.graphs.builder import GraphBuilder

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
-from agents.placement.milp_moves import MovePricing, draw_moves
-from agents.placement.milp_rounds import Formulation, Rounds
+from agents.placement.integer_program.moves import MovePricing, draw_moves
+from agents.placement.integer_program.rounds import Formulation, Rounds
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.fusion import fuse, fused_problem
 from envs.simulation.problem import StepProblem

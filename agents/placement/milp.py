@@ -10,7 +10,7 @@ import numpy as np
 from agents.base import Planner, PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
-from agents.placement.milp_rounds import ROUND_NODES, Formulation, Rounds, first_plan
+from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem

@@ -8,7 +8,7 @@ import numpy as np
 
 from agents.placement.critical_path import critical_seconds
 from agents.placement.grouping import GroupedProblem
-from agents.placement.milp_model import FloatArray, IntArray, PlacementModel
+from agents.placement.integer_program.model import FloatArray, IntArray, PlacementModel
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.simulation.step import StepSimulator
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agents.placement.grouping import GroupedProblem
+from agents.placement.integer_program.model import PlacementModel
+from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.placement.lower_bound import longest_paths
-from agents.placement.milp_model import PlacementModel
-from agents.placement.milp_schedule import Conflicts, Move, Schedule
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

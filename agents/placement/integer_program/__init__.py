@@ -1,0 +1,1 @@
+"""The mixed-integer programs of a placement, and the search around their solutions."""
