@@ -28,7 +28,7 @@ seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
 	@$(BIN)/python -m experiments.seeds $(ARGS)
 
 placement: $(STAMP)  ## all planners on all problems: hours (ARGS="suite=placement_quick": minutes)
-	@$(BIN)/python -m experiments.benchmark suite=placement $(ARGS)
+	@$(BIN)/python -m experiments.benchmark $(ARGS)
 
 ratio: $(STAMP)  ## search time of the MILP without fusion over that with it: two hours
 	@$(BIN)/python -m experiments.benchmark suite=search_ratio $(ARGS)

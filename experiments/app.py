@@ -89,7 +89,8 @@ def run_app(
     machine) and `result.json`. With `json=true` the content of `result.json` is all that reaches
     standard output; everything else, whoever prints it, reaches standard error.
 
-    Exit codes: 0; 2 for bad input, told in one line; 130 when interrupted.
+    Exit codes: 0; 2 for bad input, or too large for the memory, told in one line; 130 when
+    interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     command = command_line()
@@ -119,10 +120,10 @@ def run_app(
                 config = typed(composed, schema)
                 provenance = Provenance(seed=config.seed, command=command)
                 _run(config, folder, task, stdout, provenance, resumed)
-            except InputError as error:
+            except (InputError, MemoryError) as error:
                 if not resumed:
                     _discard(folder)
-                failure.append(error)
+                failure.append(error if isinstance(error, InputError) else _too_large(error))
 
         sys.argv[1:] = [*flags, *overrides]
         hydra.main(
@@ -140,6 +141,11 @@ def run_app(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_INTERRUPTED
     return 0
+
+
+def _too_large(error: MemoryError) -> InputError:
+    cause = " ".join(str(error).split()) or "out of memory"
+    return InputError(f"the input is too large for this machine's memory ({cause})")
 
 
 def _run(
@@ -174,7 +180,7 @@ def _run(
 def _print_values(console: Console, values: Mapping[str, object]) -> None:
     table = Table(show_header=False, box=None)
     for key, value in values.items():
-        if isinstance(value, str | int | float | bool):
+        if isinstance(value, str | int | float | bool) and value != "":
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
             table.add_row(key, shown)
     if table.row_count:

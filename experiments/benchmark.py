@@ -30,6 +30,7 @@ from experiments.targets import build, no_such_thing
 CELL_FOLDER, TABLE_FILE, NUMBERS_FILE = "cells", "table.md", "table.json"
 MINUTE = 60.0  # seconds
 WIDTH = 132  # characters of a table where there is no terminal
+OWN = ("budget_s=", "seed=", "json=", "hydra.")  # keys of a cell that the benchmark sets itself
 CHANGEABLE = ("json=", "resume=", "workers=", "hydra.")  # by a run that goes on
 
 
@@ -112,7 +113,7 @@ def _check(cells: Sequence[Cell]) -> None:
 
     Raises:
         InputError: there are no cells, two of them have one name, or one is no command of
-            experiments.plan.
+            experiments.plan or sets what the benchmark sets.
     """
     if not cells:
         raise InputError("has no cells to run", file=SUITE_KEY)
@@ -123,6 +124,10 @@ def _check(cells: Sequence[Cell]) -> None:
     parts = {cell.case.overrides: cell.case.name for cell in cells}
     parts |= {cell.agent_overrides: cell.agent for cell in cells}
     for overrides, name in parts.items():
+        for override in overrides:
+            if override.lstrip("+~").startswith(OWN):
+                fault = f"{override!r} is not for a suite: the benchmark sets it itself"
+                raise InputError(fault, file=SUITE_KEY, record=name)
         try:
             check_command_line(overrides, "plan", PlanConfig)
         except InputError as error:

@@ -21,10 +21,14 @@ from experiments.app import Result, Run, run_app
 from experiments.decisions import DecidingPlanner
 from experiments.objectives import Objective, Search
 from experiments.problem import load_problem
-from experiments.published import time_unit_of
 from experiments.search import WARM_UP_S
 from experiments.targets import build, no_such_thing
 
+SHOWN = (
+    "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",
+    "objective", "lower_bound", "unit", "gap", "feasible", "seconds", "evaluations",
+    "peak_memory_bytes", "plan",
+)  # fmt: skip
 _ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
 
 
@@ -65,9 +69,9 @@ def plan(config: PlanConfig, run: Run) -> Result:
             f"problem={objective.name}"
         )
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
-    unit = time_unit_of(config.graph)
     provenance = loaded.stamp_on(run.provenance)
-    step, task = loaded.problem, objective.of(loaded.problem)
+    step, unit = loaded.problem, loaded.time_unit
+    task = objective.of(step)
     bound = task.bound()
     warm_up(WARM_UP_S, None)
     search = task.search(agent)
@@ -99,7 +103,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
     if found.plan is None:
         names = ("objective", "objective_s", "gap", "peak_memory_bytes", "plan")
         values |= {**dict.fromkeys(names), "feasible": False, "violations": []}
-        return Result(values, provenance)
+        return Result(values, provenance, SHOWN)
     verdict = task.judge(found.plan)
     if verdict.objective < bound * (1.0 - _ROUNDING):
         raise InputError(
@@ -115,7 +119,9 @@ def plan(config: PlanConfig, run: Run) -> Result:
         "violations": list(verdict.violations),
         "plan": str(task.write(run.folder, found.plan, provenance)),
     }
-    return Result(values, provenance)
+    for violation in verdict.violations:
+        run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)
+    return Result(values, provenance, SHOWN)
 
 
 def agent_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Any:

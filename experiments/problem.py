@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
-import yaml
-
 from envs.cost.roofline import RooflineCost
 from envs.cost.tabulated import TabulatedCost
 from envs.errors import InputError
@@ -23,8 +21,10 @@ from envs.simulation.order import OrderRule
 from envs.simulation.problem import CostModel, StepProblem
 from envs.simulation.step import Communication
 from experiments.artifacts import to_json
+from experiments.object_file import object_in_file
 from experiments.provenance import Provenance, file_hash, text_hash
-from experiments.targets import build, check_targets, no_such_thing
+from experiments.targets import build, no_such_thing
+from experiments.time_unit import SECOND, TimeUnit, time_unit_of
 
 Node = Mapping[str, Any]
 
@@ -157,45 +157,27 @@ class FromGraph:
         return file.topology
 
 
+@dataclass(frozen=True, eq=False)
+class OwnDevices:
+    """The topology of the graph's own file, `otherwise` where the file brings none."""
+
+    otherwise: Topology
+
+    def __call__(self, file: GraphFile) -> Topology:
+        """The topology for `file`."""
+        return self.otherwise if file.topology is None else file.topology
+
+
 def topology_file(path: str) -> Topology:
     """The topology a YAML file describes, in the form of `conf/topology/*.yaml`.
 
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        _no_key_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        node = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
-    if not isinstance(node, dict) or "_target_" not in node:
-        raise InputError("is no topology: it has no '_target_'", file=path)
-    try:
-        check_targets(node, "topology")
-        built = build(node)
-    except InputError as error:
-        raise InputError(str(error), file=path) from error
+    built = object_in_file(path, "topology")
     if not isinstance(built, Topology):
         raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
     return built
-
-
-def _no_key_twice(node: yaml.Node | None, path: str) -> None:
-    """Refuse a mapping with the same key twice, of which YAML would keep the last."""
-    items: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        seen: set[object] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                line = key.start_mark.line + 1
-                raise InputError("stands twice", file=path, record=f"line {line}", field=key.value)
-            seen.add(str(key.value))
-            items.append(value)
-    elif isinstance(node, yaml.SequenceNode):
-        items = node.value
-    for item in items:
-        _no_key_twice(item, path)
 
 
 class CostByGraph:
@@ -215,10 +197,11 @@ class CostByGraph:
 
 @dataclass(frozen=True)
 class LoadedProblem:
-    """A problem and the hashes of what it was made from."""
+    """A problem, the hashes of what it was made from, and the unit of its times there."""
 
     problem: StepProblem
     inputs: Mapping[str, str]
+    time_unit: TimeUnit
 
     def stamp_on(self, provenance: Provenance) -> Provenance:
         """`provenance` with these inputs."""
@@ -291,7 +274,7 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
         f"topology {devices.name}": text_hash(to_json(topology)),
         "cost": text_hash(to_json(cost)),
     }
-    return LoadedProblem(problem, inputs)
+    return LoadedProblem(problem, inputs, time_unit_of(file))
 
 
 def _own_problem(node: Node) -> LoadedProblem:
@@ -300,4 +283,5 @@ def _own_problem(node: Node) -> LoadedProblem:
         raise InputError(f"config key 'env': {node.get('_target_')} is no placement environment")
     env.reset(seed=0)
     problem = env.instance.problem
-    return LoadedProblem(problem, {f"graph {problem.graph.name}": graph_hash(problem.graph)})
+    inputs = {f"graph {problem.graph.name}": graph_hash(problem.graph)}
+    return LoadedProblem(problem, inputs, SECOND)

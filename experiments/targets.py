@@ -7,7 +7,7 @@ import inspect
 import logging
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,9 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> str:
 def check_type(value: object, hint: Any, key: str) -> None:
     """Check a config value against a hint.
 
-    The hint may be made of bool, int, float, str, Path, None and unions of them, a dataclass, a
-    protocol, or a sequence of those. Other hints are left to the constructor.
+    The hint may be made of bool, int, float, str, Path, None and unions of them, or be a
+    dataclass, a protocol or a callable, a sequence of one of those, or one of those or None. Other
+    hints are left to the constructor.
 
     Raises:
         InputError: naming the key and what it must be.
@@ -138,10 +139,12 @@ def check_type(value: object, hint: Any, key: str) -> None:
     union = typing.get_origin(hint) in {typing.Union, types.UnionType}
     kinds = typing.get_args(hint) if union else (hint,)
     kinds = tuple(dict.fromkeys(str if kind is Path else kind for kind in kinds))
-    if not all(kind in SIMPLE_TYPES or kind is type(None) for kind in kinds):
-        _check_object(value, hint, key)
-        return
     if value is None and type(None) in kinds:
+        return
+    if not all(kind in SIMPLE_TYPES or kind is type(None) for kind in kinds):
+        objects = [kind for kind in kinds if kind is not type(None)]
+        if len(objects) == 1:
+            _check_object(value, objects[0], key)
         return
     for kind in kinds:
         fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
@@ -160,20 +163,30 @@ def _check_object(value: object, hint: Any, key: str) -> None:
         for index, one in enumerate(value):
             check_type(one, item, f"{key}[{index}]")
         return
-    if not inspect.isclass(hint):
-        return
+    is_function = typing.get_origin(hint) is Callable
     is_record = dataclasses.is_dataclass(hint)
-    if not is_record and not getattr(hint, "_is_protocol", False):
+    is_protocol = bool(getattr(hint, "_is_protocol", False))
+    if not (is_function or is_record or is_protocol):
         return
+    expected = "function" if is_function else hint.__name__
     if not isinstance(value, Mapping) or "_target_" not in value:
         described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
-        raise InputError(f"config key '{key}': {described} is no {hint.__name__}")
+        raise InputError(f"config key '{key}': {described} is no {expected}")
     try:
         target = get_object(str(value["_target_"]))
     except Exception:  # told by the check of the node itself
         return
-    if is_record and inspect.isclass(target) and not issubclass(target, hint):
-        raise no_such_thing(key, value, hint.__name__)
+    if not inspect.isclass(target):
+        return
+    fits = issubclass(target, hint) if is_record else _has_methods(target, hint)
+    if not fits:
+        raise no_such_thing(key, value, expected)
+
+
+def _has_methods(target: type, hint: Any) -> bool:
+    """Whether a class has the methods of a protocol; true of other hints."""
+    names = [name for name, value in getattr(hint, "__dict__", {}).items() if callable(value)]
+    return all(hasattr(target, name) for name in names if not name.startswith("_"))
 
 
 def _hints(function: Any) -> dict[str, Any]:

@@ -9,5 +9,6 @@
 | `neighbourhood` | `local_search` |
 | `partitioning` | `partition_search`, and the incumbent and bounds of all partitions |
 
-What all share: `grouping`, `incumbent`, `lower_bound`, `linear_program`, `packing`.
+What all share: `grouping`, `incumbent`, `lower_bound`, `linear_program`, `packing`,
+`symmetry`.
 """

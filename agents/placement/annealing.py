@@ -122,7 +122,8 @@ class Annealing:
                 if excess.any():
                     room = grouped.less_room(room, walk.best, excess)
                     walk.cost, offered = _unknown(scale), np.inf
-        return incumbent.result(evaluations=simulations)
+        reason = "" if incumbent.plan is not None else "no placement was found to fit"
+        return incumbent.result(evaluations=simulations, reason=reason)
 
 
 def _start(grouped: GroupedProblem) -> IntArray:

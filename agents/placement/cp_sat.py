@@ -17,6 +17,8 @@ from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
 from envs.simulation.problem import StepProblem
 
+_MOST_WORKERS = 256
+
 
 class CpSat:
     """Placement and order together by CP-SAT (OR-tools), until the optimum is proved.
@@ -24,7 +26,8 @@ class CpSat:
     The program is `MakespanModel`: the simulator's own rules in integers. Every solution is
     simulated and the fastest plan that fits is kept, so that a search cut short has a plan and a
     bound. Times become integers exactly where they have a common unit; otherwise they are rounded
-    down, and so is the bound: a gap of some 1e-6 then remains, and the status is `feasible`.
+    down, and so is the bound: a gap then remains, some 1e-6 of the longest times, and the status is
+    `feasible`.
 
     A graph of more than `operators` operators is fused to groups of at most so many pieces. Then
     the optimum is that of the groups, stated in `PlannerResult.reason`; the lower bound is that of
@@ -47,7 +50,8 @@ class CpSat:
         seed: of CP-SAT.
 
     Raises:
-        InputError: `operators` or `workers` is below 1, or `hint_share` is not within 0..1.
+        InputError: `operators` or `hint_limit` is below 1, `workers` is not within 1..256,
+            `hint_share` is not within 0..1, or `hint_seconds` is negative.
     """
 
     def __init__(
@@ -64,10 +68,14 @@ class CpSat:
     ) -> None:
         if operators < 1:
             raise InputError(f"{operators} is below 1", field="operators")
-        if workers < 1:
-            raise InputError(f"{workers} is below 1", field="workers")
+        if not 1 <= workers <= _MOST_WORKERS:
+            raise InputError(f"{workers} is not within 1..{_MOST_WORKERS}", field="workers")
         if not 0.0 <= hint_share <= 1.0:
             raise InputError(f"{hint_share} is not within 0..1", field="hint_share")
+        if not hint_seconds >= 0.0:
+            raise InputError(f"{hint_seconds} is not 0 or more", field="hint_seconds")
+        if hint_limit < 1:
+            raise InputError(f"{hint_limit} is below 1", field="hint_limit")
         self.operators = operators
         self.hint = hint
         self.partition_hint = partition_hint

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.base import PlannerResult, Status
+from agents.base import PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.ideals.items import Items
 from agents.placement.ideals.load import LoadResult, best_split, compile_kernels, shortest_calls
 from agents.placement.ideals.search import Effort
 from agents.placement.incumbent import Incumbent
 from agents.placement.partitioning.incumbent import PartitionIncumbent
+from envs.errors import InputError
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
@@ -35,13 +36,14 @@ class ContiguousDP:
     Dynamic programming over the ideals of the forward graph: Tarnawski, Phanishayee, Devanur,
     Mahajan, Nina Paravecino, "Efficient Algorithms for Device Placement of DNN Graph Operators",
     NeurIPS 2020, section 5.1. Here the load is bisected and every search is pruned by its limit
-    (`dp_kernel`), so that not all pairs of ideals are looked at and none is stored.
+    (`ideals.kernel`), so that not all pairs of ideals are looked at and none is stored.
 
-    `partition` solves the contiguous max-load problem; where the graph has more than `ideals`
-    ideals, the best split along a few topological orders, with a bound from compute alone. The
-    split is also a plan for the max-load problem without contiguity. The latency problem is offered
-    the max-load splits for every number of accelerators, and the line of calls whose durations have
-    the smallest sum (`dp_calls`).
+    `partition` solves the contiguous max-load problem, exactly where every optimizer operator is
+    co-located with a forward or backward one; where the graph has more than `ideals` ideals, it
+    makes the best split along a few topological orders, with a bound from compute alone. The split
+    is also a plan for the max-load problem without contiguity. The latency problem is offered the
+    max-load splits for every number of accelerators, and the line of calls whose durations have the
+    smallest sum (`ideals.calls`).
 
     `plan` makes the split of the fused graph that a pipeline would run best (Narayanan et al.,
     "PipeDream", SOSP 2019; Fan et al., "DAPPLE", PPoPP 2021), for several numbers of groups and of
@@ -52,9 +54,14 @@ class ContiguousDP:
     Args:
         ideals: the largest lattice that is searched.
         groups: groups of the fused graph, for `plan`; half and a quarter as many are tried too.
+
+    Raises:
+        InputError: `ideals` is below 1.
     """
 
     def __init__(self, *, ideals: int, groups: int) -> None:
+        if ideals < 1:
+            raise InputError(f"{ideals} is below 1", field="ideals")
         self.ideals = ideals
         self.groups = groups
 
@@ -79,17 +86,16 @@ class ContiguousDP:
             incumbent.offer(found.split.device(items))
         if not problem.contiguous:
             result = incumbent.result(evaluations=found.pairs)
-            return replace(
-                _feasible(result), reason="the best contiguous split; others may be better"
-            )
+            return _with_remarks(result, "the best contiguous split; others may be better")
         if not items.exact:
-            return _feasible(incumbent.result(evaluations=found.pairs))
+            result = incumbent.result(evaluations=found.pairs)
+            return _with_remarks(result, "operators of the optimizer were put with their inputs")
         if found.split is None and np.isinf(found.lower):
             reason = "no contiguous split fits the devices"
             return incumbent.result(evaluations=found.pairs, impossible=reason)
         incumbent.prove(min(found.lower, incumbent.objective))
-        result = _feasible(incumbent.result(evaluations=found.pairs))
-        return replace(result, reason="; ".join(_remarks(result, found)))
+        result = incumbent.result(evaluations=found.pairs)
+        return _with_remarks(result, *_remarks(result, found))
 
     def _single_calls(
         self, problem: PartitionProblem, incumbent: PartitionIncumbent, effort: Effort
@@ -108,8 +114,8 @@ class ContiguousDP:
                     pairs += found.pairs
                     if found.split is not None:
                         incumbent.offer(found.split.device(items))
-        result = _feasible(incumbent.result(evaluations=pairs))
-        return replace(result, reason=result.reason or "the best of lines of calls")
+        result = incumbent.result(evaluations=pairs)
+        return _with_remarks(result, "the best of lines of calls")
 
     def _offer_calls(
         self,
@@ -237,12 +243,12 @@ def _fewer(devices: int) -> Iterator[int]:
         yield devices
 
 
-def _feasible(result: PlannerResult) -> PlannerResult:
-    """`result`, whose plan is called feasible where it is not proved to be optimal."""
-    status: Status = result.status
-    if result.plan is not None and status == "limit":
-        status = "feasible"
-    return replace(result, status=status)
+def _with_remarks(result: PlannerResult, *remarks: str) -> PlannerResult:
+    """`result` with `remarks` on its plan, or on why the search has none; a proof stays alone."""
+    if result.status == "infeasible":
+        return result
+    first = () if result.plan is not None else (result.reason,)
+    return replace(result, reason="; ".join([*first, *remarks]))
 
 
 def _remarks(result: PlannerResult, found: LoadResult) -> Iterator[str]:

@@ -116,7 +116,7 @@ class FusionMilp:
                 search.coarse(rounds, _COARSE * share * (number + 1) / len(sets))
                 reason = rounds.summary or reason
         if incumbent.plan is None:
-            self._assign(incumbent, budget_s)
+            reason = self._assign(incumbent, budget_s) or reason
         search.neighbourhoods()
         return incumbent.result(evaluations=refinement.simulations, reason=reason)
 
@@ -130,17 +130,20 @@ class FusionMilp:
             if not grouped.too_large:
                 yield grouped, (number + 1) / len(self.coarse)
 
-    def _assign(self, incumbent: Incumbent, budget_s: float) -> None:
-        """Assignments of ever more groups until one fits, or the groups are as fine as they get."""
+    def _assign(self, incumbent: Incumbent, budget_s: float) -> str:
+        """Assignments of ever more groups until one fits, or the groups are as fine as they get.
+
+        Returns why the last ones could not be assigned, or nothing.
+        """
         groups = self.coarse[-1]
-        while incumbent.plan is None:
+        while True:
             grouped = GroupedProblem.of(incumbent.problem, groups)
             if not grouped.too_large:
                 assign(incumbent, grouped, self.seed)
-                if incumbent.seconds >= budget_s:
-                    break
+                if incumbent.plan is not None or incumbent.seconds >= budget_s:
+                    return ""
             if grouped.num_groups < groups:
-                break
+                return grouped.too_large
             groups *= 2
 
 

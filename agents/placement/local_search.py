@@ -32,6 +32,7 @@ _LOOKS = 400  # times that a search looks at the clock
 _SHORTEST, _LONGEST = 5e-4, 0.2  # seconds between two looks at the clock
 _PATIENCE = 30.0  # seconds of search for a second of checking plans in full
 _MOVES = 64  # moves proposed between two looks: to begin with, and under a deterministic limit
+_MOST_WORKERS = 256
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
 
 
@@ -76,8 +77,8 @@ class LocalSearch:
         seed: of the random numbers.
 
     Raises:
-        InputError: a number of `groups`, `cycle_moves` or `workers` is below 1, `operators` is
-            negative, or not 0 < `cold` <= `hot`, or not 0 < `reheat` <= 1.
+        InputError: a number of `groups` or `cycle_moves` is below 1, `workers` is not within
+            1..256, `operators` is negative, or not 0 < `cold` <= `hot`, or not 0 < `reheat` <= 1.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class LocalSearch:
             raise InputError(f"{cycle_moves} is below 1", field="cycle_moves")
         if not 0.0 < reheat <= 1.0:
             raise InputError(f"{reheat} is not above 0 and at most 1", field="reheat")
-        if workers < 1:
-            raise InputError(f"{workers} is below 1", field="workers")
+        if not 1 <= workers <= _MOST_WORKERS:
+            raise InputError(f"{workers} is not within 1..{_MOST_WORKERS}", field="workers")
         if not 0.0 < cold <= hot:
             raise InputError(f"{cold} is not above 0 and at most hot = {hot}", field="cold")
         self.groups = tuple(groups)

@@ -13,17 +13,20 @@ from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
+from envs.plans import Placement, Plan
 from envs.simulation.problem import StepProblem
 
 _ROUNDS = 15  # into which the budget is divided; a round that teaches nothing is made longer
 _TRUST = 1e-6  # relative; HiGHS's tolerances, taken off its bound
+_PROVED = 3e-6  # relative distance from that bound that counts as optimal: tolerances, and the gap
 
 
 class Milp:
     """One MILP (HiGHS) over all operators, solved in rounds as `Rounds` says.
 
     A variable decides for each operator and device; the operators of a co-location group share
-    theirs, nothing else is fused. HiGHS starts cold in every round unless there is a warm start.
+    theirs, nothing else is fused. Where such a unit alone takes longer than a whole plan that is
+    known to fit, it is not placed. HiGHS starts cold in every round unless there is a warm start.
 
     With `OrderFormulation` the model is complete but for live activations: when a round ends
     without a gap and its solution breaks no rule of the simulator, the plan is optimal where
@@ -49,7 +52,9 @@ class Milp:
             return incumbent.result()
         every = np.arange(problem.topology.num_devices)
         hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
-        rounds = Rounds(incumbent, unfused(problem), every, self.formulation, self.seed, hint)
+        upper = _upper(incumbent)
+        grouped = _within(unfused(problem), upper)
+        rounds = Rounds(incumbent, grouped, every, self.formulation, self.seed, hint)
         nodes, bound, slice_s = 0, 0.0, budget_s / _ROUNDS
         while incumbent.seconds < budget_s and not rounds.finished:
             left = budget_s - incumbent.seconds
@@ -62,7 +67,8 @@ class Milp:
             else:
                 break
             if rounds.model.complete:
-                bound = max(bound, min(rounds.proved, incumbent.step_time) * (1.0 - _TRUST))
+                least = min(rounds.proved, incumbent.step_time, upper)
+                bound = max(bound, least * (1.0 - _TRUST))
         return _with_bound(incumbent.result(reason=rounds.summary), bound)
 
 
@@ -72,8 +78,30 @@ def _with_bound(result: PlannerResult, bound: float) -> PlannerResult:
         return result
     if np.isinf(bound):
         return replace(result, status="infeasible", lower_bound=bound)
-    proved = result.step_time <= bound * (1.0 + 2.0 * _TRUST)
+    proved = result.step_time <= bound * (1.0 + _PROVED)
     return replace(result, lower_bound=bound, status="optimal" if proved else result.status)
+
+
+def _upper(incumbent: Incumbent) -> float:
+    """Seconds that the best plan does not exceed: the one known, or all on one device; or inf."""
+    problem, simulator = incumbent.problem, incumbent.simulator
+    upper = incumbent.step_time
+    for index in range(problem.topology.num_devices):
+        device = np.full(problem.graph.num_operators, index, dtype=np.int64)
+        order = simulator.order(device)
+        seconds = simulator.step_time(device, order)
+        if seconds < upper and not Plan(Placement(device), order).violations(problem, simulator):
+            upper = seconds
+    return upper
+
+
+def _within(grouped: GroupedProblem, upper: float) -> GroupedProblem:
+    """No group is where it alone takes more than `upper` seconds.
+
+    A device a thousand times slower than others would else set the scale of the MILP, and what is
+    left of HiGHS's precision for the others.
+    """
+    return replace(grouped, allowed=grouped.allowed & (grouped.seconds <= upper * (1.0 + _TRUST)))
 
 
 def unfused(problem: StepProblem) -> GroupedProblem:

@@ -27,7 +27,7 @@ class PartitionSearch:
     A move gives an atom the device of an atom it exchanges parcels with, or any other; does the
     same to a connected cluster of atoms of one device; lets two atoms, two clusters or two devices
     change places. Two devices' loads change with an atom's device, and they are kept up to date
-    (`partition_kernel`); a latency is worked out anew for every move whose loads are acceptable.
+    (`partitioning.kernel`); a latency is worked out anew for every move whose loads are acceptable.
     A worse placement is accepted with probability exp(-increase / temperature) (Kirkpatrick,
     Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983). The temperature falls
     geometrically over a cycle. Cycles come in pairs: one from a random line of the forward pass

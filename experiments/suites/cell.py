@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
+from envs.units import MILLISECOND
 from experiments.anytime import AnytimeCurve
 
 DATA_VARIABLE = "MESHWRIGHT_DATA"  # the folder of published graphs
@@ -106,13 +107,17 @@ class Outcome:
         """Whether there is a plan that fits."""
         return bool(np.isfinite(self.objective))
 
+    @property
+    def shown_unit(self) -> tuple[str, float]:
+        """The unit of time for a reader, and its seconds: milliseconds, or the file's own."""
+        return ("ms", MILLISECOND) if self.unit in ("s", "ms") else ("the file's unit", self.unit_s)
+
     def time(self, seconds: float) -> str:
-        """A value of the objective for a reader, in milliseconds or in the file's own unit."""
+        """A value of the objective for a reader."""
         if not np.isfinite(seconds):
             return "no plan"
-        if self.unit in ("s", "ms"):
-            return f"{seconds * 1e3:.5g} ms"
-        return f"{seconds / self.unit_s:.5g}"
+        name, unit_s = self.shown_unit
+        return f"{seconds / unit_s:.5g}{' ms' if name == 'ms' else ''}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,8 @@ def axis(value: object, field: str) -> Axis:
     if not isinstance(value, Mapping) or not value:
         raise InputError("is no mapping of labels to overrides", file=SUITE_KEY, field=field)
     for label, overrides in value.items():
+        if not isinstance(label, str):
+            raise InputError(f"{label!r} is no text", file=SUITE_KEY, record=label, field=field)
         if not isinstance(overrides, list | tuple) or not all(
             isinstance(x, str) for x in overrides
         ):
@@ -179,9 +186,10 @@ def positive(value: object, field: str) -> float:
     Raises:
         InputError: it is not a positive and finite number.
     """
-    if not isinstance(value, int | float) or not 0 < value < np.inf:
+    seconds = float(value) if isinstance(value, int | float) else np.nan
+    if isinstance(value, bool) or not 0 < seconds < np.inf:
         raise InputError(f"{value} is not positive and finite", file=SUITE_KEY, field=field)
-    return float(value)
+    return seconds
 
 
 def cells_of(cases: Sequence[Cases], agents: Axis, budgets_s: Sequence[float]) -> list[Cell]:

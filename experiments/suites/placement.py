@@ -76,11 +76,8 @@ class PlacementSuite:
     best_known: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        for problem, values in self.best_known.items():
-            if not isinstance(values, Mapping):
-                fault = f"{values!r} is no mapping of graphs to values"
-                raise InputError(fault, file=SUITE_KEY, record=problem, field="best_known")
-            for graph, value in values.items():
+        for problem, values in _mapping(self.best_known, "best_known").items():
+            for graph, value in _mapping(values, f"best_known.{problem}").items():
                 positive(value, f"best_known.{problem}.{graph}")
 
     @property
@@ -130,6 +127,12 @@ class PlacementSuite:
             bound=max(outcome.lower_bound for _, outcome in rows),
             published=published * unit_s,
         )
+
+
+def _mapping(value: object, field: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{value!r} is no mapping", file=SUITE_KEY, field=field)
+    return value
 
 
 @dataclass(frozen=True)
@@ -219,9 +222,7 @@ def _panel(case: Case, rows: Sequence[tuple[Cell, Outcome]], yardstick: _Yardsti
         if cell.agent not in longest or cell.budget_s > longest[cell.agent][0].budget_s:
             longest[cell.agent] = (cell, outcome)
     first = next((outcome for _, outcome in rows if outcome.operators), rows[0][1])
-    scale, unit = first.unit_s, "the file's unit"
-    if first.unit in ("s", "ms"):
-        scale, unit = 1e-3, "ms"
+    unit, scale = first.shown_unit
     curves = {name: outcome.curve.scaled(1.0 / scale) for name, (_, outcome) in longest.items()}
     bound, published = yardstick.bound / scale, yardstick.published / scale
     return Panel(case.name, curves, bound, published, unit)

@@ -252,14 +252,11 @@ class _Race:
         }
 
     def panel(self) -> Panel:
-        scale = (
-            1e-3 if self.found[self.label].unit in ("s", "ms") else self.found[self.label].unit_s
-        )
+        unit, scale = self.found[self.label].shown_unit
         curves = {self.label: self.fused.scaled(1 / scale), UNFUSED: self.unfused.scaled(1 / scale)}
         bound = max(outcome.lower_bound for outcome in self.found.values())
         worse = self.marks()[0]
         title = f"{self.case.name}, {self.label}" + (f": {worse.text()}" if worse else "")
-        unit = "ms" if scale == 1e-3 else "the file's unit"
         best = min(outcome.objective for outcome in self.found.values())
         return Panel(title, curves, bound / scale, best / scale, unit)
 

@@ -80,3 +80,13 @@ class SlowToBegin(SingleDevice):
             found.plan, found.status, found.step_time, found.seconds, found.lower_bound,
             evaluations=deterministic_limit or 0,
         )  # fmt: skip
+
+
+class Hungry:
+    """Wants more memory than any machine has."""
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        np.empty(2**50)  # more than can be addressed
+        raise AssertionError("the memory was there")

@@ -19,10 +19,12 @@ from experiments.app import run_app
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 APPS = {
+    "benchmark": ("BenchmarkConfig", "benchmark"),
     "capture": ("CaptureConfig", "capture"),
     "evaluate": ("EvaluateConfig", "evaluate"),
     "export": ("ExportConfig", "export"),
     "main": ("MainConfig", "compare"),
+    "plan": ("PlanConfig", "plan"),
     "plot": ("PlotConfig", "plot"),
     "seeds": ("SeedsConfig", "repeat"),
     "train": ("TrainConfig", "train"),
@@ -127,6 +129,45 @@ COMMANDS: dict[str, list[str]] = {
     "seeds seeds=[-1,2]": ["'seeds'", "-1"],
     "seeds +job.grph=x": ["'grph'", "graph"],
     "seeds +job.graph=x": ["graph=x", "bert_large"],
+    "plan grph=gpt2": ["'grph'", "graph", "budget_s"],
+    "plan agent=nope": ["agent=nope", "local_search", "cp_sat"],
+    "plan problem=": ["problem=", "max_load", "latency"],
+    "plan graph=absent.json": ["absent.json", "no such file"],
+    "plan graph=folder.npz": ["folder.npz", "is a folder"],
+    "plan budget_s=nan": ["'budget_s'", "nan"],
+    "plan budget_s=null": ["'budget_s'", "None"],
+    "plan deterministic_limit=0.5": ["'deterministic_limit'", "0.5"],
+    "plan problem.memory=null": ["'problem.memory'", "None", "true or false"],
+    "plan agent=heft agent.groups=2.5": ["'agent.groups'", "2.5", "integer"],
+    "plan agent=m_sct agent.lp_seconds=[]": ["'agent.lp_seconds'", "[]", "number"],
+    "plan agent=fusion_milp agent.levels=8": ["'agent.levels'", "8", "list"],
+    "plan agent=fusion_milp agent.levels=[a]": ["'agent.levels[0]'", "'a'", "integer"],
+    "plan agent=milp agent.formulation=abc": ["'agent.formulation'", "'abc'", "function"],
+    "plan agent=milp agent.formulation=null": ["'agent.formulation'", "None", "function"],
+    "plan agent=milp agent.warm_start=heft": ["'agent.warm_start'", "'heft'", "Planner"],
+    "plan agent=milp agent.warm_start={_target_:fractions.Fraction}": [
+        "'agent.warm_start'", "fractions.Fraction", "Planner",
+    ],
+    "plan agent=cp_sat agent.partition_hint=1": ["'agent.partition_hint'", "PartitionPlanner"],
+    "plan agent=cp_sat agent.workers=true": ["'agent.workers'", "True", "integer"],
+    "plan agent=local_search agent.partitions._target_=agents.placement.heft.Heft": [
+        "'agent.partitions'", "Heft", "PartitionPlanner",
+    ],
+    "plan topology=own_devices topology.otherwise=3": ["'topology.otherwise'", "3", "Topology"],
+    "plan graph=graph.npz topology=from_graph": ["'topology'", "without devices"],
+    "plan graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
+    "plan graph=graph.npz agent=heft problem=latency": ["'agent'", "does not plan", "latency"],
+    "benchmark suit=placement": ["'suit'", "suite", "workers"],
+    "benchmark suite=nope": ["suite=nope", "placement_quick", "step_time"],
+    "benchmark suite=plan.json": ["plan.json", "_target_"],
+    "benchmark suite=placement suite=nope": ["suite=nope"],
+    "benchmark workers=0": ["'workers'", "0", "below 1"],
+    "benchmark workers=nan": ["'workers'", "nan"],
+    "benchmark seed=-1": ["'seed'", "-1"],
+    "benchmark resume=absent": ["absent", "config.yaml"],
+    "benchmark suite=search_ratio suite.unfused_limit_s=true": ["'suite.unfused_limit_s'", "True"],
+    "benchmark suite=step_time suite.budget_s=-1": ["'suite'", "budget_s", "-1"],
+    "benchmark suite=placement suite.best_known=[]": ["best_known"],
 }  # fmt: skip
 
 
@@ -241,6 +282,15 @@ def test_a_key_that_stands_twice_in_a_topology_file_is_refused(
         file.write("name: again\n")
     line = refused(work, "evaluate", ["graph=graph.npz", "topology=cluster.yaml"], capsys)
     for word in ("cluster.yaml", "line ", "'name'", "twice"):
+        assert word in line
+
+
+def test_a_node_of_a_topology_file_that_contains_itself_is_refused(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "cluster.yaml").write_text("_target_: a.b\nservers: &again\n- [*again]\n")
+    line = refused(work, "plan", ["graph=graph.npz", "topology=cluster.yaml"], capsys)
+    for word in ("cluster.yaml", "line 2", "itself"):
         assert word in line
 
 

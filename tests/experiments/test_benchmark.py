@@ -172,7 +172,7 @@ COMMANDS = {
     "workers=0": ["'workers'", "0"],
     "workers=many": ["'workers'", "many"],
     "suite=search_ratio suite.fused_budget_s=0": ["'suite'", "fused_budget_s", "positive"],
-    "suite=search_ratio suite.fused=heft": ["'suite.fused'", "heft", "list"],
+    "suite=search_ratio suite.fused=heft": ["'suite'", "fused", "mapping"],
     "suite=step_time suite.budget_s=inf": ["'suite'", "budget_s", "inf"],
     "suite=step_time suite.budgt_s=3": ["'suite.budgt_s'", "budget_s"],
     "resume=absent": ["absent", "config.yaml"],
@@ -207,6 +207,19 @@ EDITS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "a best value that is no number": (
         lambda d: d["best_known"]["makespan"].update(layers="low"), ["best_known", "low"],
     ),
+    "a best value of true": (
+        lambda d: d["best_known"]["makespan"].update(layers=True), ["best_known", "True"],
+    ),
+    "best values in a list": (
+        lambda d: d.update(best_known=[0.001]), ["best_known", "0.001", "mapping"],
+    ),
+    "a number for a label": (
+        lambda d: d["parts"][0].update(agents={7: ["agent=random"]}), ["agents", "7", "text"],
+    ),
+    "a budget of an agent's own": (
+        lambda d: d["parts"][0]["agents"].update(random=["agent=random", "budget_s=3"]),
+        ["random", "budget_s=3", "sets it itself"],
+    ),
     "two cells of one name": (
         lambda d: d["parts"][1]["agents"].update({"an nealing": [], "an/nealing": []}),
         ["stands twice", "nealing"],
@@ -227,6 +240,16 @@ def test_a_suite_file_is_refused_with_its_record(
     (work / "suite.yaml").write_text(yaml.safe_dump(document))
     line = refused(capsys, "suite=suite.yaml")
     for word in words:
+        assert word in line
+
+
+def test_a_key_that_stands_twice_in_a_suite_file_is_refused(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(json.dumps(suite(work / "graph.npz")))
+    (work / "suite.yaml").write_text(yaml.safe_dump(document) + "title: again\n")
+    line = refused(capsys, "suite=suite.yaml")
+    for word in ("suite.yaml", "line ", "'title'", "twice"):
         assert word in line
 
 

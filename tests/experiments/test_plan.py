@@ -113,6 +113,12 @@ def test_the_makespan_of_a_file_with_devices_is_in_its_unit_too(work: Path) -> N
     assert found["unit"] == "ms"
 
 
+def test_the_unit_is_that_of_the_graph_that_is_planned(work: Path) -> None:
+    found = ask(work, "agent=single_device", "env=placement_toy", "graph=chain.json")
+    assert found["graph"] != "chain"
+    assert found["unit"] == "s"  # not the milliseconds of the file
+
+
 def test_without_memory_everything_fits(work: Path) -> None:
     tight = {**CHAIN, "maxSizePerFPGA": 9}
     (work / "chain.json").write_text(json.dumps(tight))
@@ -121,6 +127,18 @@ def test_without_memory_everything_fits(work: Path) -> None:
     free = ["agent=single_device", "graph=chain.json", "problem.memory=false"]
     assert run_app("plan", PlanConfig, plan, [*free, "hydra.run.dir=free"]) == 0
     assert json.loads(Path("free/result.json").read_text())["objective"] == pytest.approx(5.0)
+
+
+def test_a_person_sees_a_row_for_each_figure(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(work, "agent=single_device", "graph=chain.json")
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.startswith(" ")]
+    for row in (["operators", "2"], ["objective", "5"], ["unit", "ms"], ["feasible", "True"]):
+        assert row in rows
+    assert all(len(row) >= 2 for row in rows)  # nothing without a value
+    assert not any("_s" in row[0] for row in rows)  # every figure once
 
 
 def test_an_agent_without_a_plan_has_no_objective(work: Path) -> None:
@@ -132,8 +150,11 @@ def test_an_agent_without_a_plan_has_no_objective(work: Path) -> None:
     assert found["lower_bound"] > 0
 
 
-def test_a_plan_that_breaks_a_rule_is_not_feasible(work: Path) -> None:
+def test_a_plan_that_breaks_a_rule_is_not_feasible(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = ask(work, "agent=asked_agents.Careless", "graph=graph.npz")
+    assert f"violated: {found['violations'][0]}" in capsys.readouterr().out
     assert found["feasible"] is False
     assert "co-location" in found["violations"][0]
     assert found["objective"] > 1e-6
@@ -174,6 +195,7 @@ FAULTS: dict[str, list[str]] = {
     "agent=asked_agents.Exhaustive": ["'agent'", "does not plan problem=makespan"],
     "agent=asked_agents.Boaster problem=latency": ["'agent'", "Boaster", "claims"],
     "agent=heft problem=nope": ["problem=nope", "latency", "makespan", "max_load"],
+    "agent=asked_agents.Hungry": ["too large", "memory", "allocate"],
     "agent=heft problem.contiguous=true": ["'problem.contiguous'", "memory"],
     "problem=max_load problem.contiguous=1": ["'problem.contiguous'", "true or false"],
     "agent=heft problem=fractions.Fraction": ["'problem'", "no objective"],

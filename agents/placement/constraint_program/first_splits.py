@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
-from agents.placement.constraint_program.symmetry import atoms
 from agents.placement.partitioning.incumbent import PartitionIncumbent
+from agents.placement.symmetry import atoms
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import PartitionProblem
 

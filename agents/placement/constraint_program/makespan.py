@@ -12,8 +12,8 @@ from agents.placement.constraint_program.no_delay import add_no_delay
 from agents.placement.constraint_program.operators import OperatorVariables
 from agents.placement.constraint_program.program import ConstraintProgram
 from agents.placement.constraint_program.scaling import TimeScale
-from agents.placement.constraint_program.symmetry import canonical
 from agents.placement.constraint_program.transfers import TransferVariables
+from agents.placement.symmetry import canonical
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 

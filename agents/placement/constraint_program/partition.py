@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agents.placement.constraint_program.placement import PlacementVariables
 from agents.placement.constraint_program.program import ConstraintProgram
 from agents.placement.constraint_program.scaling import TimeScale
-from agents.placement.constraint_program.symmetry import canonical
+from agents.placement.symmetry import canonical
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.placement.constraint_program.program import ConstraintProgram
-from agents.placement.constraint_program.symmetry import atoms, device_classes
+from agents.placement.symmetry import atoms, device_classes
 from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]

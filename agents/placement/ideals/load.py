@@ -11,7 +11,7 @@ from agents.placement.ideals.calls import SumSearch
 from agents.placement.ideals.items import FloatArray, IntArray, Items, Rows
 from agents.placement.ideals.lattice import all_ideals, prefixes
 from agents.placement.ideals.orders import orders
-from agents.placement.ideals.search import Effort, LoadSearch, Split
+from agents.placement.ideals.search import ROUNDING, Effort, LoadSearch, Split
 from agents.placement.ideals.supply import supplies
 
 
@@ -53,7 +53,7 @@ def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
         return LoadResult(best, lower, pairs, whole=False)
     search = LoadSearch(items, lattice, supply)
     best, lower = search.improve(best, lower, effort.after(pairs))
-    return LoadResult(best, lower, pairs + search.pairs, whole=True)
+    return LoadResult(best, lower * (1.0 - ROUNDING), pairs + search.pairs, whole=True)
 
 
 def shortest_calls(items: Items, host: FloatArray, ideals: int, effort: Effort) -> CallsResult:

@@ -1,4 +1,4 @@
-"""The smallest largest load of a contiguous split, by bisection over `dp_kernel`."""
+"""The smallest largest load of a contiguous split, by bisection over `kernel`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agents.placement.ideals.kernel import Line, Work, advance, prefix_sums
 from agents.placement.ideals.lattice import Ideals
 from agents.placement.ideals.supply import Supply
 
-_ROUNDING = 1e-9  # relative: loads this close are the same
+ROUNDING = 2.5e-10  # relative: loads this close are the same
 _NEAR = 0.005  # relative distance of bound and best at which a search tries to prove the best
 _SOURCES = 256  # ideals made sources between two looks at the clock
 _LISTED = 64  # room for sources in each list of `Work`, at first
@@ -107,17 +107,18 @@ class LoadSearch:
     ) -> tuple[Split | None, float]:
         """The best split along the ideals and a bound on all of them, equal when it is proved.
 
+        No load is below the bound by more than `ROUNDING`, relative.
         `split`, when given, is one to be improved on, and `lower` a bound that is known. Without
         any split the bound is inf: there is none.
         """
         lower = max(lower, self.supply.bound)
         best = split
         prove = True  # try just below the best: it is the best of all, or a better one is found
-        while lower <= self.top if best is None else lower < best.load * (1.0 - _ROUNDING):
+        while lower <= self.top if best is None else lower < best.load * (1.0 - ROUNDING):
             if best is None:
                 limit = min(self.top, max(2.0 * lower, self.top / 1024.0))
             elif prove:
-                limit = best.load * (1.0 - _ROUNDING)
+                limit = best.load * (1.0 - ROUNDING)
             else:
                 limit = 0.5 * (best.load + lower)
             found, refused = self._within(limit, effort)
@@ -207,13 +208,14 @@ def _top(items: Items) -> float:
     """Seconds that no load exceeds."""
     compute = np.where(np.isfinite(items.seconds), items.seconds, 0.0).sum(axis=0)
     top = float((compute + items.weight.sum(axis=0)).max(initial=0.0))
-    return top * (1.0 + _ROUNDING)
+    return top * (1.0 + ROUNDING)
 
 
 def _line(items: Items, ideals: Ideals, supply: Supply, vectors: Vectors, top: float) -> Line:
     n, classes = items.seconds.shape
     p, rules = ideals.count, len(supply.need)
-    seconds = np.where(np.isfinite(items.seconds), items.seconds, 4.0 * top)
+    unsupported = 4.0 * top or 1.0  # above every limit
+    seconds = np.where(np.isfinite(items.seconds), items.seconds, unsupported)
     owner = np.repeat(np.arange(len(items.weight)), np.diff(items.members.ptr))
     messages = Rows.of(items.members.value, owner, n)
     compute, cut = np.zeros((p, classes)), np.zeros((p, classes))

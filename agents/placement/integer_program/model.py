@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from agents.placement.grouping import GroupedProblem
 from agents.placement.linear_program import LinearProgram
+from agents.placement.symmetry import interchangeable
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -77,7 +78,7 @@ class AssignmentModel:
 
     def _break_symmetry(self) -> None:
         for d in range(self.place.shape[1] - 1):
-            if not _interchangeable(self.grouped, d, d + 1):
+            if not interchangeable(self.grouped.problem, d, d + 1):
                 continue
             for group in range(min(self.grouped.num_groups, _ORDERED)):
                 earlier = self.place[:group, d]
@@ -155,25 +156,3 @@ class PlacementModel(AssignmentModel):
         for terms in load:
             if terms:
                 self.program.add_row([(self.finish, 1.0), *terms], lower=0.0)
-
-
-def _interchangeable(grouped: GroupedProblem, a: int, b: int) -> bool:
-    """Whether swapping devices a and b changes nothing but their names."""
-    problem = grouped.problem
-    swap = np.arange(problem.topology.num_devices)
-    swap[[a, b]] = b, a
-
-    def same(matrix: IntArray) -> bool:
-        # equal up to a renaming of the entries
-        old, new = matrix.ravel(), matrix[np.ix_(swap, swap)].ravel()
-        pairs = len(np.unique(np.stack([old, new]), axis=1).T)
-        return pairs == len(np.unique(old)) == len(np.unique(new))
-
-    return bool(
-        np.array_equal(problem.op_seconds[:, a], problem.op_seconds[:, b])
-        and problem.capacity[a] == problem.capacity[b]
-        and np.array_equal(problem.topology.link_class[np.ix_(swap, swap)],
-                           problem.topology.link_class)
-        and same(problem.topology.send_port)
-        and same(problem.topology.receive_port)
-    )  # fmt: skip

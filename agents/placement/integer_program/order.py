@@ -11,6 +11,7 @@ from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.model import PlacementModel
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.placement.lower_bound import longest_paths
+from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -28,10 +29,19 @@ class OrderFormulation:
     Args:
         gap: relative, at which a round ends.
         at_once: disjunctions of each kind that one solution adds, at most.
+
+    Raises:
+        InputError: not 0 <= `gap` < 1, or `at_once` is below 1.
     """
 
     gap: float
     at_once: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.gap < 1.0:
+            raise InputError(f"{self.gap} is not within 0..1", field="gap")
+        if self.at_once < 1:
+            raise InputError(f"{self.at_once} is below 1", field="at_once")
 
     def __call__(self, grouped: GroupedProblem) -> OrderModel:
         """The model of `grouped`."""
@@ -109,7 +119,8 @@ class OrderModel(PlacementModel):
     def learn(self, solution: FloatArray, device: IntArray, expected: float, best: float) -> bool:
         """Add the disjunctions that a solution breaks; whether there were any."""
         schedule = self._schedule(solution)
-        self.horizon = min(self.horizon, best / self.scale * (1.0 + TOLERANCE))
+        if best > 0.0:
+            self.horizon = min(self.horizon, best / self.scale * (1.0 + TOLERANCE))
         broken = schedule.collisions(self.at_once) or schedule.contradictions()
         pieces = [pair for pair in broken.pieces if pair not in self._parted.pieces]
         for one, other in pieces:

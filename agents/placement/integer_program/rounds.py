@@ -22,6 +22,12 @@ BoolArray = NDArray[np.bool_]
 ROUND_NODES = 1000  # branch-and-bound nodes of a round with a deterministic limit
 _WARM = 0.1  # share of the budget for a warm start
 _EFFORT = 0.3  # of HiGHS in looking for solutions rather than proofs
+# of HiGHS, absolute: its own, or such a part of the gap where that is less
+_TOLERANCE, _PART = 1e-6, 1e-3
+_TOLERANCES = (
+    "mip_abs_gap",
+    "mip_feasibility_tolerance",
+)
 _ASSIGN_SECONDS, _ASSIGN_GAP = 1.0, 0.1  # of one assignment without transfers
 _REPAIRS = 16  # assignments tried, where nothing else was found, until activations fit
 
@@ -110,6 +116,10 @@ class Rounds:
         solver.setOptionValue("mip_max_nodes", node_limit)
         solver.setOptionValue("mip_rel_gap", self.model.gap)
         solver.setOptionValue("mip_heuristic_effort", _EFFORT)
+        tolerance = min(_TOLERANCE, _PART * self.model.gap)
+        if tolerance < _TOLERANCE:
+            for option in _TOLERANCES:
+                solver.setOptionValue(option, tolerance)
         if domain is not None:
             columns = self.model.place.ravel()
             upper = (domain & self.grouped.allowed).ravel().astype(np.float64)
@@ -130,7 +140,8 @@ class Rounds:
         solver.cbMipSolution.subscribe(simulate)
         solver.run()
         info = solver.getInfo()
-        bound = max(info.mip_dual_bound, 0.0) * self.model.scale
+        # HiGHS does not look for what is better by less than its tolerance
+        bound = max(info.mip_dual_bound - tolerance, 0.0) * self.model.scale
         if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
             bound = np.inf
         if domain is None and (self.model.complete or not self.taught):

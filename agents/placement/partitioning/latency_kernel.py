@@ -1,7 +1,7 @@
 """The compiled latency search: every candidate's calls and host operators are timed anew.
 
 Every function here is array code without Python objects; atoms, parcels and moves are those of
-`partition_kernel`.
+`kernel`.
 """
 
 from __future__ import annotations

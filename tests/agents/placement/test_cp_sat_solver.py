@@ -19,7 +19,7 @@ from agents.placement.constraint_program.placement import whole_bytes
 from agents.placement.constraint_program.program import ConstraintProgram
 from agents.placement.constraint_program.scaling import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Event
-from agents.placement.constraint_program.symmetry import canonical, device_classes
+from agents.placement.symmetry import canonical, device_classes
 from envs.graphs.builder import GraphBuilder
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator

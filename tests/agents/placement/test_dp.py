@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from agents.placement.ideals.lattice import prefixes
 from agents.placement.ideals.search import Effort, LoadSearch
 from agents.placement.ideals.supply import supplies
 from envs.cost.tabulated import TabulatedCost
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import Phase
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
@@ -25,6 +28,7 @@ from envs.partition.problem import PartitionProblem
 from envs.simulation.problem import StepProblem
 from tests.agents.placement.dp_graphs import (
     braided,
+    host_topology,
     inception_like,
     small_problem,
     transformer_like,
@@ -134,6 +138,49 @@ def test_the_split_is_that_of_the_plain_dynamic_program(seed: int, room: float) 
     result = PLANNER.partition(problem, 60.0)
     assert result.step_time == pytest.approx(expected, rel=1e-9)
     assert result.lower_bound == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 1.0 - 7e-10), (1.0 - 7e-10, 1.0)])
+def test_the_bound_is_true_to_the_last_digits(seconds: tuple[float, float]) -> None:
+    builder = GraphBuilder("one operator")
+    builder.add_operator("only")
+    topology = host_topology(2, 1.0, host=False)
+    step = StepProblem(
+        builder.build(), topology, np.array([seconds]), np.zeros((0, 3)), topology.memory_bytes
+    )
+    result = PLANNER.partition(MaxLoadProblem(step, contiguous=True), 60.0)
+    assert result.status == "optimal"
+    assert result.lower_bound <= min(seconds) <= result.step_time
+
+
+def test_operators_without_time_are_where_they_are_supported() -> None:
+    builder = GraphBuilder("no time")
+    first, second = builder.add_operator("first"), builder.add_operator("second")
+    builder.add_use(builder.add_tensor(first, 1.0), second)
+    topology = host_topology(2, 1.0, host=False)
+    seconds = np.array([[0.0, np.inf], [np.inf, 0.0]])
+    step = StepProblem(builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes)
+    for problem in (MaxLoadProblem(step, contiguous=True), LatencyProblem(step)):
+        result = PLANNER.partition(problem, 60.0, 10_000)
+        assert (result.status, result.step_time) == ("optimal", 0.0)
+
+
+def test_reasons_are_about_what_was_found() -> None:
+    builder = GraphBuilder("an update")
+    forward = builder.add_operator("forward")
+    update = builder.add_operator("update", phase=Phase.OPTIMIZER)
+    builder.add_use(builder.add_tensor(forward, 1.0), update)
+    builder.add_parameter("weight", update, parameter=4.0, gradient=0.0, optimizer=0.0)
+    graph, topology = builder.build(), host_topology(1, 4.0, host=False)
+    step = StepProblem(graph, topology, np.ones((2, 1)), np.zeros((1, 3)), topology.memory_bytes)
+    placed = PLANNER.partition(MaxLoadProblem(step, contiguous=True), 60.0)
+    assert (placed.status, placed.lower_bound) == ("feasible", 0.0)
+    assert placed.reason == "operators of the optimizer were put with their inputs"
+    tight = replace(step, capacity=np.array([3.0]))
+    for contiguous in (True, False):
+        result = PLANNER.partition(MaxLoadProblem(tight, contiguous=contiguous), 60.0)
+        assert result.status == "infeasible"
+        assert result.reason.startswith("does not fit")
 
 
 @given(st.integers(0, 2**32 - 1))

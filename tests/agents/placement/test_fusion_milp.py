@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from agents.placement.critical_path import critical_seconds
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.grouping import GroupedProblem
+from agents.placement.heft import Heft
 from agents.placement.integer_program.windows import WindowFormulation, WindowModel
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import Phase
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
@@ -81,6 +84,32 @@ def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
     result = planner((1, 2)).plan(problem, 60.0, 20)
     assert result.plan is not None
     assert result.plan.violations(problem) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=problems())
+def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
+    start = Heft(groups=16)
+    milp = FusionMilp(coarse=(2, 4), levels=(3,), formulation=WINDOWS, warm_start=start, seed=0)
+    known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
+    assert result.step_time <= known.step_time
+    if known.plan is not None:
+        assert result.trajectory[0][1] == known.step_time
+
+
+def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
+    """An update is fused with what it reads, which is supported on another device only."""
+    builder = GraphBuilder("apart")
+    gradient = builder.add_tensor(builder.add_operator("gradient", phase=Phase.BACKWARD), 1.0)
+    builder.add_use(gradient, builder.add_operator("update", phase=Phase.OPTIMIZER))
+    topology = cluster([0, 0], [100.0] * 2)
+    seconds = np.array([[1.0, np.inf], [np.inf, 1.0]])
+    problem = StepProblem(
+        builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
+    )
+    result = planner().plan(problem, 60.0, 6)
+    assert (result.plan, result.status) == (None, "limit")
+    assert result.reason == "group 0 of 1 fits no device: use more groups"
 
 
 @settings(max_examples=60, deadline=None)

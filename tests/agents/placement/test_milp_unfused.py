@@ -9,10 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 
 from agents.placement.grouping import GroupedProblem
+from agents.placement.heft import Heft
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.windows import WindowFormulation
 from agents.placement.milp import Milp, unfused
+from agents.placement.single_device import SingleDevice
 from envs.cost.tabulated import TabulatedCost
+from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.graphs.readers import read_moirai
 from envs.simulation.problem import StepProblem
@@ -98,6 +101,70 @@ def test_every_operator_is_its_own_group_but_for_co_location(problem: StepProble
         together = graph.colocation[a] == graph.colocation[b] != NONE
         assert (group[a] == group[b]) == (a == b or together)
     assert grouped.state.sum() == graph.state_bytes.sum()
+
+
+def far_apart(seed: int, slower: float) -> StepProblem:
+    """Two devices that differ by less than a thousandth, and one that is `slower`."""
+    random, n = np.random.default_rng(seed), 4
+    builder = GraphBuilder("far apart")
+    for op in range(n):
+        builder.add_operator(f"op{op}")
+    for op in range(n - 1):
+        tensor = builder.add_tensor(op, 0.0)
+        for reader in set(random.integers(op + 1, n, size=2).tolist()):
+            builder.add_use(tensor, reader)
+    topology = cluster([0, 0, 1], [100.0] * 3)
+    seconds = 1.0 + 1e-3 * random.random((n, 3))
+    seconds[:, 2] *= slower
+    moves = np.concatenate([np.zeros((n - 1, 1)), 1e-3 * random.random((n - 1, 2))], axis=1)
+    return StepProblem(builder.build(), topology, seconds, moves, topology.memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("seed", "slower", "warm"),
+    [(4, 1e2, True), (16, 1e2, True), (15, 1e3, True), (32, 1e4, False), (31, 1e5, False)],
+)
+def test_a_device_that_is_much_slower_does_not_blur_the_bound(
+    seed: int, slower: float, warm: bool
+) -> None:
+    problem = far_apart(seed, slower)
+    devices, simulator = placements(unfused(problem)), StepSimulator(problem)
+    best = min(
+        simulator.step_times(devices, np.array(order)).min() for order in orders(problem.graph)
+    )
+    formulation = OrderFormulation(gap=1e-6, at_once=30)
+    milp = Milp(formulation=formulation, warm_start=SingleDevice() if warm else None, seed=0)
+    result = milp.plan(problem, 60.0, 4000)
+    assert best * (1 - 1e-5) <= result.lower_bound <= best
+    assert result.step_time == pytest.approx(best, rel=5e-6)
+    assert result.status == "optimal"
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems())
+def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
+    start = Heft(groups=16)
+    milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=start, seed=0)
+    known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
+    assert result.step_time <= known.step_time
+    if known.plan is not None:
+        assert result.trajectory[0][1] == known.step_time
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_that_takes_no_time_on_one_device() -> None:
+    builder = GraphBuilder("no time")
+    for op in range(3):
+        builder.add_operator(f"op{op}")
+    builder.add_use(builder.add_tensor(0, 1.0), 2)
+    topology = cluster([0] * 3, [1.02, 1.02, 0.98])
+    seconds = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [np.inf, 0.0, 1.0]])
+    problem = StepProblem(
+        builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
+    )
+    milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0)
+    result = milp.plan(problem, 60.0, 40)
+    assert (result.status, result.step_time, result.lower_bound) == ("optimal", 0.0, 0.0)
 
 
 def test_a_limit_of_nodes_makes_it_reproducible() -> None:
