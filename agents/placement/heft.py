@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numba
 import numpy as np
 
 from agents.base import PlannerResult
 from agents.placement.incumbent import Incumbent
-from agents.placement.list_scheduling.planner import compile_kernels, offer_schedules
+from agents.placement.list_scheduling.planner import (
+    best_granularity,
+    compile_kernels,
+    offer_schedules,
+    require_granularities,
+)
 from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.list_scheduling.schedule import (
     IntArray,
@@ -38,19 +45,29 @@ class Heft:
     "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
 
     Args:
-        groups: groups of the fused graph; as many as operators: nothing is fused that need not be.
+        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
+            operators: nothing is fused that need not be.
+
+    Raises:
+        InputError: `groups` is empty, or one of them is below 1.
     """
 
-    def __init__(self, *, groups: int) -> None:
-        self.groups = groups
+    def __init__(self, *, groups: Sequence[int]) -> None:
+        require_granularities(groups)
+        self.groups = tuple(groups)
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; needs no limit, and the budget only to make room in memory."""
         compile_kernels(EarliestFinish(np.zeros(0, dtype=np.int64)))
+        return best_granularity(
+            lambda groups, left_s: self._plan(problem, groups, left_s), self.groups, budget_s
+        )
+
+    def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
         incumbent = Incumbent(problem)
-        grouped = incumbent.group(self.groups)
+        grouped = incumbent.group(groups)
         if grouped is None:
             return incumbent.result()
         rank = upward_rank(grouped.problem)

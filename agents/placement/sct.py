@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from agents.base import PlannerResult
 from agents.placement.incumbent import Incumbent
 from agents.placement.list_scheduling.earliest import EarliestStart
 from agents.placement.list_scheduling.favourites import favourite_children
-from agents.placement.list_scheduling.planner import compile_kernels, offer_schedules
+from agents.placement.list_scheduling.planner import (
+    best_granularity,
+    compile_kernels,
+    offer_schedules,
+    require_granularities,
+)
 from agents.placement.list_scheduling.rank import upward_rank
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
@@ -30,17 +37,19 @@ class MSct:
     2020.
 
     Args:
-        groups: groups of the fused graph; as many as operators: nothing is fused that need not be.
+        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
+            operators: nothing is fused that need not be.
         lp_seconds: time limit of the linear program.
 
     Raises:
-        InputError: `lp_seconds` is not positive.
+        InputError: `lp_seconds` is not positive; `groups` is empty, or one of them is below 1.
     """
 
-    def __init__(self, *, groups: int, lp_seconds: float) -> None:
+    def __init__(self, *, groups: Sequence[int], lp_seconds: float) -> None:
         if not lp_seconds > 0.0:
             raise InputError(f"{lp_seconds} is not above 0", field="lp_seconds")
-        self.groups = groups
+        require_granularities(groups)
+        self.groups = tuple(groups)
         self.lp_seconds = lp_seconds
 
     def plan(
@@ -48,14 +57,23 @@ class MSct:
     ) -> PlannerResult:
         """As `Planner.plan`; the deterministic limit counts simplex iterations."""
         compile_kernels(EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1))
+
+        def plan(groups: int, left_s: float) -> PlannerResult:
+            return self._plan(problem, groups, left_s, deterministic_limit)
+
+        return best_granularity(plan, self.groups, budget_s)
+
+    def _plan(
+        self, problem: StepProblem, groups: int, budget_s: float, limit: int | None
+    ) -> PlannerResult:
         incumbent = Incumbent(problem)
-        grouped = incumbent.group(self.groups)
+        grouped = incumbent.group(groups)
         if grouped is None:
             return incumbent.result()
-        limit = self.lp_seconds
-        if deterministic_limit is None:
-            limit = min(limit, max(budget_s - incumbent.seconds, 0.0))
-        favourite = favourite_children(grouped.problem, limit, deterministic_limit)
+        seconds = self.lp_seconds
+        if limit is None:
+            seconds = min(seconds, max(budget_s - incumbent.seconds, 0.0))
+        favourite = favourite_children(grouped.problem, seconds, limit)
         reason = ""
         if favourite is None:
             reason = "the linear program of m-SCT reached its limit: no piece has a favourite child"

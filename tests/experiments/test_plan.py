@@ -67,7 +67,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_a_makespan_is_that_of_the_plan_file_in_the_simulator(work: Path) -> None:
-    found = ask(work, "agent=heft", "agent.groups=6", "graph=graph.npz", "seed=3")
+    found = ask(work, "agent=heft", "agent.groups=[6]", "graph=graph.npz", "seed=3")
     topology = build(yaml.safe_load((CONF / "topology" / "mixed_v100_p100.yaml").read_text()))
     assert isinstance(topology, Topology)
     problem = StepProblem.build(layered_step(6, 2), topology, RooflineCost())

@@ -30,7 +30,7 @@ def problem_of(data: Path, name: str) -> StepProblem:
 def exact() -> CpSat:
     return CpSat(
         operators=64,
-        hint=Heft(groups=32),
+        hint=Heft(groups=(32,)),
         partition_hint=FirstSplits(),
         hint_share=0.1,
         hint_seconds=0.3,
@@ -63,7 +63,7 @@ def test_example_1_has_makespan_28_without_memory_limits(data: Path) -> None:
 
 def test_example_1_is_placed_by_heft_and_annealed_to_the_best_1f1b_step(data: Path) -> None:
     problem = problem_of(data, "example-1")
-    heft = Heft(groups=32).plan(problem, 5.0)
+    heft = Heft(groups=(32,)).plan(problem, 5.0)
     assert heft.plan is not None  # the state fills the devices to the last byte
     assert heft.plan.violations(problem) == []
     search = Annealing(groups=32, cycles=2, hot=0.03, cold=0.0003, seed=0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +23,7 @@ from agents.placement.list_scheduling.schedule import (
     nothing,
 )
 from agents.placement.packing import Packing, search
+from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph
 
 _REPAIRS = 16  # schedules tried with less and less room for state when activations overflow
@@ -46,6 +49,42 @@ def compile_kernels(rule: ListRule) -> None:
     none, zero = np.zeros(0, dtype=np.int64), np.zeros(0)
     add_behind(np.zeros(1, dtype=np.int64), none, zero, zero)
     search(zero, np.zeros((0, 0), dtype=np.bool_), none, zero, 0, none)
+
+
+def best_granularity(
+    plan: Callable[[int, float], PlannerResult], granularities: Sequence[int], budget_s: float
+) -> PlannerResult:
+    """The best of `plan(groups, seconds left)` over several numbers of groups.
+
+    The first is made whatever the budget, the others while there is time.
+    """
+    start = time.perf_counter()
+    found: list[PlannerResult] = []
+    trajectory: list[tuple[float, float]] = []
+    for groups in granularities:
+        began = time.perf_counter() - start
+        if found and began >= budget_s:
+            break
+        found.append(plan(groups, budget_s - began))
+        for seconds, step_time in found[-1].trajectory:
+            if not trajectory or step_time < trajectory[-1][1]:
+                trajectory.append((began + seconds, step_time))
+    best = min(found, key=lambda result: result.step_time)
+    return replace(
+        best,
+        seconds=time.perf_counter() - start,
+        evaluations=sum(result.evaluations for result in found),
+        trajectory=trajectory,
+    )
+
+
+def require_granularities(granularities: Sequence[int]) -> None:
+    """Raise InputError unless there is at least one number of groups, and none below 1."""
+    if not granularities:
+        raise InputError("at least one number of groups is needed", field="groups")
+    for groups in granularities:
+        if groups < 1:
+            raise InputError(f"{groups} is below 1", field="groups")
 
 
 def schedule_by(

@@ -62,7 +62,7 @@ def test_memory_closes_a_device() -> None:
 
 def test_a_pipeline_runs_on_both_devices() -> None:
     problem = pipeline([1.0, 1.0], 8, cluster([0, 0], [100.0] * 2), [1, 1])
-    result = MEtf(groups=2).plan(problem, 10.0)
+    result = MEtf(groups=(2,)).plan(problem, 10.0)
     assert result.plan is not None
     assert result.plan.violations(problem) == []
     alone = problem.op_seconds[:, 0].sum()
@@ -74,7 +74,7 @@ def test_groups_that_only_just_fit_are_packed() -> None:
     problem = dag([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], {(1, 3): 9.0}, [40.0, 50.0, 100.0])
     grouped = GroupedProblem.of(problem, 3)
     assert schedule_by(rule_of(grouped), grouped, problem.capacity) is None
-    result = MEtf(groups=3).plan(problem, 1.0)
+    result = MEtf(groups=(3,)).plan(problem, 1.0)
     assert result.plan is not None
     assert result.plan.violations(problem) == []
     assert result.plan.placement.device.tolist() in ([0, 0, 1], [1, 1, 0])

@@ -89,7 +89,7 @@ def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
 @settings(max_examples=20, deadline=None)
 @given(problem=problems())
 def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
-    start = Heft(groups=16)
+    start = Heft(groups=(16,))
     milp = FusionMilp(coarse=(2, 4), levels=(3,), formulation=WINDOWS, warm_start=start, seed=0)
     known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
     assert result.step_time <= known.step_time

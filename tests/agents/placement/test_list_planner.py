@@ -28,9 +28,9 @@ from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.agents.placement.test_list_schedule import make_heft
 
 PLANNERS: dict[str, Callable[[int], Planner]] = {
-    "heft": lambda groups: Heft(groups=groups),
-    "m_etf": lambda groups: MEtf(groups=groups),
-    "m_sct": lambda groups: MSct(groups=groups, lp_seconds=60.0),
+    "heft": lambda groups: Heft(groups=(groups,)),
+    "m_etf": lambda groups: MEtf(groups=(groups,)),
+    "m_sct": lambda groups: MSct(groups=(groups,), lp_seconds=60.0),
 }
 
 
@@ -123,13 +123,13 @@ def test_activations_that_overflow_are_run_in_waves_of_micro_batches(name: str) 
 def test_a_plan_that_fits_in_no_order_is_reported_with_the_bytes_it_lacks() -> None:
     problem = long_memory()
     problem = replace(problem, capacity=np.array([3.0, 3.0]))
-    result = Heft(groups=3).plan(problem, 60.0)
+    result = Heft(groups=(3,)).plan(problem, 60.0)
     assert (result.plan, result.status) == (None, "limit")
     assert "too many" in result.reason
 
 
 def test_no_schedule_but_the_first_is_tried_when_the_time_is_up() -> None:
-    result = Heft(groups=3).plan(long_memory(), 0.0)
+    result = Heft(groups=(3,)).plan(long_memory(), 0.0)
     assert (result.plan, result.status, result.evaluations) == (None, "limit", 2)
     assert "the budget ended" in result.reason
 

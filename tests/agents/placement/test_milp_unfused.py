@@ -143,7 +143,7 @@ def test_a_device_that_is_much_slower_does_not_blur_the_bound(
 @settings(max_examples=25, deadline=None)
 @given(problem=problems())
 def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
-    start = Heft(groups=16)
+    start = Heft(groups=(16,))
     milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=start, seed=0)
     known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
     assert result.step_time <= known.step_time

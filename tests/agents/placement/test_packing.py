@@ -63,9 +63,9 @@ def optimum(problem: StepProblem) -> float:
 
 
 PLANNERS: dict[str, Callable[[int], Planner]] = {
-    "heft": lambda groups: Heft(groups=groups),
-    "m_etf": lambda groups: MEtf(groups=groups),
-    "m_sct": lambda groups: MSct(groups=groups, lp_seconds=5.0),
+    "heft": lambda groups: Heft(groups=(groups,)),
+    "m_etf": lambda groups: MEtf(groups=(groups,)),
+    "m_sct": lambda groups: MSct(groups=(groups,), lp_seconds=5.0),
     "annealing": lambda groups: Annealing(groups=groups, cycles=2, hot=0.03, cold=0.0003, seed=0),
     "fusion_milp": lambda groups: FusionMilp(
         coarse=(groups,),

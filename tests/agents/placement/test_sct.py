@@ -50,8 +50,8 @@ def test_without_transfers_nothing_is_a_favourite_and_the_plan_is_that_of_etf() 
     favourite = favourite_children(problem, NO_LIMIT)
     assert favourite is not None
     assert (favourite == NONE).all()
-    sct = MSct(groups=4, lp_seconds=NO_LIMIT).plan(problem, 9.0)
-    etf = MEtf(groups=4).plan(problem, 9.0)
+    sct = MSct(groups=(4,), lp_seconds=NO_LIMIT).plan(problem, 9.0)
+    etf = MEtf(groups=(4,)).plan(problem, 9.0)
     assert sct.plan is not None
     assert etf.plan is not None
     assert sct.plan.placement.device.tolist() == etf.plan.placement.device.tolist()
@@ -62,8 +62,8 @@ def test_a_program_stopped_by_its_limit_is_reported_and_the_plan_is_that_of_etf(
     pairs = [(u, v) for u in range(1, 25) for v in range(u + 1, 25) if random.random() < 0.3]
     moves = {pair: float(random.uniform(0.1, 1.0)) for pair in pairs}
     problem = dag([[float(p)] * 3 for p in random.uniform(1.0, 2.0, 24)], moves, [0.0] * 24)
-    search = MSct(groups=24, lp_seconds=NO_LIMIT)
-    stopped, etf = search.plan(problem, 9.0, 1), MEtf(groups=24).plan(problem, 9.0)
+    search = MSct(groups=(24,), lp_seconds=NO_LIMIT)
+    stopped, etf = search.plan(problem, 9.0, 1), MEtf(groups=(24,)).plan(problem, 9.0)
     assert "no piece has a favourite child" in stopped.reason
     assert stopped.step_time == etf.step_time
     solved = search.plan(problem, 9.0)
@@ -73,4 +73,4 @@ def test_a_program_stopped_by_its_limit_is_reported_and_the_plan_is_that_of_etf(
 
 def test_a_time_limit_that_is_not_positive_is_refused() -> None:
     with pytest.raises(InputError, match="lp_seconds"):
-        MSct(groups=4, lp_seconds=0.0)
+        MSct(groups=(4,), lp_seconds=0.0)

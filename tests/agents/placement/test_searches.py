@@ -39,14 +39,14 @@ def test_random_placements_differ_by_seed_and_more_samples_are_never_worse() -> 
 
 def test_heft_uses_the_second_device_for_the_second_micro_batch_stage() -> None:
     problem = pipeline([1.0, 1.0], 8, cluster([0, 0], [100.0] * 2), [1, 1])
-    result = Heft(groups=2).plan(problem, 10.0)
+    result = Heft(groups=(2,)).plan(problem, 10.0)
     single = SingleDevice().plan(problem, 10.0)
     assert result.step_time < 0.7 * single.step_time
 
 
 def test_heft_leaves_a_full_device_alone() -> None:
     problem = pipeline([1.0] * 3, 1, cluster([0, 0], [6.0, 100.0]), [10, 1])
-    result = Heft(groups=3).plan(problem, 10.0)
+    result = Heft(groups=(3,)).plan(problem, 10.0)
     assert result.plan is not None
     state = np.bincount(
         result.plan.placement.device, weights=problem.graph.state_bytes, minlength=2
