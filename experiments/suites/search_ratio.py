@@ -154,7 +154,7 @@ class SearchRatio:
             for label in self.fused
         }
         figure = draw_anytime(
-            [race.panel() for race in races],
+            [_panel([race for race in races if race.case == case]) for case in by_case],
             f"{self.title}: the best plan so far, simulated on all operators",
             "step time",
             span=np.inf,
@@ -251,14 +251,20 @@ class _Race:
             },
         }
 
-    def panel(self) -> Panel:
-        unit, scale = self.found[self.label].shown_unit
-        curves = {self.label: self.fused.scaled(1 / scale), UNFUSED: self.unfused.scaled(1 / scale)}
-        bound = max(outcome.lower_bound for outcome in self.found.values())
-        worse = self.marks()[0]
-        title = f"{self.case.name}, {self.label}" + (f": {worse.text()}" if worse else "")
-        best = min(outcome.objective for outcome in self.found.values())
-        return Panel(title, curves, bound / scale, best / scale, unit)
+
+def _panel(races: Sequence[_Race]) -> Panel:
+    """All curves of one case."""
+    found = races[0].found
+    outcome = found[races[0].label]
+    scale = 1e-3 if outcome.unit in ("s", "ms") else outcome.unit_s
+    curves = {race.label: race.fused.scaled(1 / scale) for race in races}
+    return Panel(
+        title=races[0].case.name,
+        curves={**curves, UNFUSED: races[0].unfused.scaled(1 / scale)},
+        lower_bound=max(outcome.lower_bound for outcome in found.values()) / scale,
+        best_known=min(outcome.objective for outcome in found.values()) / scale,
+        unit="ms" if scale == 1e-3 else "the file's unit",
+    )
 
 
 def _headline(races: Sequence[_Race]) -> dict[str, object]:
