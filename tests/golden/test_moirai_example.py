@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from agents.placement.annealing import Annealing
-from agents.placement.constraint_program.first_splits import FirstSplits
 from agents.placement.cp_sat import CpSat
+from agents.placement.dp import ContiguousDP
 from agents.placement.heft import Heft
 from envs.cost.tabulated import TabulatedCost
 from envs.graphs.readers import read_moirai
@@ -31,7 +31,7 @@ def exact() -> CpSat:
     return CpSat(
         operators=64,
         hint=Heft(groups=(32,)),
-        partition_hint=FirstSplits(),
+        partition_hint=ContiguousDP(ideals=10_000, groups=8),
         hint_share=0.1,
         hint_seconds=0.3,
         hint_limit=1,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from agents.base import Planner
 from agents.placement.annealing import Annealing
-from agents.placement.constraint_program.first_splits import FirstSplits
 from agents.placement.cp_sat import CpSat
+from agents.placement.dp import ContiguousDP
 from agents.placement.lower_bound import lower_bound
 from agents.placement.single_device import SingleDevice
 from envs.errors import InputError
@@ -29,7 +29,7 @@ def planner(operators: int = 64, hint: Planner | None = None) -> CpSat:
     return CpSat(
         operators=operators,
         hint=hint or SingleDevice(),
-        partition_hint=FirstSplits(),
+        partition_hint=ContiguousDP(ideals=10_000, groups=8),
         hint_share=0.1,
         hint_seconds=0.2,
         hint_limit=20,
@@ -200,7 +200,8 @@ def test_a_step_without_operators_takes_no_time() -> None:
 @pytest.mark.parametrize(("field", "value"), [("operators", 0), ("hint_share", 1.5)])
 def test_settings_out_of_range_are_refused(field: str, value: float) -> None:
     given_settings = {
-        "operators": 8, "hint": SingleDevice(), "partition_hint": FirstSplits(), "hint_share": 0.1,
+        "operators": 8, "hint": SingleDevice(),
+        "partition_hint": ContiguousDP(ideals=10_000, groups=8), "hint_share": 0.1,
         "hint_seconds": 0.1, "hint_limit": 1, "workers": 1, "seed": 0,
     }  # fmt: skip
     with pytest.raises(InputError) as refused:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from agents.base import PartitionPlanner, PlannerResult
-from agents.placement.constraint_program.first_splits import FirstSplits
 from agents.placement.cp_sat import CpSat
+from agents.placement.dp import ContiguousDP
 from agents.placement.single_device import SingleDevice
 from envs.cost.tabulated import TabulatedCost
 from envs.errors import InputError
@@ -42,7 +42,7 @@ def planner(hint: PartitionPlanner | None = None) -> CpSat:
     return CpSat(
         operators=64,
         hint=SingleDevice(),
-        partition_hint=hint or FirstSplits(),
+        partition_hint=hint or ContiguousDP(ideals=10_000, groups=8),
         hint_share=0.1,
         hint_seconds=0.2,
         hint_limit=1,
