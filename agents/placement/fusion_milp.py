@@ -33,7 +33,6 @@ _WORTH = 1.15  # times the best step time: a solution of the MILP that is refine
 _REFINED = 2  # solutions of one round that are refined, at most
 _KICK_NODES = 10  # what a kick counts for, at least, in the deterministic limit
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
-_AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
 
 
 class FusionMilp:
@@ -185,7 +184,7 @@ class _Search:
 
     def has_time(self, share: float) -> bool:
         """Whether this share of the budget is not yet used."""
-        if self.incumbent.step_time <= self.incumbent.bound.seconds * (1.0 + _AT_THE_BOUND):
+        if self.incumbent.optimal:
             return False
         if self.node_limit is not None and self.nodes >= share * self.node_limit:
             return False

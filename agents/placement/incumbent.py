@@ -17,7 +17,7 @@ from envs.simulation.step import StepSimulator
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
+AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
 
 
 class Incumbent:
@@ -43,6 +43,11 @@ class Incumbent:
     def seconds(self) -> float:
         """Seconds since the search began."""
         return time.perf_counter() - self._start
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the best plan is at the bound."""
+        return bool(self.step_time <= self.bound.seconds * (1.0 + AT_THE_BOUND))
 
     def group(self, max_groups: int) -> GroupedProblem | None:
         """The problem in at most `max_groups` groups; None when there is nothing to search.
@@ -89,8 +94,7 @@ class Incumbent:
         """
         status: Status = without_plan
         if self.plan is not None:
-            proved = self.step_time <= self.bound.seconds * (1.0 + _AT_THE_BOUND)
-            status = "optimal" if proved else "feasible"
+            status = "optimal" if self.optimal else "feasible"
         elif not self.bound.memory_ok:
             status, reason = "infeasible", self.bound.reason
         else:

@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 
 from agents.base import Planner, PlannerResult
-from agents.placement.grouping import GroupedProblem
+from agents.placement.grouping import GroupedProblem, atoms
 from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from envs.graphs.contraction import Fusion, sum_rows
@@ -107,13 +107,8 @@ def _within(grouped: GroupedProblem, upper: float) -> GroupedProblem:
 def unfused(problem: StepProblem) -> GroupedProblem:
     """The problem with a group for each co-location group and each free operator."""
     graph = problem.graph
-    free = graph.colocation == NONE
-    group = np.where(free, graph.num_groups + np.cumsum(free) - 1, graph.colocation)
-    _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    group = rank[group.reshape(-1)]
-    count = len(first)
+    group = atoms(problem)
+    count = int(group.max(initial=NONE)) + 1
     fusion = Fusion(
         graph=graph,
         group=group,

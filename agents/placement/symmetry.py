@@ -5,24 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.graphs.op_graph import NONE
 from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]
-
-
-def atoms(problem: StepProblem) -> IntArray:
-    """(N,) number of each operator's co-location group, or of the operator if it is free.
-
-    Numbered from 0 in the order of the first operator of each.
-    """
-    colocation = problem.graph.colocation
-    n = len(colocation)
-    key = np.where(colocation == NONE, problem.graph.num_groups + np.arange(n), colocation)
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return np.asarray(rank[inverse.reshape(-1)], dtype=np.int64)
 
 
 def interchangeable(problem: StepProblem, a: int, b: int) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.placement.constraint_program.program import ConstraintProgram
-from agents.placement.symmetry import atoms, device_classes
+from agents.placement.grouping import atoms
+from agents.placement.symmetry import device_classes
 from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]

@@ -12,7 +12,7 @@ from agents.placement.constraint_program.makespan import MakespanModel
 from agents.placement.constraint_program.scaling import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import Incumbent
+from agents.placement.incumbent import AT_THE_BOUND, Incumbent
 from envs.plans import Plan
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
@@ -23,7 +23,6 @@ FloatArray = NDArray[np.float64]
 _CONSTRAINT_SECONDS = 1e-5  # to write a constraint down
 _DELAY_SECONDS = 2.0  # CP-SAT's deterministic seconds for a program that allows delays
 _DELAY_CEILING = 10.0  # seconds for it in any case
-_AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
 # units in the horizon, to search and then to prove; far below the limit of `CpSolver.search`, since
 # CP-SAT multiplies times with each other and with bytes
 _RESOLUTIONS = (2.0**14, 2.0**24)
@@ -90,7 +89,7 @@ class StepSearch(ABC):
     def _goes_on(self, budget_s: float) -> bool:
         in_time = self.incumbent.seconds < budget_s and (self._left is None or self._left > 0.0)
         known = np.inf if self._known is None else self._known.seconds
-        return in_time and known > self.bound * (1.0 + _AT_THE_BOUND)
+        return in_time and known > self.bound * (1.0 + AT_THE_BOUND)
 
     def _solve(
         self, solver: CpSolver, settings: CpSettings, resolution: float, seconds: float

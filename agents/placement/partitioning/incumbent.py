@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult, Status
+from agents.placement.incumbent import AT_THE_BOUND
 from agents.placement.lower_bound import lower_bound
 from envs.partition.problem import PartitionProblem
 from envs.plans import Placement, Plan
 
 IntArray = NDArray[np.int64]
-
-_AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
 
 
 class PartitionIncumbent:
@@ -41,7 +40,7 @@ class PartitionIncumbent:
     @property
     def optimal(self) -> bool:
         """Whether the best placement is at the bound."""
-        return self.objective <= self.bound * (1.0 + _AT_THE_BOUND)
+        return self.objective <= self.bound * (1.0 + AT_THE_BOUND)
 
     def offer(self, device: IntArray) -> None:
         """Keep placement `device` (N,) if it is feasible and the best so far."""
