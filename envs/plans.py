@@ -8,10 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
+from envs.hardware.network import Network
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_ROUNDING = 1e-9  # relative; what rates may exceed a link by
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,5 +95,45 @@ class Plan:
             found.append(
                 f"device {problem.topology.devices[index].name!r} needs {peak[index]:.0f} bytes at "
                 f"its peak, {peak[index] - problem.capacity[index]:.0f} too many"
+            )
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class BandwidthAllocation:
+    """How much of its links every channel of a network gets, for a whole step.
+
+    A channel leads from a source NIC to a destination server over given links
+    (`envs.hardware.network.Network`). All channels from one server to another together are the
+    *pipe* between the two. Rates are static and not borrowed: what a pipe does not use, no other
+    pipe gets.
+    """
+
+    rate: FloatArray  # (C,) bytes/s
+
+    def pipes(self, network: Network) -> FloatArray:
+        """(S, S) bytes/s from each server to each other one; 0 on the diagonal."""
+        total = np.zeros((network.num_servers, network.num_servers))
+        np.add.at(total, (network.channel_source, network.channel_destination), self.rate)
+        return total
+
+    def violations(self, network: Network) -> list[str]:
+        """What is wrong with this allocation, a sentence each; empty when it is feasible.
+
+        Rates are finite and not negative, and no link carries more than its capacity.
+        """
+        if self.rate.shape != (network.num_channels,):
+            return [f"allocates {self.rate.shape} rates, there are {network.num_channels} channels"]
+        found = [
+            f"channel {network.channel_names[channel]!r} has rate {self.rate[channel]}"
+            for channel in np.flatnonzero(~np.isfinite(self.rate) | (self.rate < 0))
+        ]
+        if found:
+            return found
+        load = network.incidence @ self.rate
+        for link in np.flatnonzero(load > network.link_capacity * (1.0 + _ROUNDING)):
+            found.append(
+                f"link {network.link_names[link]!r} is given {load[link]:.6g} bytes/s, "
+                f"{load[link] - network.link_capacity[link]:.6g} too many"
             )
         return found

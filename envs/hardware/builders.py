@@ -48,6 +48,28 @@ def uniform(name: str, server: Server, servers: int, network: object) -> Topolog
     return mixed(name, [server] * read_count(servers, key="servers"), network)
 
 
+def planes(name: str, server: Server, servers: int, network: object) -> Topology:
+    """`servers` servers of one kind whose NICs lead into separate networks, a switch for each NIC.
+
+    NIC m of every server is joined to switch m; the switches are not joined. A server with two NICs
+    therefore has two physical links to every other one.
+
+    Args:
+        name: the topology's name.
+        server: the kind of server.
+        servers: number of servers.
+        network: the link from each NIC to its switch; a route between servers has two of them.
+    """
+    link = LinkSpec.parse(network, key="network")
+    fabric = Fabric(name)
+    nics = [server.add_to(fabric, n) for n in range(read_count(servers, key="servers"))]
+    for number in range(len(nics[0])):
+        switch = fabric.add_switch(f"plane{number}")
+        for own in nics:
+            fabric.connect(own[number], switch, link)
+    return fabric_topology(name, fabric)
+
+
 def nvlink_islands(
     name: str, device: str | DeviceSpec, count: int, island: int, nvlink: object, pcie: object
 ) -> Topology:

@@ -130,4 +130,5 @@ def fabric_topology(name: str, fabric: Fabric) -> Topology:
         send_port=send,
         receive_port=receive,
         port_names=tuple(f"{node} {way}" for node in ports for way in ("send", "receive")),
+        fabric=fabric,
     )

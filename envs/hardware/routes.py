@@ -60,7 +60,9 @@ class Routes:
     a third server. Each of these parts is shortest by (latency in whole picoseconds, hops, larger
     bottleneck), ties going to the nodes inserted first; the way back is the same links reversed.
     A device uses the NIC with the fewest hops; among equally near ones the one with the fewest
-    devices so far, devices taken in order, so that the devices share the NICs evenly.
+    devices so far, devices taken in order, so that the devices share the NICs evenly. Where no
+    switch joins the two devices' NICs (planes that do not meet), the transfer stays on the links of
+    the device that was inserted first, and ends at the other server's first NIC joined to them.
 
     Raises:
         InputError: two devices of a server are not joined, a server of several has no NIC that its
@@ -93,7 +95,7 @@ class Routes:
         if self.fabric.server_of(source) == self.fabric.server_of(destination):
             path = self._path(source, destination)
         else:
-            out, into = self.nic[source], self.nic[destination]
+            out, into = self.gates(source, destination)
             path = (
                 *self._path(source, out),
                 *self._path(out, into)[1:-1],
@@ -105,20 +107,43 @@ class Routes:
         """The nodes whose send and receive port a transfer holds: the devices, or their NICs."""
         if self.fabric.server_of(source) == self.fabric.server_of(destination):
             return source, destination
-        return self.nic[source], self.nic[destination]
+        if self._rank[source] > self._rank[destination]:
+            into, out = self.gates(destination, source)
+            return out, into
+        out = self.nic[source]
+        return out, self._joined(out, self.nic[destination])
+
+    def within(self, device: str, nic: str) -> tuple[str, ...]:
+        """The nodes from a device to a NIC of its server, both included.
+
+        Raises:
+            InputError: the device does not reach the NIC.
+        """
+        return self._path(device, nic)
+
+    def _joined(self, out: str, into: str) -> str:
+        """`into`, or the first other NIC of its server if no switch joins it to `out`."""
+        others = self.fabric.nodes(NodeKind.NIC, self.fabric.server_of(into))
+        for nic in (into, *others):
+            if nic in self._paths_from(out):
+                return nic
+        return into
 
     def _path(self, source: str, destination: str) -> tuple[str, ...]:
         """Device to device or NIC inside a server, or NIC to NIC between servers."""
-        if source not in self._paths:
-            is_nic = self.fabric.graph.nodes[source]["kind"] is NodeKind.NIC
-            server = None if is_nic else self.fabric.server_of(source)
-            self._paths[source] = self._shortest(source, self._inside.get(server, set()))
-        paths = self._paths[source]
+        paths = self._paths_from(source)
         if destination not in paths:
             raise InputError(
                 f"no route from {source!r} to {destination!r}", file=f"fabric {self.fabric.name}"
             )
         return paths[destination]
+
+    def _paths_from(self, source: str) -> dict[str, tuple[str, ...]]:
+        if source not in self._paths:
+            is_nic = self.fabric.graph.nodes[source]["kind"] is NodeKind.NIC
+            server = None if is_nic else self.fabric.server_of(source)
+            self._paths[source] = self._shortest(source, self._inside.get(server, set()))
+        return self._paths[source]
 
     def _shortest(self, source: str, within: Set[str]) -> dict[str, tuple[str, ...]]:
         """Dijkstra from `source` over the switches in `within`, to every node it meets.

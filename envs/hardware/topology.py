@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.hardware.network import Network, port_network
+
+if TYPE_CHECKING:
+    from envs.hardware.fabric import Fabric
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -49,6 +54,7 @@ class Topology:
     Pairs with the same route quality share a *link class*; class 0 is a device with itself. A
     transfer from device i to device j holds port `send_port[i, j]` and port `receive_port[i, j]`:
     inside a server the endpoint devices' own ports, between servers the ports of the NICs.
+    `network` has the physical links, which transfers share where they do not hold ports.
     """
 
     name: str
@@ -60,6 +66,7 @@ class Topology:
     send_port: IntArray  # (D, D) port index, -1 on the diagonal
     receive_port: IntArray  # (D, D) port index, -1 on the diagonal
     port_names: tuple[str, ...]  # all ports, senders and receivers
+    fabric: Fabric | None = None  # what the topology was routed from; None: only ports are known
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -98,6 +105,22 @@ class Topology:
     def server(self) -> IntArray:
         """(D,) server index of each device."""
         return np.array([device.server for device in self.devices], dtype=np.int64)
+
+    @property
+    def num_servers(self) -> int:
+        """Servers, counted by the largest index."""
+        return int(self.server.max()) + 1
+
+    @cached_property
+    def network(self) -> Network:
+        """The links of the fabric; the ports where there is none."""
+        from envs.hardware.fabric_network import fabric_network
+
+        if self.fabric is not None:
+            return fabric_network(self.fabric)
+        return port_network(
+            self.server, self.bandwidth, self.send_port, self.receive_port, self.port_names
+        )
 
     @property
     def latency(self) -> FloatArray:
