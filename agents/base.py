@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.partition.problem import PartitionProblem
-from envs.plans import Plan
+from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 
 Status = Literal["optimal", "feasible", "infeasible", "limit"]
@@ -35,7 +35,8 @@ class PlannerResult:
     far).
 
     For a `PartitionProblem` the step time is the problem's objective, and the order of the plan is
-    the graph's own.
+    the graph's own. Where bandwidth was decided too, the step time is that of
+    `envs.network.allocated.allocated_problem(problem, allocation)`.
     """
 
     plan: Plan | None
@@ -46,6 +47,7 @@ class PlannerResult:
     evaluations: int = 0  # simulations made
     reason: str = ""  # why, when infeasible or stopped by a limit
     trajectory: list[tuple[float, float]] = field(default_factory=list)
+    allocation: BandwidthAllocation | None = None  # of bandwidth, where that was decided
 
 
 class Planner(Protocol):
@@ -68,3 +70,25 @@ class PartitionPlanner(Protocol):
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; `step_time` and `lower_bound` are those of the objective."""
+
+
+class BandwidthPlanner(Protocol):
+    """Allocates bandwidth to a step whose placement and order are given."""
+
+    def allocate(
+        self,
+        problem: StepProblem,
+        plan: Plan,
+        budget_s: float,
+        deterministic_limit: int | None = None,
+    ) -> PlannerResult:
+        """As `Planner.plan`, with `plan` itself; the bound is for every allocation to `plan`."""
+
+
+class JointPlanner(Protocol):
+    """Decides placement, order and bandwidth together."""
+
+    def plan_jointly(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the bound is for every plan with every allocation."""
