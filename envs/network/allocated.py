@@ -45,6 +45,13 @@ def allocated_problem(problem: StepProblem, allocation: BandwidthAllocation) -> 
             topology has no bandwidth between some servers, only tabulated times.
     """
     topology = problem.topology
+    apart = topology.server[:, None] != topology.server[None, :]
+    for old in np.unique(topology.link_class[apart]):
+        if not np.isfinite(topology.class_bandwidth[old]):
+            raise InputError(
+                f"link class {topology.class_names[old]!r} has no bandwidth to allocate",
+                file=f"topology {topology.name}",
+            )
     violations = allocation.violations(topology.network)
     if violations:
         raise InputError("; ".join(violations), file=f"allocation for topology {topology.name}")
@@ -68,11 +75,6 @@ def _through_pipes(problem: StepProblem, pipes: FloatArray) -> StepProblem:
                 rate = min(float(pipes[server[i], server[j]]), float(inner[i, j]))
                 pipe = int(server[i] * servers + server[j])
                 send[i, j], receive[i, j] = ports + 2 * pipe, ports + 2 * pipe + 1
-                if not np.isfinite(topology.class_bandwidth[old]):
-                    raise InputError(
-                        f"link class {topology.class_names[old]!r} has no bandwidth to allocate",
-                        file=f"topology {topology.name}",
-                    )
             link_class[i, j] = classes.setdefault((old, rate), len(classes))
     before = np.array([key for key, _ in classes], dtype=np.int64)  # (L,)
     given = np.array([rate for _, rate in classes])  # (L,) bytes/s
