@@ -38,7 +38,8 @@ def allocated_problem(problem: StepProblem, allocation: BandwidthAllocation) -> 
 
     A tensor that takes `latency + x` seconds on a route of bandwidth w takes `latency + x w / b`
     through a pipe, where b is the smaller of the pipe's rate and the slowest link between the two
-    devices and their NICs. Inside a server nothing changes. A pipe of rate 0 takes for ever.
+    devices and their NICs; one that takes no longer than the latency keeps its time. Inside a
+    server nothing changes. A pipe of rate 0 takes for ever.
 
     Raises:
         InputError: the allocation breaks a rule of `BandwidthAllocation.violations`, or the
@@ -84,7 +85,8 @@ def _through_pipes(problem: StepProblem, pipes: FloatArray) -> StepProblem:
     moving = problem.transfer_seconds[:, before]
     with np.errstate(divide="ignore", invalid="ignore"):
         slower = latency + (moving - latency) * (topology.class_bandwidth[before] / given)
-    seconds = np.where(own | (moving <= 0.0), moving, np.where(given > 0.0, slower, np.inf))
+    kept = own | (moving <= latency)
+    seconds = np.where(kept, moving, np.where(given > 0.0, slower, np.inf))
     names = tuple(
         topology.class_names[k] if mine else f"{topology.class_names[k]} at {r / GIGA:.6g} GB/s"
         for k, mine, r in zip(before, own, given, strict=True)

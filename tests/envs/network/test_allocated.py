@@ -144,3 +144,11 @@ def test_full_pipes_on_one_device_per_server_are_the_single_port_model(data: st.
     assert StepSimulator(allocated).step_time(device) == pytest.approx(
         StepSimulator(problem).step_time(device), rel=1e-12
     )
+
+
+def test_a_transfer_faster_than_its_latency_keeps_its_time() -> None:
+    topology = two_links(servers=2)
+    problem = sends(topology, [1.0])
+    quick = replace(problem, transfer_seconds=np.where(problem.transfer_seconds > 0, 1e-6, 0.0))
+    slow = BandwidthAllocation(np.full(topology.network.num_channels, 1e-3 * NIC))
+    assert StepSimulator(allocated_problem(quick, slow)).step_time(np.array([0, 1])) == 1e-6

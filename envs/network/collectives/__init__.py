@@ -1,0 +1,1 @@
+"""Collectives: which messages they are made of, and how long they take."""

@@ -1,0 +1,180 @@
+"""All-reduce and broadcast over two binary trees at once, each with half of the vector.
+
+Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
+Parallel Computing 35(12), 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envs.errors import InputError
+from envs.network.collectives.collective import AlphaBeta, checked_participants
+from envs.network.collectives.schedule import Message, Operation, Round, Schedule, freeze
+
+_Edge = tuple[int, int, int]  # tree, parent, child
+
+
+@dataclass(frozen=True)
+class DoubleTree:
+    """All-reduce: reduce to rank 0 over both trees, then broadcast from it.
+
+    The ranks 1 to n - 1 form two binary trees, and what is interior in one is a leaf in the other;
+    rank 0 stands above both roots. The edges have two colours such that every rank sends over one
+    edge and receives over one edge of each colour at most. Rounds of the colours alternate, so that
+    every rank sends one chunk and receives one in a round.
+
+    Args:
+        chunks: chunks of each tree's half, sent one after another.
+
+    Raises:
+        InputError: `chunks` is not positive.
+    """
+
+    chunks: int
+
+    def __post_init__(self) -> None:
+        _check_chunks(self.chunks)
+
+    @property
+    def name(self) -> str:
+        """`double tree`."""
+        return "double tree"
+
+    @property
+    def operation(self) -> Operation:
+        """All-reduce."""
+        return Operation.ALL_REDUCE
+
+    def schedule(self, participants: int) -> Schedule:
+        """2 `chunks` chunks."""
+        n = checked_participants(participants)
+        down = _broadcast(n, self.chunks)
+        up = [
+            [Message(m.destination, m.source, m.first, m.end, True) for m in messages]
+            for messages in reversed(down)
+        ]
+        return Schedule(n, n, 2 * self.chunks, freeze(up + down))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """Rounds (latency + S / (2 chunks) / B)."""
+        rounds = 2 * _num_rounds(checked_participants(participants), self.chunks)
+        return rounds * link.seconds(size / (2 * self.chunks))
+
+
+@dataclass(frozen=True)
+class DoubleTreeBroadcast:
+    """The second half of `DoubleTree`.
+
+    Raises:
+        InputError: `chunks` is not positive.
+    """
+
+    chunks: int
+
+    def __post_init__(self) -> None:
+        _check_chunks(self.chunks)
+
+    @property
+    def name(self) -> str:
+        """`double tree broadcast`."""
+        return "double tree broadcast"
+
+    @property
+    def operation(self) -> Operation:
+        """Broadcast."""
+        return Operation.BROADCAST
+
+    def schedule(self, participants: int) -> Schedule:
+        """2 `chunks` chunks."""
+        n = checked_participants(participants)
+        return Schedule(n, n, 2 * self.chunks, freeze(_broadcast(n, self.chunks)))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """Rounds (latency + S / (2 chunks) / B)."""
+        rounds = _num_rounds(checked_participants(participants), self.chunks)
+        return rounds * link.seconds(size / (2 * self.chunks))
+
+
+def _check_chunks(chunks: int) -> None:
+    if chunks < 1:
+        raise InputError(f"{chunks} is not positive", field="chunks")
+
+
+def _num_rounds(n: int, chunks: int) -> int:
+    """Of the broadcast."""
+    if n == 1:
+        return 0
+    return max(_first_rounds(n).values()) + 2 * (chunks - 1) + 1
+
+
+def _broadcast(n: int, chunks: int) -> list[Round]:
+    """Chunk c of tree t crosses an edge 2 c rounds after chunk 0 of the tree."""
+    rounds: list[Round] = [[] for _ in range(_num_rounds(n, chunks))]
+    for (tree, parent, child), at in _first_rounds(n).items():
+        for c in range(chunks):
+            chunk = tree * chunks + c
+            rounds[at + 2 * c].append(Message(parent, child, chunk, chunk + 1, False))
+    return rounds
+
+
+def _first_rounds(n: int) -> dict[_Edge, int]:
+    """When chunk 0 crosses each edge: in the next round of the edge's colour."""
+    edges = _edges(n - 1)
+    colour = _colours(edges)
+    arrival: dict[tuple[int, int], int] = {(0, 0): -1, (1, 0): -1}  # (tree, rank)
+    crossed = {}
+    for edge in edges:
+        tree, parent, child = edge
+        at = arrival[tree, parent] + 1
+        at += (colour[edge] - at) % 2
+        arrival[tree, child] = crossed[edge] = at
+    return crossed
+
+
+def _edges(m: int) -> list[_Edge]:
+    """Edges of both trees over ranks 1 to m and rank 0 above them, parents before children.
+
+    In the first tree even ranks are interior. The second is its mirror image where m is even, and
+    the same tree over ranks shifted by one where m is odd.
+    """
+    if m < 1:
+        return []
+    tree: list[tuple[int, int]] = []
+    _in_order(1, m, 0, tree)
+    other = [m + 1 - x if m % 2 == 0 else (x - 2) % m + 1 for x in range(m + 1)]
+    other[0] = 0
+    return [(0, a, b) for a, b in tree] + [(1, other[a], other[b]) for a, b in tree]
+
+
+def _in_order(first: int, last: int, parent: int, tree: list[tuple[int, int]]) -> None:
+    """A binary tree over `first` to `last` in order, whose leaves are the odd places."""
+    if first > last:
+        return
+    root = first - 1 + (1 << ((last - first + 1).bit_length() - 1))
+    tree.append((parent, root))
+    _in_order(first, root - 1, root, tree)
+    _in_order(root + 1, last, root, tree)
+
+
+def _colours(edges: list[_Edge]) -> dict[_Edge, int]:
+    """0 or 1 for each edge, different for the edges of one sender and for those of one receiver.
+
+    Senders and receivers are the two sides of a bipartite graph of degree 2 at most: paths and even
+    cycles, along which colours alternate.
+    """
+    at: dict[tuple[bool, int], list[_Edge]] = {}
+    for edge in edges:
+        at.setdefault((False, edge[1]), []).append(edge)
+        at.setdefault((True, edge[2]), []).append(edge)
+    colour: dict[_Edge, int] = {}
+    for edge in edges:
+        waiting = [(edge, 0)]
+        while waiting:
+            here, value = waiting.pop()
+            if here in colour:
+                continue
+            colour[here] = value
+            for side in ((False, here[1]), (True, here[2])):
+                waiting += [(other, 1 - value) for other in at[side] if other != here]
+    return colour

@@ -1,0 +1,170 @@
+"""Ring collectives: every rank sends to one neighbour and receives from the other.
+
+Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC
+69(2), 2009; Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in
+MPICH, IJHPCA 19(1), 2005 (the all-gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.errors import InputError
+from envs.network.collectives.collective import AlphaBeta, checked_participants
+from envs.network.collectives.schedule import Message, Operation, Round, Schedule, freeze
+
+TO_NEXT = 1  # rank i sends to rank i + 1, as in the literature, MPICH and NCCL
+TO_PREVIOUS = -1  # rank i sends to rank i - 1, as gloo's ring all-reduce does
+
+Chunks = tuple[int, int]  # first, end
+
+
+def blocks_of(first: int, end: int, count: int) -> list[Chunks]:
+    """Chunks `first` to `end - 1` as `count` equal blocks; `count` divides their number."""
+    size = (end - first) // count
+    return [(first + size * number, first + size * (number + 1)) for number in range(count)]
+
+
+def ring_reduce_scatter(ranks: Sequence[int], blocks: Sequence[Chunks], step: int) -> list[Round]:
+    """n - 1 rounds after which `ranks[i]` holds the sum of `blocks[i]`."""
+    n = len(ranks)
+    return [
+        [
+            Message(ranks[i], ranks[(i + step) % n], *blocks[(i - step * (number + 1)) % n], True)
+            for i in range(n)
+        ]
+        for number in range(n - 1)
+    ]
+
+
+def ring_all_gather(ranks: Sequence[int], blocks: Sequence[Chunks], step: int) -> list[Round]:
+    """n - 1 rounds that take `blocks[i]` from `ranks[i]` to all others."""
+    n = len(ranks)
+    return [
+        [
+            Message(ranks[i], ranks[(i + step) % n], *blocks[(i - step * number) % n], False)
+            for i in range(n)
+        ]
+        for number in range(n - 1)
+    ]
+
+
+def ring_all_reduce(ranks: Sequence[int], chunks: Chunks, step: int) -> list[Round]:
+    """Reduce-scatter, then all-gather of the given chunks; n divides their number."""
+    blocks = blocks_of(*chunks, len(ranks))
+    return ring_reduce_scatter(ranks, blocks, step) + ring_all_gather(ranks, blocks, step)
+
+
+@dataclass(frozen=True)
+class RingAllReduce:
+    """2 (n - 1) rounds of S / n bytes: 2 (n - 1) latency + 2 (n - 1) / n S / B seconds.
+
+    No all-reduce sends fewer bytes per rank (Patarasuk and Yuan).
+
+    Args:
+        step: `TO_NEXT` or `TO_PREVIOUS`.
+
+    Raises:
+        InputError: `step` is neither.
+    """
+
+    step: int = TO_NEXT
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+
+    @property
+    def name(self) -> str:
+        """`ring`."""
+        return "ring"
+
+    @property
+    def operation(self) -> Operation:
+        """All-reduce."""
+        return Operation.ALL_REDUCE
+
+    def schedule(self, participants: int) -> Schedule:
+        """Rounds over the ring 0, 1, ..., n - 1."""
+        n = checked_participants(participants)
+        return Schedule(n, n, n, freeze(ring_all_reduce(range(n), (0, n), self.step)))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """2 (n - 1) (latency + S / n / B)."""
+        n = checked_participants(participants)
+        return 2 * (n - 1) * link.seconds(size / n)
+
+
+@dataclass(frozen=True)
+class RingReduceScatter:
+    """The first half of `RingAllReduce`.
+
+    Raises:
+        InputError: `step` is neither `TO_NEXT` nor `TO_PREVIOUS`.
+    """
+
+    step: int = TO_NEXT
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+
+    @property
+    def name(self) -> str:
+        """`ring reduce-scatter`."""
+        return "ring reduce-scatter"
+
+    @property
+    def operation(self) -> Operation:
+        """Reduce-scatter."""
+        return Operation.REDUCE_SCATTER
+
+    def schedule(self, participants: int) -> Schedule:
+        """Rounds over the ring 0, 1, ..., n - 1."""
+        n = checked_participants(participants)
+        rounds = ring_reduce_scatter(range(n), blocks_of(0, n, n), self.step)
+        return Schedule(n, n, n, freeze(rounds))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """(n - 1) (latency + S / n / B)."""
+        n = checked_participants(participants)
+        return (n - 1) * link.seconds(size / n)
+
+
+@dataclass(frozen=True)
+class RingAllGather:
+    """The second half of `RingAllReduce`; S is the size of the gathered vector.
+
+    Raises:
+        InputError: `step` is neither `TO_NEXT` nor `TO_PREVIOUS`.
+    """
+
+    step: int = TO_NEXT
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+
+    @property
+    def name(self) -> str:
+        """`ring all-gather`."""
+        return "ring all-gather"
+
+    @property
+    def operation(self) -> Operation:
+        """All-gather."""
+        return Operation.ALL_GATHER
+
+    def schedule(self, participants: int) -> Schedule:
+        """Rounds over the ring 0, 1, ..., n - 1."""
+        n = checked_participants(participants)
+        rounds = ring_all_gather(range(n), blocks_of(0, n, n), self.step)
+        return Schedule(n, n, n, freeze(rounds))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """(n - 1) (latency + S / n / B)."""
+        n = checked_participants(participants)
+        return (n - 1) * link.seconds(size / n)
+
+
+def _check_step(step: int) -> None:
+    if step not in (TO_NEXT, TO_PREVIOUS):
+        raise InputError(f"{step} is neither {TO_NEXT} nor {TO_PREVIOUS}", field="step")

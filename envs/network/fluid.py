@@ -1,0 +1,270 @@
+"""The fluid network: flows drain at max-min fair rates from event to event.
+
+Rates hold between events and are found anew at each: when flows enter (arrival plus latency) and
+when they have drained, all events of one instant together. A completion time is the sum of the
+steps a flow was there for. One clock runs in the time of the arrivals, and the step to the next
+entry is its distance from the clock: that step carries the rounding of the clock, 1e-16 of its
+value, which is why arrivals should not lie far from 0 where flows are short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.network.filling import Filling, fill, filling
+from envs.network.flows import FlowSet
+from envs.network.max_min import checked_weights
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_DRAINED = 1e-12  # a flow with less than this share of its volume left has ended: rounding
+
+
+@dataclass(frozen=True, eq=False)
+class RateHistory:
+    """The rates of the subflows: R rows, one for each time a subflow has a positive rate."""
+
+    start: FloatArray  # (R,) s
+    duration: FloatArray  # (R,) s
+    path: IntArray  # (R,) path of the flow set
+    rate: FloatArray  # (R,) bytes/s
+
+
+@dataclass(frozen=True, eq=False)
+class FluidResult:
+    """When flows end, and what was counted on the way."""
+
+    completion: FloatArray  # (F,) s from arrival to end, inf for a flow that never ends
+    num_events: int  # instants at which rates were found anew
+    history: RateHistory | None
+
+
+def simulate_flows(
+    capacity: FloatArray, flows: FlowSet, *, record_rates: bool = False
+) -> FluidResult:
+    """Completion times of `flows` over links of `capacity` (K,) bytes/s.
+
+    A flow without a positive rate to the end of the simulation (on a link of capacity 0, of weight
+    0, or behind such a one of a more urgent class) never ends.
+
+    Args:
+        capacity: of each link, not negative; inf for a link that is never full.
+        flows: what enters; `envs.network.piped_network` gives them allocated rates.
+        record_rates: keep all rates, a row for each path and event.
+
+    Raises:
+        InputError: a capacity is no rate, a flow crosses a link that is not there, or nothing
+            holds it back: a path without a link of finite capacity, and no limit.
+    """
+    capacity = np.ascontiguousarray(capacity, dtype=np.float64)
+    _check(capacity, flows)
+    link_ptr, path_links, rooms = _with_limits(capacity, flows)
+    entry = flows.arrival + flows.latency
+    f, p = flows.num_flows, flows.num_paths
+    age = np.full(f, np.inf)
+    state = _State(
+        left=flows.volume.copy(),
+        rate=np.zeros(f),
+        due=np.zeros(f),
+        elapsed=np.zeros(f),
+        active=np.zeros(f, dtype=np.int64),
+        paths=np.zeros(p, dtype=np.int64),
+        path_rate=np.zeros(p),
+    )
+    events, rows = _drain(
+        entry, np.argsort(entry, kind="stable"), flows.volume, flows.path_ptr, flows.path_flow,
+        link_ptr, path_links, checked_weights(flows.weight, "flow")[flows.path_flow],
+        flows.priority[flows.path_flow], rooms, filling(len(rooms), len(path_links)), state, age,
+        record_rates,
+    )  # fmt: skip
+    history = None
+    if record_rates:
+        start, duration, path, rate = rows.T
+        history = RateHistory(start, duration, path.astype(np.int64), rate)
+    return FluidResult(flows.latency + age, int(events), history)
+
+
+def _check(capacity: FloatArray, flows: FlowSet) -> None:
+    for link in np.flatnonzero(~(capacity >= 0.0)):
+        raise InputError(f"{capacity[link]} is not a rate", record=f"link {link}", field="capacity")
+    path = np.repeat(np.arange(flows.num_paths), np.diff(flows.link_ptr))
+    for entry in np.flatnonzero((flows.path_links < 0) | (flows.path_links >= len(capacity))):
+        raise InputError(
+            f"link {flows.path_links[entry]} is none of the {len(capacity)}",
+            record=f"flow {flows.path_flow[path[entry]]}",
+            field="path_links",
+        )
+    held = np.isfinite(flows.limit)[flows.path_flow]
+    held[path[np.isfinite(capacity[flows.path_links])]] = True
+    for unheld in np.flatnonzero(~held):
+        raise InputError(
+            "has a path without a link of finite capacity, and no limit",
+            record=f"flow {flows.path_flow[unheld]}",
+        )
+
+
+def _with_limits(capacity: FloatArray, flows: FlowSet) -> tuple[IntArray, IntArray, FloatArray]:
+    """Link rows and capacities in which the limit of a flow is a link that its paths share."""
+    private = len(capacity) - 1 + np.cumsum(np.isfinite(flows.limit))  # (F,) where it is finite
+    limited = np.flatnonzero(np.isfinite(flows.limit)[flows.path_flow])  # paths
+    links = np.insert(
+        flows.path_links, flows.link_ptr[limited + 1], private[flows.path_flow[limited]]
+    )
+    ptr = flows.link_ptr + np.searchsorted(limited, np.arange(flows.num_paths + 1))
+    return ptr, links, np.concatenate((capacity, flows.limit[np.isfinite(flows.limit)]))
+
+
+class _State(NamedTuple):
+    """What changes from event to event."""
+
+    left: FloatArray  # (F,) bytes
+    rate: FloatArray  # (F,) bytes/s
+    due: FloatArray  # (F,) s until it has drained at this rate
+    elapsed: FloatArray  # (F,) s since its entry
+    active: IntArray  # (F,) flows in the network
+    paths: IntArray  # (P,) their paths, by class
+    path_rate: FloatArray  # (P,) bytes/s
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _drain(
+    entry: FloatArray,  # (F,)
+    order: IntArray,  # (F,) flows by entry
+    volume: FloatArray,  # (F,)
+    path_ptr: IntArray,  # (F + 1,)
+    path_flow: IntArray,  # (P,)
+    link_ptr: IntArray,  # (P + 1,)
+    path_links: IntArray,
+    weight: FloatArray,  # (P,)
+    priority: IntArray,  # (P,)
+    capacity: FloatArray,  # (K,)
+    work: Filling,
+    state: _State,
+    age: FloatArray,  # (F,) in: inf; out: from entry to end
+    record: bool,
+) -> tuple[int, FloatArray]:
+    """Plays the whole simulation; returns the number of events and the rows of the history.
+
+    Every turn of the loop admits a flow or ends one.
+    """
+    rows = np.zeros((64 if record else 0, 4))
+    num_active, num_paths, num_rows, events = 0, 0, 0, 0
+    entered, clock = 0, entry[order[0]] if len(order) else 0.0
+    while True:
+        wait = max(entry[order[entered]] - clock, 0.0) if entered < len(order) else np.inf
+        step = min(wait, _next_end(num_active, state))
+        if step == np.inf:
+            return events, rows[:num_rows]
+        if record:
+            rows, num_rows = _record(clock, step, num_paths, state, rows, num_rows)
+        still = _advance(step, num_active, volume, state, age)
+        if still < num_active:
+            num_active, num_paths = still, _leave(num_paths, path_flow, age, state)
+        clock += step
+        if wait <= step:
+            now = entry[order[entered]]
+            while entered < len(order) and entry[order[entered]] == now:
+                flow = order[entered]
+                entered += 1
+                if volume[flow] == 0.0:
+                    age[flow] = 0.0
+                    continue
+                state.active[num_active] = flow
+                num_active += 1
+                num_paths = _enter(flow, num_paths, path_ptr, priority, state)
+        fill(state.paths, num_paths, link_ptr, path_links, weight, priority, capacity,
+             state.path_rate, work)  # fmt: skip
+        _add_up(num_active, path_ptr, state)
+        events += 1
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _next_end(num_active: int, state: _State) -> float:
+    """Seconds until the next flow has drained, inf where none does."""
+    step = np.inf
+    for a in range(num_active):
+        flow = state.active[a]
+        rate = state.rate[flow]
+        state.due[flow] = state.left[flow] / rate if rate > 0.0 else np.inf
+        step = min(step, state.due[flow])
+    return step
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _advance(
+    step: float, num_active: int, volume: FloatArray, state: _State, age: FloatArray
+) -> int:
+    """Drains all flows for `step` seconds; returns how many are left."""
+    still = 0
+    for a in range(num_active):
+        flow = state.active[a]
+        state.elapsed[flow] += step
+        state.left[flow] -= state.rate[flow] * step
+        if state.due[flow] <= step or state.left[flow] <= _DRAINED * volume[flow]:
+            age[flow] = state.elapsed[flow]
+        else:
+            state.active[still] = flow
+            still += 1
+    return still
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _leave(num_paths: int, path_flow: IntArray, age: FloatArray, state: _State) -> int:
+    """Takes out the paths of flows that have ended; returns how many are left."""
+    still = 0
+    for a in range(num_paths):
+        path = state.paths[a]
+        if age[path_flow[path]] == np.inf:
+            state.paths[still] = path
+            still += 1
+    return still
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _enter(flow: int, num_paths: int, path_ptr: IntArray, priority: IntArray, state: _State) -> int:
+    """Puts the paths of a flow behind those of its class; returns how many there are."""
+    for path in range(path_ptr[flow], path_ptr[flow + 1]):
+        place = num_paths
+        while place > 0 and priority[state.paths[place - 1]] > priority[path]:
+            state.paths[place] = state.paths[place - 1]
+            place -= 1
+        state.paths[place] = path
+        num_paths += 1
+    return num_paths
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _add_up(num_active: int, path_ptr: IntArray, state: _State) -> None:
+    """The rates of the flows, from those of their paths."""
+    for a in range(num_active):
+        flow = state.active[a]
+        state.rate[flow] = 0.0
+        for path in range(path_ptr[flow], path_ptr[flow + 1]):
+            state.rate[flow] += state.path_rate[path]
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _record(
+    start: float, step: float, num_paths: int, state: _State, rows: FloatArray, num_rows: int
+) -> tuple[FloatArray, int]:
+    """Adds a row for every path of positive rate; the rows grow as needed."""
+    if num_rows + num_paths > len(rows):
+        longer = np.zeros((2 * (num_rows + num_paths), 4))
+        longer[:num_rows] = rows[:num_rows]
+        rows = longer
+    for a in range(num_paths):
+        path = state.paths[a]
+        if state.path_rate[path] > 0.0 and step > 0.0:
+            rows[num_rows, 0] = start
+            rows[num_rows, 1] = step
+            rows[num_rows, 2] = path
+            rows[num_rows, 3] = state.path_rate[path]
+            num_rows += 1
+    return rows, num_rows

@@ -1,0 +1,64 @@
+"""Completion times of flows that share the links of parking lots max-min fairly.
+
+python -m experiments.flows input=flows.csv.gz json=true
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from envs.network.flow_file import read_flow_file
+from experiments.app import Result, Run, run_app
+from experiments.provenance import file_hash
+
+SHOWN = (
+    "flows", "shards", "mean_slow_down", "p50_slow_down", "p99_slow_down",
+    "largest_relative_difference",
+)  # fmt: skip
+
+
+@dataclass
+class FlowsConfig:
+    """`conf/flows.yaml`."""
+
+    input: str
+    seed: int
+    json: bool
+
+
+def flows(config: FlowsConfig, run: Run) -> Result:
+    """Simulate every shard of the file; where it gives completion times, compare with them.
+
+    The slow-down of a flow is its completion time over the time it takes alone.
+    """
+    path = Path(config.input)
+    start = time.perf_counter()
+    file = read_flow_file(path)
+    read = time.perf_counter()
+    found = file.completion_ns()
+    simulated = time.perf_counter()
+    slow_down = found / file.ideal_ns
+    difference = None
+    if file.fct_ns is not None and not np.all(np.isnan(file.fct_ns)):
+        difference = float(np.nanmax(np.abs(found - file.fct_ns) / file.fct_ns))
+    values: dict[str, object] = {
+        "flows": file.num_flows,
+        "shards": len(file.shards),
+        "mean_slow_down": float(slow_down.mean()),
+        "p50_slow_down": float(np.quantile(slow_down, 0.5)),
+        "p99_slow_down": float(np.quantile(slow_down, 0.99)),
+        "largest_relative_difference": difference,
+        "read_seconds": read - start,
+        "simulation_seconds": simulated - read,
+        "fct_ns": found,
+    }
+    return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), SHOWN)
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("flows", FlowsConfig, flows))

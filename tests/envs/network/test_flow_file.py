@@ -1,0 +1,155 @@
+"""The flow file: what it says, the published completion times, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reference_fluid import reference_completion
+
+from envs.errors import InputError
+from envs.network.flow_file import read_flow_file
+from envs.network.flows import flow_set
+
+HEADER = "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts"
+ROWS = (
+    "0,1000.0,1000,0,2,,3",
+    "b,500.0,999,1,0,1618.4,2",
+    "0,1000.0,2001,1,2,,3",
+    "0,0.0,50,2,0,78.4,3",
+    "b,400.0,1000,1,0,838.4,2",
+)
+
+
+def written(folder: Path, *rows: str, header: str = HEADER) -> Path:
+    path = folder / "flows.csv"
+    path.write_text("\n".join((header, *rows)) + "\n")
+    return path
+
+
+def test_the_published_completion_times(data: Path) -> None:
+    file = read_flow_file(data / "network" / "m3" / "flows.csv.gz")
+    assert len(file.shards) == 50
+    assert file.num_flows == 12_400
+    assert file.fct_ns is not None
+    np.testing.assert_allclose(file.completion_ns(), file.fct_ns, rtol=1e-9)
+
+
+def test_every_shard_is_a_parking_lot_of_its_own(tmp_path: Path) -> None:
+    """Unsorted and equal arrivals, both directions, headers; two shards, rows of one scattered."""
+    file = read_flow_file(written(tmp_path, *ROWS))
+    assert [(shard.name, shard.network.hosts) for shard in file.shards] == [("0", 3), ("b", 2)]
+    assert [shard.rows.tolist() for shard in file.shards] == [[0, 2, 3], [1, 4]]
+    sent = np.array([1048.0, 999 + 48.0, 2001 + 144.0, 98.0, 1048.0])
+    np.testing.assert_allclose(file.ideal_ns, sent / 1.25, rtol=1e-15)
+    assert file.fct_ns is not None
+    assert np.flatnonzero(np.isnan(file.fct_ns)).tolist() == [0, 2]
+    # Both flows to host 2 share its link until the smaller has gone; the others are alone, but
+    # flow 1 waits in part for flow 4: 100 ns alone, then half each.
+    alone = sent / 1.25
+    shared = 2 * alone[4] - 100.0
+    expected = [2 * alone[0], alone[4] + alone[1] - 100.0, alone[0] + alone[2], alone[3], shared]
+    np.testing.assert_allclose(file.completion_ns(), expected, rtol=1e-12)
+
+
+def test_a_random_shard_agrees_with_exact_arithmetic(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    hosts, rows, paths = 5, [], []
+    for _ in range(40):
+        source, destination = rng.permutation(hosts)[:2]
+        up = range(source, destination)
+        down = range(source - 1, destination - 1, -1)
+        between = [2 * hosts + i for i in up] + [3 * hosts - 1 + i for i in down]
+        paths.append([[int(source), *between, hosts + int(destination)]])
+        rows.append(f"x,{rng.integers(20_000)},{rng.integers(1, 9000)},{source},{destination},,5")
+    file = read_flow_file(written(tmp_path, *rows))
+    cells = [row.split(",") for row in rows]
+    size = np.array([int(row[2]) for row in cells])
+    volume = size + 48 * np.ceil(size / 1000)
+    flows = flow_set([float(row[1]) for row in cells], volume, paths)
+    expected = reference_completion([1.25] * (4 * hosts - 2), flows)
+    np.testing.assert_allclose(file.completion_ns(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("form", ["gzip", "other columns", "no fct", "windows", "blank lines"])
+def test_the_same_flows_in_another_form(form: str, tmp_path: Path) -> None:
+    path = written(tmp_path, *ROWS)
+    expected = read_flow_file(path).completion_ns()
+    text = path.read_text()
+    table = list(csv.reader(io.StringIO(text)))
+    if form == "gzip":
+        path = tmp_path / "flows.csv.gz"
+        path.write_bytes(gzip.compress(text.encode()))
+    elif form == "other columns":
+        order = [6, 3, 0, 4, 2, 1]
+        lines = [",".join(["extra", *(row[c] for c in order)]) for row in table]
+        path.write_text("\n".join(lines))
+    elif form == "no fct":
+        path.write_text("\n".join(",".join(row[:5] + row[6:]) for row in table))
+    elif form == "windows":
+        path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    else:
+        path.write_text(text.replace("\n", "\n\n"))
+    file = read_flow_file(path)
+    np.testing.assert_array_equal(file.completion_ns(), expected)
+    assert (file.fct_ns is None) == (form in {"no fct", "other columns"})
+
+
+GOOD = "0,5.0,1000,0,1,838.4,2"
+BAD = {
+    "negative size": ("0,5.0,-7,0,1,838.4,2", "row 2 (line 3): field 'size_bytes': '-7' is below"),
+    "no size": ("0,5.0,0,0,1,838.4,2", "field 'size_bytes': '0' is below 1"),
+    "half a byte": ("0,5.0,0.5,0,1,838.4,2", "field 'size_bytes': '0.5' is not a whole number"),
+    "a word": ("0,5.0,many,0,1,838.4,2", "row 2 (line 3): field 'size_bytes': 'many' is not a num"),
+    "underscore": ("0,5.0,1_000,0,1,838.4,2", "field 'size_bytes': '1_000' is not a number"),
+    "blank": ("0,,1000,0,1,838.4,2", "row 2 (line 3): field 'arrival_ns': is missing"),
+    "NaN": ("0,nan,1000,0,1,838.4,2", "field 'arrival_ns': 'nan' is not finite"),
+    "infinity": ("0,inf,1000,0,1,838.4,2", "field 'arrival_ns': 'inf' is not finite"),
+    "negative time": ("0,-1,1000,0,1,838.4,2", "field 'arrival_ns': '-1' is negative"),
+    "late": ("0,1e16,1000,0,1,838.4,2", "field 'arrival_ns': '1e16' is above 2^53"),
+    "unknown source": ("0,5.0,1000,2,1,838.4,2", "field 'src': '2' is no host"),
+    "unknown destination": ("0,5.0,1000,0,-1,838.4,2", "field 'dst': '-1' is below 0"),
+    "to itself": ("0,5.0,1000,1,1,838.4,2", "field 'dst': '1' is the source too"),
+    "one host": ("1,5.0,1000,0,0,838.4,1", "field 'n_hosts': '1' is below 2"),
+    "other hosts": ("0,5.0,1000,0,1,838.4,3", "field 'n_hosts': '3' is not that of the shard"),
+    "too many hosts": ("1,5.0,1000,0,1,838.4,9e9", "field 'n_hosts': '9e9' is above 1048576"),
+    "no shard": (" ,5.0,1000,0,1,838.4,2", "field 'shard': is missing"),
+    "no time": ("0,5.0,1000,0,1,0.0,2", "field 'fct_ns': '0.0' is not positive"),
+    "a time that is a word": ("0,5.0,1000,0,1,soon,2", "field 'fct_ns': 'soon' is not a number"),
+    "short row": ("0,5.0,1000,0,1,838.4", "row 2 (line 3): has 6 cells, the header has 7"),
+    "open quote": ('0,5.0,1000,0,1,"838.4,2', "line 3: is no CSV"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_wrong_row_is_refused_by_file_row_and_field(fault: str, tmp_path: Path) -> None:
+    row, words = BAD[fault]
+    path = written(tmp_path, GOOD, row)
+    with pytest.raises(InputError) as refused:
+        read_flow_file(path)
+    assert words in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_is_no_flow_file_is_refused(tmp_path: Path) -> None:
+    def refusal(content: bytes) -> str:
+        path = tmp_path / "flows.csv"
+        path.write_bytes(content)
+        with pytest.raises(InputError) as refused:
+            read_flow_file(path)
+        return str(refused.value)
+
+    assert "is empty" in refusal(b"")
+    assert "header: field 'size_bytes': is missing" in refusal(HEADER.replace("e_b", "").encode())
+    assert "header: field 'src': stands twice" in refusal(f"{HEADER},src\n".encode())
+    assert "holds no flow" in refusal(HEADER.encode())
+    assert "is no text in UTF-8" in refusal(b"\xff\xfe\x00")
+    assert "is truncated or damaged" in refusal(gzip.compress(HEADER.encode())[:-9])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_flow_file(tmp_path / "absent.csv")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_flow_file(tmp_path)
