@@ -23,15 +23,22 @@ from envs.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class Communication:
-    """What a transfer holds while it lasts."""
+class Ports:
+    """What a transfer holds while it lasts: its two ports, or nothing, since it takes no time.
+
+    A `envs.simulation.communication.Communication`.
+    """
 
     name: str
     uses_ports: bool
 
+    def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
+        """The simulator of `problem`."""
+        return StepSimulator(problem, communication=self, order_rule=order_rule)
 
-SINGLE_PORT = Communication("single_port", uses_ports=True)
-NO_COMMUNICATION = Communication("none", uses_ports=False)
+
+SINGLE_PORT = Ports("single_port", uses_ports=True)
+NO_COMMUNICATION = Ports("none", uses_ports=False)
 
 
 class StepSimulator:
@@ -57,7 +64,7 @@ class StepSimulator:
         self,
         problem: StepProblem,
         *,
-        communication: Communication = SINGLE_PORT,
+        communication: Ports = SINGLE_PORT,
         order_rule: OrderRule | None = None,
     ) -> None:
         self.problem = problem

@@ -4,6 +4,10 @@
 
 Random placements on 4 devices, `single_port`, one thread, peak memory excluded: the median of
 `ROUNDS` rounds in a fixed order, and with the 1F1B order worked out anew for every placement.
+
+Then `fair` with all paths on the topologies of 16 devices, in fixed 1F1B orders: GPT-2's step
+without micro-batches (1,010 operators) as a pipeline of 16 stages and placed at random, and a
+random layered graph of 1,000 operators, far more parallel, placed at random; beside `single_port`.
 """
 
 from __future__ import annotations
@@ -21,9 +25,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/envs/simulation")]
 from random_steps import topology_of  # noqa: E402
 from reference_step import play_in_order  # noqa: E402
 
+from envs.cost.roofline import RooflineCost  # noqa: E402
+from envs.graphs.op_graph import NONE, OpGraph, Phase  # noqa: E402
 from envs.graphs.readers import read_graph_file  # noqa: E402
+from envs.graphs.synthetic import layered  # noqa: E402
+from envs.graphs.zoo import zoo_graph  # noqa: E402
+from envs.simulation.communication import Simulator  # noqa: E402
+from envs.simulation.fair import FairSimulator  # noqa: E402
 from envs.simulation.problem import StepProblem  # noqa: E402
 from envs.simulation.step import StepSimulator  # noqa: E402
+from experiments.problem import topology_file  # noqa: E402
 
 GRAPHS = {
     "inception_v3 (PipeDream)": "graphs/pipedream/image_classification-inception_v3.txt",
@@ -31,6 +42,8 @@ GRAPHS = {
     "resnet50_training.json.gz",
 }
 DEVICES, PLACEMENTS, ROUNDS = 4, 4_000, 15
+SIXTEEN = ("h100_2x8", "fat_tree", "leaf_spine")
+FAIR_PLACEMENTS, FAIR_ROUNDS = 8, 7
 
 
 def four_devices(path: Path) -> StepProblem:
@@ -47,6 +60,59 @@ def four_devices(path: Path) -> StepProblem:
         transfer_seconds=np.stack([np.zeros_like(moves), moves, moves], axis=1),
         capacity=topology.memory_bytes,
     )
+
+
+def pipeline(problem: StepProblem) -> np.ndarray:
+    """(N,) forward and other operators cut into D stages of equal compute, there and back."""
+    graph, d = problem.graph, problem.topology.num_devices
+    seconds = problem.op_seconds[:, 0]
+    device = np.empty(graph.num_operators, dtype=np.int64)
+    forward = graph.phase == Phase.FORWARD
+    for part in (forward, ~forward):
+        done = np.cumsum(seconds[part]) - seconds[part]
+        stage = (done / max(seconds[part].sum(), 1e-30) * d).astype(np.int64)
+        device[part] = stage if part is forward else d - 1 - stage
+    grouped = np.flatnonzero(graph.colocation != NONE)
+    first = np.unique(graph.colocation[grouped], return_index=True)[1]
+    device[grouped] = device[grouped[first]][graph.colocation[grouped]]
+    return device
+
+
+def rate_of(simulator: Simulator, devices: np.ndarray, orders: list[np.ndarray]) -> float:
+    """Steps per second of CPU time: the median of the rounds, the first of which compiles."""
+    rates = []
+    for _ in range(FAIR_ROUNDS + 1):
+        start = time.process_time()
+        for device, order in zip(devices, orders, strict=True):
+            simulator.step_time(device, order)
+        rates.append(len(devices) / (time.process_time() - start))
+    return float(np.median(rates[1:]))
+
+
+def fair_speed() -> None:
+    """Print one row per topology, graph and placement."""
+    gpt2 = zoo_graph("gpt2", batch=1, sequence=128, micro_batches=1, head="causal_lm",
+                     optimizer="adam", dtype="float32")  # fmt: skip
+    wide = layered(np.random.default_rng(0), 1_000, width=64, density=0.05)
+    print(f"\n{'graph':14}{'topology':12}{'placement':12}{'transfers':>10}{'under way':>10}"
+          f"{'fair/s':>10}{'single_port/s':>15}")  # fmt: skip
+    for name in SIXTEEN:
+        topology = topology_file(str(ROOT / f"conf/topology/{name}.yaml"))
+        cases: list[tuple[OpGraph, str]] = [(gpt2, "pipeline"), (gpt2, "random"), (wide, "random")]
+        for graph, placement in cases:
+            problem = StepProblem.build(graph, topology, RooflineCost())
+            rng = np.random.default_rng(0)
+            shape = (FAIR_PLACEMENTS, graph.num_operators)
+            devices = rng.integers(0, topology.num_devices, shape)
+            if placement == "pipeline":
+                devices = np.repeat(pipeline(problem)[None, :], FAIR_PLACEMENTS, axis=0)
+            fair = FairSimulator(problem, multipath=True)
+            orders = [fair.order(device) for device in devices]
+            played = fair.run(devices[0], orders[0])
+            under_way = (played.transfer_finish - played.transfer_start).sum() / played.step_time
+            print(f"{graph.name:14}{name:12}{placement:12}{len(played.transfer_tensor):>10}"
+                  f"{under_way:>10.1f}{rate_of(fair, devices, orders):>10,.0f}"
+                  f"{rate_of(StepSimulator(problem), devices, orders):>15,.0f}")  # fmt: skip
 
 
 def main() -> None:
@@ -76,6 +142,7 @@ def main() -> None:
         assert abs(fast - slow) <= 1e-12 * slow, "the simulators disagree"
         fixed, rule = (float(np.median(rates[label][1:])) for label in ("fixed", "rule"))
         print(f"{name:32}{n:>10}{fixed:>15,.0f}{rule:>14,.0f}{reference:>13.1f}")
+    fair_speed()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,39 @@
+"""The communication model `allocated`: static pipes between the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envs.hardware.network import Network
+from envs.network.allocated import allocated_problem
+from envs.plans import BandwidthAllocation
+from envs.simulation.order import OrderRule
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """Transfers between servers pass one after another through pipes of allocated rates.
+
+    The simulator is the one of `single_port` on `envs.network.allocated.allocated_problem`.
+
+    Args:
+        name: what tables and files call it.
+        allocation: the rates, or the rule that gives them to the problem's network.
+    """
+
+    name: str
+    allocation: BandwidthAllocation | Callable[[Network], BandwidthAllocation]
+
+    def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
+        """The simulator of `problem` with the allocated rates.
+
+        Raises:
+            InputError: as from `allocated_problem`.
+        """
+        given = self.allocation
+        if not isinstance(given, BandwidthAllocation):
+            given = given(problem.topology.network)
+        return StepSimulator(allocated_problem(problem, given), order_rule=order_rule)
