@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
 from envs.hardware.network import Network
+from envs.simulation.communication import Simulator
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 
@@ -71,7 +72,7 @@ class Plan:
     placement: Placement
     order: IntArray  # (N,) operators, first to last
 
-    def violations(self, problem: StepProblem, simulator: StepSimulator | None = None) -> list[str]:
+    def violations(self, problem: StepProblem, simulator: Simulator | None = None) -> list[str]:
         """The placement's violations, the order's, then those of the true peak memory.
 
         The peak is that of the plan played by `simulator`, of `problem` under `single_port` by

@@ -1,0 +1,289 @@
+"""`meshwright/Bandwidth-v0`: share the links of a placed training step, phase by phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.bandwidth.actions import ContinuousWeights, WeightActions, WeightLevels
+from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator
+from envs.bandwidth.instance import BandwidthInstance
+from envs.bandwidth.observation import BandwidthObservation, BandwidthState, ChannelGraph
+from envs.bandwidth.phases import PhaseCut
+from envs.bandwidth.render import pipes_frame
+from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
+from envs.bandwidth.toy import toy_sends
+from envs.errors import InputError
+from envs.network.max_min import weighted_allocation
+from envs.plans import BandwidthAllocation, Plan
+from envs.simulation.phased import PhasedSimulator, PhasedStep
+from envs.simulation.problem import StepProblem
+
+FloatArray = NDArray[np.float64]
+
+METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
+
+
+class BandwidthEnv(gym.Env[ChannelGraph, Any]):
+    """Give every channel of a network its rate, anew in each phase of a placed training step.
+
+    ## Description
+    A training step is placed and ordered, and its order is cut into P phases: phase p begins when
+    all operators at positions before `begins[p]` of the order have ended. The environment plays the
+    step (`envs.simulation.phased`) to the begin of each phase and asks for the weights of the
+    channels (`envs.hardware.network`). The rates of the phase are the weighted max-min shares of
+    the physical links (`envs.network.max_min.weighted_allocation`): the rates of all channels grow
+    in proportion to their weights until a link is full, its channels keep what they have, the
+    others grow on. Every action is feasible by this construction. Within a phase rates are static
+    and not borrowed. All channels from one server to another are one *pipe*, which has the sum of
+    their rates and serves its transfers one after another; a transfer under way when a phase begins
+    goes on at the new rate.
+
+    A channel is *active* when its pipe has bytes left to carry, in this phase or a later one. The
+    weight of a channel that is not is 0 whatever the action says: it gets nothing.
+
+    ## Observation Space
+    `Dict`: keys, dtypes, shapes and features stand in
+    `envs.bandwidth.observation.BandwidthObservation`; C is the largest number of channels of an
+    instance. With discrete actions `action_mask` is added (int8 (C, L), also in `info`): all levels
+    for an active channel, level 0 alone for the others and for padding, so that one level of each
+    is always allowed.
+
+    ## Action Space
+    `meshwright/Bandwidth-v0`: `MultiDiscrete([L] * C)`; level l of a channel is the weight
+    2^(B (2 l / (L - 1) - 1)), by default L = 21 and B = 5: from 1/32 to 32 by factors of sqrt(2).
+    Level 0 is as little as an active channel can be given. Where the mask forbids a level, the
+    channel is not active and its action without effect.
+
+    `meshwright/BandwidthContinuous-v0`: `Box(-1, 1, (C,), float32)`; a is the weight 2^(B a).
+
+    Rates do not depend on a common factor of all weights.
+
+    ## Reward
+    The sum of the named, weighted terms of `envs.bandwidth.reward.BandwidthReward`; each is in
+    `info` as `reward_<term>`. In `meshwright/BandwidthToy-v0` uniform shares need 42 s for the
+    first phase and 12 s for the second, 54 s in all. With rates in proportion to 1, 2 and 3 the
+    first phase takes 1/(1/6) + 4/(2/6) + 9/(3/6) = 36 s; `time_saved` is (42 - 36) / 54 = 0.111.
+    With equal weights the second takes 12 s, its reward is 0, and the episode collects
+    (54 - 48) / 54 = 0.111: what the step became shorter by.
+
+    ## Starting State
+    A new instance from the generator (`self.np_random` is its only source of randomness), before
+    anything has run. The rates until then are called uniform in the observation.
+
+    ## Episode End
+    `terminated` after the last phase. There is no horizon: `truncated` is always False.
+
+    ## Information
+    Flat, after `reset` and every step: `step_time_s` (seconds until now, at the end the step time),
+    `reference_step_time_s` (with uniform static shares), `phase` (number of decided phases),
+    `phases` (P), `feasible` (bool: the step has ended and its simulated peak memory fits),
+    `peak_memory_bytes` (the most on any device; 0 before the end), with discrete actions
+    `action_mask`, and after a step `phase_s` (seconds of the phase) and `reward_<term>`.
+
+    ## Arguments
+    * `generator`: yields the instance of each episode; default: random pipelines on four servers
+      with two links each (`envs.bandwidth.generator.default_generator`).
+    * `actions`: reads actions and owns their space: `WeightLevels` or `ContinuousWeights`.
+    * `observation`: builds the observation and owns its space.
+    * `reward`: the terms and their weights.
+    * `render_mode`: `"rgb_array"` draws devices and pipes; phases to come have uniform shares.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata = METADATA
+
+    def __init__(
+        self,
+        generator: PlacedStepGenerator | None = None,
+        *,
+        actions: WeightActions | None = None,
+        observation: BandwidthObservation | None = None,
+        reward: BandwidthReward | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.generator = generator if generator is not None else default_generator()
+        self.actions: WeightActions = actions if actions is not None else WeightLevels()
+        bounds = self.generator.bounds
+        self.observation = observation if observation is not None else BandwidthObservation(bounds)
+        self.reward = reward if reward is not None else BandwidthReward()
+        self.render_mode = render_mode
+        self._channels = self.observation.bounds.channels  # padded
+        self.observation_space: spaces.Dict = spaces.Dict(
+            {**self.observation.space.spaces, **self.actions.mask_spaces(self._channels)}
+        )
+        self.action_space: spaces.Space[Any] = self.actions.space(self._channels)
+        self._instance: BandwidthInstance | None = None
+        self._step: PhasedStep | None = None
+
+    @classmethod
+    def of_plan(
+        cls, problem: StepProblem, plan: Plan, *, phases: PhaseCut, **arguments: Any
+    ) -> BandwidthEnv:
+        """An environment about one placed step; `arguments` as for the constructor."""
+        return cls(FixedStep(problem, plan, phases), **arguments)
+
+    @property
+    def instance(self) -> BandwidthInstance:
+        """The instance of this episode."""
+        if self._instance is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        return self._instance
+
+    @property
+    def allocations(self) -> list[BandwidthAllocation]:
+        """The allocation of every phase decided so far."""
+        return [BandwidthAllocation(rate.copy()) for rate in self._rates]
+
+    def plan_outcome(self) -> tuple[float, bool]:
+        """The step so far, completed with uniform shares.
+
+        Returns:
+            The step time in seconds, and whether the simulated peak memory fits every device.
+        """
+        timeline = self._completed().timeline()
+        fits = timeline.peak_memory <= self.instance.problem.capacity
+        return timeline.step_time, bool(fits.all())
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ChannelGraph, dict[str, Any]]:
+        """Start an episode.
+
+        Raises:
+            InputError: the instance exceeds the bounds of the observation.
+        """
+        super().reset(seed=seed)
+        known, self._instance = self._instance, self.generator(self.np_random)
+        if known is not self._instance:
+            network = self._instance.problem.topology.network
+            self._pipe = network.channel_source * network.num_servers + network.channel_destination
+            self._simulator = PhasedSimulator(self._instance.problem)
+        plan = self._instance.plan
+        self._step = self._simulator.begin(plan.placement.device, plan.order, self._instance.begins)
+        self._rates: list[FloatArray] = []
+        self._begun: list[float] = []  # of the phases decided and of the next
+        self._peak = 0.0
+        self._feasible = False
+        self._look()
+        return self._observe(), self._info()
+
+    def step(self, action: Any) -> tuple[ChannelGraph, float, bool, bool, dict[str, Any]]:
+        """Play the next phase with the weights of `action`."""
+        if self._step is None or self._step.done:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        if np.shape(action) != (self._channels,):
+            raise InputError(
+                f"has shape {np.shape(action)}, there are {self._channels} channels",
+                field="action",
+            )
+        phase, network = self._step.phase, self.instance.problem.topology.network
+        weights = self.actions.weights(np.asarray(action))[: network.num_channels]
+        allocation = weighted_allocation(network, np.where(self._active, weights, 0.0))
+        seconds = self._step.advance(allocation.pipes(network))
+        self._rates.append(allocation.rate)
+        overflow = self._finish() if self._step.done else None
+        self._look()
+        terms = self.reward.terms(
+            PhaseOutcome(
+                phase_s=seconds,
+                uniform_phase_s=float(self.instance.uniform_phase_s[phase]),
+                reference_s=self.instance.uniform.step_time,
+                overflow=overflow,
+            )
+        )
+        info = self._info()
+        info["phase_s"] = seconds
+        info.update({f"reward_{name}": value for name, value in terms.items()})
+        return self._observe(), float(sum(terms.values())), self._step.done, False, info
+
+    def render(self) -> Any:
+        """(H, W, 3) uint8 timeline of the step so far; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        timeline = self._completed().timeline()
+        return pipes_frame(self.instance, timeline, np.array(self._begun))
+
+    def _look(self) -> None:
+        """Find the traffic that is left."""
+        assert self._step is not None
+        step = self._step
+        self._begun.append(step.now)
+        self._waiting = step.backlog.ravel()
+        coming = self.instance.traffic.volume[step.phase :].sum(axis=0)
+        self._left = self._waiting + coming
+        self._active = self._left[self._pipe] > 0.0
+
+    def _finish(self) -> float | None:
+        """Check the peak memory of the whole step; the overflow when it does not fit."""
+        assert self._step is not None
+        peak, capacity = self._step.timeline().peak_memory, self.instance.problem.capacity
+        self._peak = float(peak.max())
+        self._feasible = bool((peak <= capacity).all())
+        if self._feasible:
+            return None
+        return float(np.maximum(peak / np.maximum(capacity, 1.0) - 1.0, 0.0).sum())
+
+    def _completed(self) -> PhasedStep:
+        """A copy of the step, played to its end with uniform shares."""
+        if self._step is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        step, network = self._step.copy(), self.instance.problem.topology.network
+        uniform = BandwidthAllocation(self.instance.uniform_rate).pipes(network)
+        while not step.done:
+            step.advance(uniform)
+        return step
+
+    def _observe(self) -> ChannelGraph:
+        assert self._step is not None
+        state = BandwidthState(
+            instance=self.instance,
+            phase=self._step.phase,
+            now_s=self._step.now,
+            rate=self._rates[-1] if self._rates else self.instance.uniform_rate,
+            waiting=self._waiting,
+            left=self._left,
+            active=self._active,
+        )
+        return {**self.observation(state), **self._masks()}
+
+    def _masks(self) -> dict[str, NDArray[np.int8]]:
+        padded = np.zeros(self._channels, dtype=np.bool_)
+        padded[: len(self._active)] = self._active
+        return dict(self.actions.masks(padded))
+
+    def _info(self) -> dict[str, Any]:
+        assert self._step is not None
+        return {
+            "step_time_s": self._step.now,
+            "reference_step_time_s": self.instance.uniform.step_time,
+            "phase": self._step.phase,
+            "phases": self._step.num_phases,
+            "feasible": self._feasible,
+            "peak_memory_bytes": self._peak,
+            **self._masks(),
+        }
+
+
+def continuous_environment(**arguments: Any) -> BandwidthEnv:
+    """`meshwright/BandwidthContinuous-v0`: `BandwidthEnv` with `ContinuousWeights`."""
+    return BandwidthEnv(**{"actions": ContinuousWeights(), **arguments})
+
+
+def toy_environment(phases: PhaseCut | None = None, **arguments: Any) -> BandwidthEnv:
+    """`meshwright/BandwidthToy-v0`: `BandwidthEnv` about `toy_sends`, whose optimum is known."""
+    problem, plan, cut = toy_sends()
+    return BandwidthEnv.of_plan(
+        problem, plan, phases=cut if phases is None else phases, **arguments
+    )
+
+
+def continuous_toy_environment(**arguments: Any) -> BandwidthEnv:
+    """`meshwright/BandwidthToyContinuous-v0`: the toy with `ContinuousWeights`."""
+    return toy_environment(**{"actions": ContinuousWeights(), **arguments})

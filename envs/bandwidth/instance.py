@@ -1,0 +1,71 @@
+"""`BandwidthInstance`: a placed training step whose network is to be shared, and its reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.bandwidth.phases import PhaseCut
+from envs.bandwidth.traffic import PipeTraffic, pipe_traffic
+from envs.errors import InputError
+from envs.network.allocated import allocated_problem, uniform_allocation
+from envs.plans import Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from envs.simulation.timeline import Timeline
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class BandwidthInstance:
+    """One placed and ordered step, cut into P phases, and what uniform shares make of it."""
+
+    problem: StepProblem
+    plan: Plan
+    begins: IntArray  # (P,) first position of each phase, see `PhaseCut`
+    traffic: PipeTraffic
+    uniform_rate: FloatArray  # (C,) bytes/s: `uniform_allocation`
+    uniform: Timeline  # of the whole step at those rates
+    uniform_begin_s: FloatArray  # (P + 1,) when each phase begins at those rates; the step time
+
+    @classmethod
+    def build(cls, problem: StepProblem, plan: Plan, cut: PhaseCut) -> BandwidthInstance:
+        """Cut `plan` and play it with uniform static shares.
+
+        Raises:
+            InputError: the plan breaks a rule of `Plan.violations` other than the peak memory's,
+                nothing passes between servers, a link class between servers has no bandwidth, or
+                the step takes no time.
+        """
+        name = f"graph {problem.graph.name}"
+        violations = plan.placement.violations(problem)
+        if violations:
+            raise InputError("; ".join(violations), file=name, field="placement")
+        begins = cut(problem, plan)
+        rates = uniform_allocation(problem.topology.network)
+        through = allocated_problem(problem, rates)
+        uniform = StepSimulator(through).run(plan.placement.device, plan.order)
+        traffic = pipe_traffic(problem, plan, begins)
+        if not traffic.count.any():
+            raise InputError("nothing is sent between servers", file=name)
+        if not 0.0 < uniform.step_time < np.inf:
+            raise InputError(f"a step takes {uniform.step_time} s", file=name)
+        ended = np.maximum.accumulate(uniform.op_finish[plan.order])
+        starts = np.append(0.0, ended)[begins]
+        return cls(
+            problem, plan, begins, traffic, rates.rate, uniform, np.append(starts, ended[-1])
+        )
+
+    @property
+    def num_phases(self) -> int:
+        """P."""
+        return len(self.begins)
+
+    @property
+    def uniform_phase_s(self) -> FloatArray:
+        """(P,) seconds of each phase with uniform static shares."""
+        return np.diff(self.uniform_begin_s)

@@ -1,0 +1,88 @@
+"""Where the order of a placed step is cut into phases."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.graphs.op_graph import Phase
+from envs.plans import Plan
+from envs.simulation.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+
+
+class PhaseCut(Protocol):
+    """Cuts the order of a plan.
+
+    Phase p of a step begins when all operators at positions before `begins[p]` of the order have
+    ended.
+    """
+
+    @property
+    def most(self) -> int:
+        """The largest P."""
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """(P,) first position of each phase: 0, then rising, all below N; 1 <= P <= `most`."""
+
+
+class WholeStep:
+    """One phase: the rates of a static allocation."""
+
+    most = 1
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """(1,) 0."""
+        del problem, plan
+        return np.zeros(1, dtype=np.int64)
+
+
+class PassBoundaries:
+    """At the first backward operator, after the last forward operator, at the first update.
+
+    In a pipeline these are its filling, its steady state, its draining, and the rest from the first
+    update on. Phases without operators are left out.
+    """
+
+    most = 4
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """(P,) first position of each phase, P <= 4."""
+        passes = problem.graph.phase[plan.order]
+        cuts = {0}
+        forward = np.flatnonzero(passes == Phase.FORWARD)
+        if len(forward):
+            cuts.add(int(forward[-1]) + 1)
+        for part in (Phase.BACKWARD, Phase.OPTIMIZER):
+            found = np.flatnonzero(passes == part)
+            if len(found):
+                cuts.add(int(found[0]))
+        return np.array(sorted(cuts - {len(passes)}), dtype=np.int64)
+
+
+class EqualParts:
+    """At equal parts of the compute seconds of the placed operators, taken in their order.
+
+    Args:
+        parts: number of phases; there are fewer where single operators fill several parts.
+
+    Raises:
+        InputError: `parts` is below 1.
+    """
+
+    def __init__(self, parts: int) -> None:
+        if parts < 1:
+            raise InputError(f"{parts} is below 1", field="parts")
+        self.most = parts
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """(P,) first position of each phase, P <= `parts`."""
+        seconds = problem.op_seconds[plan.order, plan.placement.device[plan.order]]
+        done = np.cumsum(seconds)
+        goals = done[-1] * np.arange(self.most) / self.most
+        cuts = np.unique(np.searchsorted(done, goals, side="left"))
+        return np.unique(np.append(cuts, 0)).astype(np.int64)[: self.most]

@@ -1,0 +1,54 @@
+"""The reward of bandwidth allocation: named terms and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envs.errors import InputError
+
+DEFAULT_WEIGHTS: Mapping[str, float] = {"time_saved": 1.0, "memory_violation": 1.0}
+
+
+@dataclass(frozen=True)
+class PhaseOutcome:
+    """What the rates of one phase did."""
+
+    phase_s: float  # seconds the phase took
+    uniform_phase_s: float  # seconds it takes where all phases have uniform static shares
+    reference_s: float  # step time with uniform static shares
+    overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
+
+
+class BandwidthReward:
+    """A weighted sum of named terms.
+
+    | term             | value |
+    |------------------|-------|
+    | time_saved       | (uniform seconds of the phase - its seconds) / reference |
+    | memory_violation | -(1 + overflow) when the step ends above a capacity, else 0 |
+
+    `time_saved` adds up to (reference - step time) / reference over the phases of a step.
+
+    Args:
+        weights: weight of each term; terms left out have weight 0.
+
+    Raises:
+        InputError: a weight for a term that does not exist.
+    """
+
+    def __init__(self, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> None:
+        for name in weights:
+            if name not in DEFAULT_WEIGHTS:
+                known = ", ".join(DEFAULT_WEIGHTS)
+                raise InputError(f"unknown reward term (known: {known})", field=name)
+        self.weights = {name: float(weights.get(name, 0.0)) for name in DEFAULT_WEIGHTS}
+
+    def terms(self, outcome: PhaseOutcome) -> dict[str, float]:
+        """The weighted terms; the reward is their sum."""
+        saved = outcome.uniform_phase_s - outcome.phase_s
+        values = {
+            "time_saved": saved / outcome.reference_s,
+            "memory_violation": 0.0 if outcome.overflow is None else -(1.0 + outcome.overflow),
+        }
+        return {name: self.weights[name] * value for name, value in values.items()}

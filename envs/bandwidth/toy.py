@@ -1,0 +1,74 @@
+"""Sends whose best rates stand in closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from envs.bandwidth.sends import FixedCut, Send, placed_sends
+from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.plans import Plan
+from envs.simulation.problem import StepProblem
+
+CAPACITY = 1.0  # bytes/s of every link
+SERIAL = (1.0, 4.0, 9.0)  # bytes to the three receivers, one after another
+TOGETHER = (1.0, 2.0, 4.0)  # bytes to the three receivers, at the same time
+SERIAL_OPTIMUM_S = 36.0  # (1 + 2 + 3)^2 / CAPACITY, rates as 1 : 2 : 3
+TOGETHER_OPTIMUM_S = 7.0  # (1 + 2 + 4) / CAPACITY, rates in proportion
+OPTIMUM_S = SERIAL_OPTIMUM_S + TOGETHER_OPTIMUM_S
+LEVELS_OPTIMUM_S = 43.03122292025696  # the same with weights by factors of sqrt(2), tried out
+UNIFORM_S = 54.0  # 3 x (1 + 4 + 9), then 3 x 4
+
+
+def toy_sends() -> tuple[StepProblem, Plan, FixedCut]:
+    """One server sends to three others, first in turn, then to all at once; nothing computes.
+
+    Phase 0: server 0 sends V = 1, 4 and 9 bytes to servers 1, 2 and 3, each when the one before has
+    arrived. With static rates b that share a
+    link of capacity C the phase takes sum V / b, which by Cauchy and Schwarz is at least
+    (sum sqrt V)^2 / C = 36 s, at b in proportion to sqrt V.
+
+    Phase 1: server 0 sends U = 1, 2 and 4 bytes to the three at the same time. The phase takes
+    max U / b, at least sum U / C = 7 s, at b in proportion to U.
+
+    Latencies are 0. Nothing of a phase can start before it begins and all is over when it ends, so
+    the two add up: `OPTIMUM_S` is the optimum over all rates that are static in each phase. Uniform
+    shares take 3 x 14 + 3 x 4 = 54 s. `LEVELS_OPTIMUM_S` is the optimum over the 21 levels of
+    `meshwright/BandwidthToy-v0`, whose weights have sqrt(8) : 1 for 3 : 1.
+    """
+    serial = [[Send(0, receiver, nbytes)] for receiver, nbytes in enumerate(SERIAL, start=1)]
+    together = [Send(0, receiver, nbytes) for receiver, nbytes in enumerate(TOGETHER, start=1)]
+    topology = star(4, CAPACITY, np.inf)
+    return placed_sends("toy_sends", topology, [serial, [together]])
+
+
+def star(servers: int, capacity: float, memory_bytes: float) -> Topology:
+    """Servers of one device each around a switch: a send port and a receive port each.
+
+    Args:
+        servers: their number S; ports 0..S-1 send, S..2S-1 receive.
+        capacity: bytes/s of every port.
+        memory_bytes: of every device.
+    """
+    number = np.arange(servers)
+    apart = number[:, None] != number[None, :]
+    spec = DeviceSpec(
+        name="toy",
+        peak_flops={"float32": 1.0},
+        memory_bandwidth=1.0,
+        memory_bytes=memory_bytes,
+        launch_overhead_s=0.0,
+        compute_efficiency=1.0,
+        memory_efficiency=1.0,
+        source="made up",
+    )
+    return Topology(
+        name="star",
+        devices=tuple(Device(f"device{d}", spec, d) for d in range(servers)),
+        link_class=apart.astype(np.int64),
+        class_names=("same device", "between"),
+        class_latency=np.zeros(2),
+        class_bandwidth=np.array([np.inf, capacity]),
+        send_port=np.where(apart, number[:, None], -1).astype(np.int64),
+        receive_port=np.where(apart, servers + number[None, :], -1).astype(np.int64),
+        port_names=tuple(f"server{s} {way}" for way in ("send", "receive") for s in number),
+    )

@@ -1,0 +1,378 @@
+"""`Joint-v0`: a placer and the bandwidth allocators of all servers, one step time for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from envs.errors import InputError
+from envs.joint.generator import default_generator
+from envs.joint.observation import AllocatorObservation, PlacerObservation
+from envs.joint.render import joint_frame
+from envs.joint.state import JointState
+from envs.joint.toy import LAYERS, toy_stages
+from envs.network.allocated import allocated_problem
+from envs.placement.completion import CompletionRule
+from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
+from envs.placement.reward import Outcome, PlacementReward
+from envs.plans import BandwidthAllocation, Placement
+from envs.simulation.order import OrderRule
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Observation = dict[str, NDArray[Any]]
+
+PLACER = "placer"
+OCTAVES, LEVELS_PER_OCTAVE = 5, 2
+
+METADATA: dict[str, Any] = {
+    "name": "meshwright/Joint-v0",
+    "render_modes": ["rgb_array"],
+    "render_fps": 4,
+    "is_parallelizable": True,
+}
+
+
+class JointEnv(ParallelEnv[str, Observation, int]):
+    """Place the groups of a training step, and share the links between its servers meanwhile.
+
+    ## Description
+    A PettingZoo `ParallelEnv` with 1 + S agents that all act in every step and all end together.
+    The `placer` decides the groups of a fused training step one by one, as the agent of
+    `meshwright/Placement-v0` does. `allocator_s`, one for each server s, changes the weights of its
+    *pipes*, the ways from its server to each other one: the pipe (s, e) at level l has the weight
+    2^(l / levels per octave). The rates of the channels (`envs.hardware.network`) are their
+    weighted max-min shares (`envs.network.max_min.weighted_allocation`), each channel with the
+    weight of its pipe; a pipe has the sum of its channels' rates. They hold for the whole step and
+    are not borrowed: the simulated step is that of `envs.network.allocated.allocated_problem`.
+
+    All actions of a step are carried out together; then one step is simulated. Before, every agent
+    is shown what its own action would do if no other agent acted: the step time with the current
+    group on each device, and with each pipe one level up or down.
+
+    ## Observation Space
+    `observation_space(agent)`. Placer: a `PaddedGraph`,
+    `envs.joint.observation.PlacerObservation`. Allocators: `Dict` of `pipe_features`,
+    `server_features` and `action_mask`, `envs.joint.observation.AllocatorObservation`.
+
+    The `action_mask` of the placer is that of `meshwright/Placement-v0`: where no device has room,
+    of those that can run the group the one with the most free memory is allowed, and the episode
+    ends with that decision. An allocator may always keep its weights.
+
+    ## Action Space
+    `action_space(agent)`. Placer: `Discrete(D)`, the device of the current group. An action outside
+    the mask is carried out as far as it can be and ends the episode. Allocators:
+    `Discrete(1 + 2 (S - 1))`: 0 keeps all weights, 1 + i raises the pipe to the i-th other server
+    by one level, S + i lowers it. An action outside the mask changes nothing.
+
+    ## Reward
+    The same for all agents: the sum of the named, weighted terms of
+    `envs.placement.reward.PlacementReward`; each is in every agent's `info` as `reward_<term>`.
+    With step times of 0.8 s at the start (the reference), 0.6 s before and 0.5 s after a step of
+    all agents, `step_time_improvement` = (0.6 - 0.5) / 0.8 = 0.125 and the others are 0, so every
+    agent gets 0.125. An episode that ends at 0.4 s and fits collects (0.8 - 0.4) / 0.8 = 0.5 in
+    all. If one device of 16 GB ends at a peak of 20 GB, the last reward has `memory_violation` =
+    -(1 + 4 / 16) = -1.25 added.
+
+    ## Starting State
+    A new instance from the generator (the environment's only source of randomness, seeded by
+    `reset`), nothing placed, every group where the instance's `start` has it, all levels 0, which
+    on servers that are all alike is `envs.network.allocated.uniform_allocation`.
+    `reset(options={"start": (G,) devices, "levels": (S, S) levels})` says otherwise.
+
+    ## Episode End
+    All agents are terminated after G x `passes` steps, or after the placer's first decision that
+    does not fit. There is no horizon: truncations are always False.
+
+    ## Information
+    Flat and, but for `action_mask`, the same for all agents, after `reset` and every step:
+    `step_time_s` (seconds now), `reference_step_time_s`, `feasible` (bool: the plan is complete and
+    the simulated peak memory fits; False before the end), `peak_memory_bytes` (the most on any
+    device: the simulated peak at the end; before it the parameters, gradients and optimizer state
+    of placed groups), `placed` (number of placed groups), `action_mask`, and after a step
+    `reward_<term>`.
+
+    ## Arguments
+    * `generator`: yields the instance of each episode; default: random training graphs on four
+      servers with two links each (`envs.joint.generator.default_generator`).
+    * `servers`: S, of every instance.
+    * `reward`: the terms and their weights.
+    * `order_rule`: the order of a placement; 1F1B by default.
+    * `passes`: sweeps over the groups, as in `meshwright/Placement-v0`.
+    * `octaves`: weights go from 2^-octaves to 2^octaves.
+    * `levels_per_octave`: levels from a weight to its double.
+    * `render_mode`: `"rgb_array"` draws the timeline of the present plan and the rates.
+
+    ## Version History
+    * v0: first version.
+
+    Raises:
+        InputError: an argument is below 1, or `servers` below 2.
+    """
+
+    metadata = METADATA
+
+    def __init__(
+        self,
+        generator: InstanceGenerator | None = None,
+        *,
+        servers: int = 4,
+        reward: PlacementReward | None = None,
+        order_rule: OrderRule | None = None,
+        passes: int = 1,
+        octaves: int = OCTAVES,
+        levels_per_octave: int = LEVELS_PER_OCTAVE,
+        render_mode: str | None = None,
+    ) -> None:
+        for field, value, least in (
+            ("servers", servers, 2),
+            ("passes", passes, 1),
+            ("octaves", octaves, 1),
+            ("levels_per_octave", levels_per_octave, 1),
+        ):
+            if value < least:
+                raise InputError(f"{value} is below {least}", field=field)
+        self.generator = generator if generator is not None else default_generator()
+        self.servers, self.passes = servers, passes
+        self.top, self._step_octaves = octaves * levels_per_octave, 1.0 / levels_per_octave
+        self.reward = reward if reward is not None else PlacementReward()
+        self.render_mode = render_mode
+        self._order_rule = order_rule
+        self.placer_observation = PlacerObservation(
+            self.generator.max_groups, self.generator.max_edges, self.generator.num_devices
+        )
+        self.allocator_observation = AllocatorObservation(servers)
+        self._allocators = [f"allocator_{server}" for server in range(servers)]
+        self.possible_agents: list[str] = [PLACER, *self._allocators]
+        self.agents: list[str] = []
+        changes = 1 + 2 * (servers - 1)
+        self.observation_spaces: dict[str, spaces.Dict] = {
+            PLACER: self.placer_observation.space,
+            **dict.fromkeys(self._allocators, self.allocator_observation.space),
+        }
+        self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
+            PLACER: spaces.Discrete(self.generator.num_devices),
+            **dict.fromkeys(self._allocators, spaces.Discrete(changes)),
+        }
+        self._rng: np.random.Generator | None = None
+        self._state: JointState | None = None
+
+    @classmethod
+    def of_problem(
+        cls,
+        problem: StepProblem,
+        *,
+        max_groups: int,
+        max_edges: int | None = None,
+        completion: CompletionRule | None = None,
+        starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
+        **arguments: Any,
+    ) -> JointEnv:
+        """An environment about one problem, as `PlacementEnv.of_problem`."""
+        fixed = FixedInstance(problem, max_groups, completion, max_edges)
+        generator = fixed if starts is None else starts(fixed)
+        return cls(generator, servers=problem.topology.num_servers, **arguments)
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        """What `agent` sees."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
+        """What `agent` may do."""
+        return self.action_spaces[agent]
+
+    @property
+    def current(self) -> JointState:
+        """Placement, levels and look-ahead of this episode."""
+        if self._state is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        return self._state
+
+    @property
+    def instance(self) -> PlacementInstance:
+        """The instance of this episode; its fused problem is at equal weights."""
+        return self.current.instance
+
+    @property
+    def group_device(self) -> IntArray:
+        """(G,) device of every group now, completion included."""
+        return self.current.groups.device.copy()
+
+    @property
+    def able(self) -> NDArray[np.bool_]:
+        """(G, D) whether each device can run each group of this episode's instance."""
+        return self.current.groups.able.copy()
+
+    @property
+    def levels(self) -> IntArray:
+        """(S, S) level of every pipe now."""
+        return self.current.piped.level.copy()
+
+    @property
+    def allocation(self) -> BandwidthAllocation:
+        """The rates of the channels now."""
+        return self.current.allocation
+
+    @property
+    def placement(self) -> Placement:
+        """The present placement of every operator of the original problem."""
+        return Placement(self.instance.fusion.expand(self.group_device))
+
+    def plan_outcome(self) -> tuple[float, bool]:
+        """The present plan and allocation played on every operator of the original problem.
+
+        Returns:
+            The step time in seconds, and whether the simulated peak memory fits every device.
+        """
+        problem = allocated_problem(self.instance.problem, self.allocation)
+        timeline = StepSimulator(problem, order_rule=self._order_rule).run(self.placement.device)
+        return timeline.step_time, bool((timeline.peak_memory <= problem.capacity).all())
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
+        """Start an episode; `options["start"]` (G,) and `options["levels"]` (S, S) say from where.
+
+        Raises:
+            InputError: the instance has another number of servers or does not fit the observation,
+                its step takes no time, or an option is not what it should be.
+        """
+        if seed is not None or self._rng is None:
+            self._rng = np.random.default_rng(seed)
+        options = options or {}
+        instance = self.generator(self._rng)
+        if self._state is None or not self._state.follows(instance):
+            self._state = self._new_state(instance)
+        level = np.zeros((self.servers, self.servers), dtype=np.int64)
+        self._state.start(options.get("start", instance.start), options.get("levels", level))
+        self.agents = self.possible_agents.copy()
+        self._decisions = 0
+        self._feasible = False
+        self._held = self._state.groups.used  # (D,) bytes: placed state; at the end the peak
+        return self._observe(), self._infos({})
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[
+        dict[str, Observation],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Place the current group and change the weights, all at once.
+
+        Raises:
+            InputError: an agent has no action, or one that is not in its space.
+        """
+        if not self.agents:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        chosen = self._checked_actions(actions)
+        state, groups = self.current, self.current.groups
+        before, device = state.step_time, chosen[PLACER]
+        supported = bool(groups.able[groups.current, device])
+        fits = bool(groups.fits[device])
+        state.decide(device, [chosen[agent] for agent in self._allocators])
+        self._decisions += 1
+        ended = not fits or self._decisions == len(groups.device) * self.passes
+        overflow = None
+        if ended:
+            overflow = self._finish()
+        else:
+            state.advance(self._decisions % len(groups.device))
+        outcome = Outcome(before, state.step_time, state.reference, overflow, not supported)
+        terms = self.reward.terms(outcome)
+        reward = float(sum(terms.values()))
+        agents = self.agents
+        if ended:
+            self.agents = []
+        return (
+            self._observe(),
+            dict.fromkeys(agents, reward),
+            dict.fromkeys(agents, ended),
+            dict.fromkeys(agents, False),
+            self._infos({f"reward_{name}": value for name, value in terms.items()}),
+        )
+
+    def render(self) -> Any:
+        """(H, W, 3) uint8 timeline of the present plan and rates; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        piped = self.current.piped
+        timeline = piped.simulator.run(self.current.groups.pieces)
+        return joint_frame(self.instance.fused, timeline, piped.rate)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _new_state(self, instance: PlacementInstance) -> JointState:
+        servers = instance.problem.topology.num_servers
+        if servers != self.servers:
+            raise InputError(
+                f"{servers} servers, the environment has {self.servers}",
+                file=f"graph {instance.problem.graph.name}",
+                field="servers",
+            )
+        return JointState(instance, self.top, self._step_octaves, self._order_rule)
+
+    def _checked_actions(self, actions: Mapping[str, Any]) -> dict[str, int]:
+        chosen = {}
+        for agent in self.agents:
+            if agent not in actions:
+                raise InputError("has no action", record=agent, field="actions")
+            value = int(actions[agent])
+            if not self.action_spaces[agent].contains(np.int64(value)):
+                raise InputError(
+                    f"{value} is not in {self.action_spaces[agent]}", record=agent, field="actions"
+                )
+            chosen[agent] = value
+        return chosen
+
+    def _finish(self) -> float | None:
+        """Check the peak memory of the whole step; the overflow when it does not fit."""
+        peak, capacity = self.current.finish(), self.instance.fused.capacity
+        self._held = peak
+        exceeded = bool((peak > capacity).any())
+        self._feasible = not exceeded and bool(self.current.groups.placed.all())
+        if not exceeded:
+            return None
+        return float(np.maximum(peak / np.maximum(capacity, 1.0) - 1.0, 0.0).sum())
+
+    def _observe(self) -> dict[str, Observation]:
+        state = self.current
+        decided = self._decisions / (len(state.groups.device) * self.passes)
+        tables = self.allocator_observation(state.allocation_state(decided))
+        placer = self.placer_observation(state.placement_state(), state.piped.class_seconds)
+        seen: dict[str, Observation] = {
+            PLACER: placer,
+            **dict(zip(self._allocators, tables, strict=True)),
+        }
+        self._masks = {agent: one["action_mask"] for agent, one in seen.items()}
+        return seen
+
+    def _infos(self, terms: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+        facts = {
+            "step_time_s": self.current.step_time,
+            "reference_step_time_s": self.current.reference,
+            "feasible": self._feasible,
+            "peak_memory_bytes": float(self._held.max()),
+            "placed": int(self.current.groups.placed.sum()),
+            **terms,
+        }
+        return {
+            agent: {**facts, "action_mask": self._masks[agent].copy()}
+            for agent in self.possible_agents
+        }
+
+
+def toy_environment(**arguments: Any) -> JointEnv:
+    """`meshwright/JointToy-v0`: `JointEnv` about `toy_stages`, whose optimum is known."""
+    return JointEnv.of_problem(toy_stages(), **{"max_groups": LAYERS, **arguments})

@@ -1,0 +1,94 @@
+"""The groups of an episode: where they stand, what they hold, and where the next one may go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.graphs.contraction import Fusion
+from envs.placement.completion import group_seconds, group_state_bytes
+from envs.simulation.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class GroupPlacement:
+    """Decided one by one, as in `meshwright/Placement-v0`.
+
+    A group may go to a device that can run it and whose capacity holds its parameters, gradients
+    and optimizer state beside those of the groups decided there. Where no device allows that, of
+    those that can run it the one with the most free memory is allowed.
+    """
+
+    def __init__(self, fused: StepProblem, fusion: Fusion) -> None:
+        self.fusion, self.capacity = fusion, fused.capacity
+        self.state_bytes: FloatArray = group_state_bytes(fused, fusion)  # (G,)
+        self.seconds: FloatArray = group_seconds(fused, fusion)  # (G, D)
+        self.able: BoolArray = np.isfinite(self.seconds)  # (G, D)
+
+    def start(self, devices: Any) -> None:
+        """Nothing decided, the groups on `devices` (G,).
+
+        Raises:
+            InputError: that is not one device for each group that can run it.
+        """
+        start = np.array(devices, dtype=np.int64)
+        groups, count = self.able.shape
+        if start.shape != (groups,) or not ((start >= 0) & (start < count)).all():
+            raise InputError(
+                f"is not one of {count} devices for each of {groups} groups", field="options.start"
+            )
+        if not self.able[np.arange(groups), start].all():
+            raise InputError("puts a group where it cannot run", field="options.start")
+        self.device: IntArray = start  # (G,)
+        self.placed: BoolArray = np.zeros(groups, dtype=np.bool_)
+        self.used: FloatArray = np.zeros(count)  # (D,) bytes of decided groups
+        self.look(0)
+
+    def look(self, group: int) -> None:
+        """Make `group` the current one."""
+        self.current = group
+        others = self.used.copy()
+        if self.placed[group]:
+            others[self.device[group]] -= self.state_bytes[group]
+        able = self.able[group]
+        self.fits: BoolArray = able & (others + self.state_bytes[group] <= self.capacity)  # (D,)
+        self.mask: BoolArray = self.fits  # (D,)
+        if not self.fits.any():
+            free = np.where(able, self.capacity - others, -np.inf)
+            self.mask = np.arange(len(free)) == np.argmax(free)
+
+    def place(self, device: int) -> None:
+        """Decide the current group; one that `device` cannot run stays where it is."""
+        group = self.current
+        if not self.able[group, device]:
+            return
+        if self.placed[group]:
+            self.used[self.device[group]] -= self.state_bytes[group]
+        self.device[group] = device
+        self.placed[group] = True
+        self.used[device] += self.state_bytes[group]
+
+    @property
+    def pieces(self) -> IntArray:
+        """(N,) device of every piece."""
+        return self.fusion.expand_pieces(self.device)
+
+    def variants(self) -> tuple[IntArray, IntArray]:
+        """The devices that can run the current group, and (B, N) the pieces with it on each."""
+        devices = np.flatnonzero(self.able[self.current])
+        variants = np.repeat(self.device[None, :], len(devices), axis=0)
+        variants[:, self.current] = devices
+        return devices, variants[:, self.fusion.piece_group]
+
+    def compute_seconds(self) -> FloatArray:
+        """(D,) compute seconds standing on each device."""
+        seconds = self.seconds[np.arange(len(self.device)), self.device]
+        total = np.zeros(self.able.shape[1])
+        np.add.at(total, self.device, seconds)
+        return total

@@ -1,0 +1,66 @@
+"""Draw a simulated step beside the rates of the pipes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.placement.render import COLORS, DPI, HEIGHT_IN, WIDTH_IN
+from envs.simulation.problem import StepProblem
+from envs.simulation.timeline import Timeline
+from envs.units import GIGA
+
+
+def joint_frame(
+    problem: StepProblem, timeline: Timeline, rate: NDArray[np.float64]
+) -> NDArray[np.uint8]:
+    """(320, 640, 3) a row of bars per device, transfers as grey lines, and the rates (S, S)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    topology = problem.topology
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DPI, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    axes, table = figure.subplots(1, 2, width_ratios=(3, 2))
+    duration = timeline.op_finish - timeline.op_start
+    for phase, color in COLORS.items():
+        for device in range(topology.num_devices):
+            shown = (problem.graph.phase == phase) & (timeline.device == device) & (duration > 0)
+            bars = np.stack([timeline.op_start[shown], duration[shown]], axis=1)
+            axes.broken_barh(
+                bars.tolist(), (device - 0.35, 0.7), color=color, edgecolor="white", linewidth=0.3
+            )
+    axes.hlines(
+        timeline.transfer_destination - 0.42, timeline.transfer_start, timeline.transfer_finish,
+        color="#888888", linewidth=1.5,
+    )  # fmt: skip
+    axes.set_yticks(range(topology.num_devices), [device.name for device in topology.devices])
+    axes.set_ylim(topology.num_devices - 0.5, -0.5)
+    axes.set_xlim(0.0, max(timeline.step_time, np.finfo(np.float64).tiny))
+    axes.set_xlabel("seconds")
+    axes.set_title(f"{timeline.step_time:.4g} s")
+    _rates(table, rate)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba(), dtype=np.uint8)[:, :, :3].copy()
+
+
+def _rates(axes: Any, rate: NDArray[np.float64]) -> None:
+    """A heat map of (S, S) rates, with the figures in it while they are legible."""
+    servers = len(rate)
+    giga = rate.max() >= GIGA
+    shown = np.where(np.eye(servers, dtype=bool), np.nan, rate / (GIGA if giga else 1.0))
+    axes.imshow(shown, cmap="Blues", vmin=0.0)
+    if servers <= 8:
+        for source, target in zip(*np.nonzero(np.isfinite(shown)), strict=True):
+            dark = shown[source, target] > 0.6 * np.nanmax(shown)
+            axes.text(
+                target, source, f"{shown[source, target]:.2g}", ha="center", va="center",
+                fontsize=7, color="white" if dark else "black",
+            )  # fmt: skip
+    axes.set_xticks(range(servers))
+    axes.set_yticks(range(servers))
+    axes.set_xlabel("to server")
+    axes.set_ylabel("from server")
+    axes.set_title("GB/s" if giga else "bytes/s")

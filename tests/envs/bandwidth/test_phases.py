@@ -1,0 +1,71 @@
+"""Orders are cut where the rules say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envs.bandwidth.phases import EqualParts, PassBoundaries, WholeStep
+from envs.errors import InputError
+from envs.graphs.op_graph import Phase
+from envs.placement.toy import toy_pipeline
+from envs.plans import Placement, Plan
+from envs.simulation.order import OneFOneB
+from envs.simulation.problem import StepProblem
+
+
+@pytest.fixture
+def pipeline() -> tuple[StepProblem, Plan]:
+    """Six layers over three devices, three micro-batches, 1F1B."""
+    problem = toy_pipeline()
+    device = np.repeat([0, 1, 2], 2)[problem.graph.colocation].astype(np.int64)
+    return problem, Plan(Placement(device), OneFOneB()(problem.graph, device))
+
+
+def test_a_pipeline_is_cut_into_filling_steady_state_draining_and_update(
+    pipeline: tuple[StepProblem, Plan],
+) -> None:
+    problem, plan = pipeline
+    begins = PassBoundaries()(problem, plan)
+    passes = problem.graph.phase[plan.order]
+    assert len(begins) == PassBoundaries().most == 4
+    filling, steady, draining, update = np.split(passes, begins[1:])
+    assert (filling == Phase.FORWARD).all()
+    assert steady[0] == Phase.BACKWARD
+    assert steady[-1] == Phase.FORWARD
+    assert (draining == Phase.BACKWARD).all()
+    assert update[0] == Phase.OPTIMIZER
+    assert (update != Phase.FORWARD).all()
+
+
+def test_passes_that_a_step_lacks_are_left_out(pipeline: tuple[StepProblem, Plan]) -> None:
+    problem, plan = pipeline
+    forward = np.full_like(problem.graph.phase, Phase.FORWARD)
+    inference = replace(problem, graph=replace(problem.graph, phase=forward))
+    assert PassBoundaries()(inference, plan).tolist() == [0]
+    assert WholeStep()(problem, plan).tolist() == [0]
+
+
+def test_equal_parts_hold_equal_compute_seconds(pipeline: tuple[StepProblem, Plan]) -> None:
+    problem, plan = pipeline
+    seconds = problem.op_seconds[plan.order, plan.placement.device[plan.order]]
+    begins = EqualParts(4)(problem, plan)
+    assert len(begins) == 4
+    for number, begin in enumerate(begins[1:], start=1):
+        before = seconds[:begin].sum()
+        assert before <= seconds.sum() * number / 4 <= before + seconds[begin]
+
+
+def test_parts_that_one_operator_fills_are_joined(pipeline: tuple[StepProblem, Plan]) -> None:
+    problem, plan = pipeline
+    n = problem.graph.num_operators
+    begins = EqualParts(10 * n)(problem, plan)
+    assert len(begins) <= n
+    assert (np.diff(begins) > 0).all()
+    assert begins[0] == 0
+    idle = replace(problem, op_seconds=np.zeros_like(problem.op_seconds))
+    assert EqualParts(3)(idle, plan).tolist() == [0]
+    with pytest.raises(InputError, match="parts"):
+        EqualParts(0)

@@ -1,0 +1,80 @@
+"""Rounds of sends take what their closed forms say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs.bandwidth.env import BandwidthEnv
+from envs.bandwidth.instance import BandwidthInstance
+from envs.bandwidth.phases import WholeStep
+from envs.bandwidth.sends import RandomSends, Send, placed_sends
+from envs.bandwidth.toy import star
+from envs.errors import InputError
+from envs.hardware.builders import planes
+from envs.hardware.servers import PcieServer
+from envs.network.allocated import allocated_problem
+from envs.plans import BandwidthAllocation
+from envs.simulation.step import StepSimulator
+
+PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
+ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
+SENDS = [Send(0, 1, 3.0), Send(0, 2, 5.0), Send(0, 3, 4.0)]
+
+
+def seconds(phases: list[list[list[Send]]], *rate: float) -> float:
+    """Of `phases` with static rates of the channels of server 0."""
+    topology = star(4, 1.0, np.inf)
+    problem, plan, _ = placed_sends("t", topology, phases)
+    allocated = allocated_problem(problem, BandwidthAllocation(np.array([*rate, *[0.0] * 9])))
+    return StepSimulator(allocated).step_time(plan.placement.device, plan.order)
+
+
+def test_serial_sends_add_up_and_concurrent_ones_overlap() -> None:
+    rates = (0.2, 0.5, 0.3)
+    each = [send.nbytes / rate for send, rate in zip(SENDS, rates, strict=True)]
+    assert seconds([[[send] for send in SENDS]], *rates) == pytest.approx(sum(each))
+    assert seconds([[SENDS]], *rates) == pytest.approx(max(each))
+    assert seconds([[SENDS], [SENDS, SENDS[:1]]], *rates) == pytest.approx(2 * max(each) + each[0])
+
+
+def test_phases_are_cut_where_their_first_round_begins() -> None:
+    problem, plan, cut = placed_sends("t", star(4, 1.0, np.inf), [[SENDS], [SENDS[:1], SENDS[1:]]])
+    assert plan.violations(problem) == []
+    assert cut(problem, plan).tolist() == [0, 6]
+    instance = BandwidthInstance.build(problem, plan, cut)
+    assert instance.uniform_begin_s == pytest.approx([0.0, 15.0, 15.0 + 9.0 + 15.0])
+    whole = BandwidthEnv.of_plan(problem, plan, phases=WholeStep())
+    assert whole.generator.bounds.phases == 1
+
+
+def test_random_sends_vary_and_stay_in_their_bounds() -> None:
+    topology = planes("t", PcieServer("V100-16GB", 2, PCIE, nics=2), 3, ETHERNET)
+    generator, sizes = RandomSends(topology, phases=3, sends=(1, 5)), set()
+    env = BandwidthEnv(generator)
+    env.action_space.seed(0)
+    for seed in range(8):
+        env.reset(seed=seed)
+        assert env.instance.num_phases == 3
+        assert (env.instance.traffic.count.sum(axis=1) > 0).all()
+        assert (env.instance.uniform_phase_s > 0).all()
+        sizes.add(env.instance.problem.graph.num_operators)
+        ended = False
+        while not ended:
+            _, _, ended, _, info = env.step(env.action_space.sample())
+        assert np.isfinite(info["step_time_s"])
+    assert len(sizes) > 2
+
+
+def test_what_is_no_send_is_refused() -> None:
+    topology = star(4, 1.0, np.inf)
+    for send in (Send(0, 0, 1.0), Send(0, 4, 1.0), Send(-1, 0, 1.0), Send(0, 1, 0.0)):
+        with pytest.raises(InputError, match=r"t 0\.0\.0"):
+            placed_sends("t", topology, [[[send]]])
+    for phases in ([[]], [[SENDS], [[]]]):
+        with pytest.raises(InputError, match="without sends"):
+            placed_sends("t", topology, phases)
+    for field, value in (("phases", 0), ("sends", (2, 4)), ("nbytes", (0.0, 1.0))):
+        with pytest.raises(InputError) as refused:
+            RandomSends(topology, **{field: value})
+        assert refused.value.field == field

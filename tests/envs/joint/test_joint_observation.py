@@ -1,0 +1,87 @@
+"""The features say what their table says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envs.joint.env import PLACER, JointEnv, toy_environment
+
+T = 41.0  # seconds of the start: layers on 0 0 1 1 2, equal weights
+LEVELS = [[0, 1, -1], [1, 0, 0], [0, 0, 0]]
+Observations = dict[str, dict[str, np.ndarray[Any, Any]]]
+
+
+@pytest.fixture
+def env() -> JointEnv:
+    return toy_environment(octaves=1, levels_per_octave=1)
+
+
+@pytest.fixture
+def start(env: JointEnv) -> Observations:
+    return env.reset(seed=0, options={"start": [0, 0, 1, 1, 2]})[0]
+
+
+def test_an_allocator_sees_the_traffic_of_its_pipes(start: Observations) -> None:
+    """Server 0 sends 2 x 1 byte to 1, 2 x 6 to 2; 1 sends 2 x 1 to each other; 2 2 x 1 to 1."""
+    pipes = start["allocator_0"]["pipe_features"]
+    np.testing.assert_allclose(pipes[:, :3], [[0, 1 / 2, 1 / 2]] * 2, rtol=1e-6)
+    np.testing.assert_allclose(pipes[:, 3], [4 / T, 24 / T], rtol=1e-6)
+    np.testing.assert_allclose(pipes[:, 4], [2 / T, 12 / T], rtol=1e-6)
+    assert pipes[:, 5].tolist() == [1, 1]
+    np.testing.assert_allclose(pipes[:, 6], [2 / 14, 12 / 14], rtol=1e-6)
+    np.testing.assert_allclose(pipes[:, 7], [2 / 4, 12 / 14], rtol=1e-6)
+
+
+def test_the_look_ahead_is_what_changes_do(env: JointEnv, start: Observations) -> None:
+    pipes = start["allocator_0"]["pipe_features"]
+    for index, action in ((0, 1), (1, 2), (0, 3), (1, 4)):
+        env.reset(seed=0, options={"start": [0, 0, 1, 1, 2]})
+        keep = {f"allocator_{s}": 0 for s in range(3)} | {PLACER: 0}
+        *_, infos = env.step(keep | {"allocator_0": action})
+        change = infos[PLACER]["step_time_s"] / T - 1
+        shown = np.sign(change) * np.log1p(1000 * abs(change)) / 2
+        assert pipes[index, 8 if action <= 2 else 9] == pytest.approx(shown, rel=1e-4, abs=1e-4)
+    gain = np.minimum(pipes[:, 8], pipes[:, 9])
+    assert gain.min() < 0
+    np.testing.assert_array_equal(pipes[:, 10], gain == gain.min())
+
+
+def test_levels_and_rates_are_shown(env: JointEnv) -> None:
+    seen, _ = env.reset(seed=0, options={"start": [0, 0, 1, 1, 2], "levels": LEVELS})
+    rate = env.allocation.pipes(env.instance.problem.topology.network)
+    for server in range(3):
+        others = [other for other in range(3) if other != server]
+        table = seen[f"allocator_{server}"]
+        np.testing.assert_allclose(
+            table["pipe_features"][:, 0], np.array(LEVELS)[server, others], rtol=1e-6
+        )
+        np.testing.assert_allclose(table["pipe_features"][:, 1], rate[server, others], rtol=1e-6)
+        assert table["server_features"][7] == pytest.approx(rate[server].sum() / 1.0)
+    highest = seen["allocator_0"]["pipe_features"]
+    assert highest[0, 8] == highest[1, 9] == 4  # no such level
+
+
+def test_an_allocator_sees_its_server(env: JointEnv, start: Observations) -> None:
+    sent, received = np.array([14, 4, 2]) / 20, np.array([2, 4, 14]) / 20
+    compute = np.array([2, 2, 1]) * (2 * 3 + 0.5)
+    for server in range(3):
+        expected = [0, 0, 1, compute[server] / T, sent[server], received[server], server == 0, 1]
+        np.testing.assert_allclose(
+            start[f"allocator_{server}"]["server_features"], expected, rtol=1e-6
+        )
+    after, *_ = env.step({f"allocator_{s}": 0 for s in range(3)} | {PLACER: 0})
+    assert after["allocator_0"]["server_features"][:2].tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_the_placers_links_follow_the_rates(env: JointEnv) -> None:
+    seen, _ = env.reset(seed=0, options={"levels": LEVELS})
+    rate = env.allocation.pipes(env.instance.problem.topology.network)
+    slowest = rate[~np.eye(3, dtype=bool)].min()
+    links = seen[PLACER]["link_features"][:, :, 1]
+    for source in range(3):
+        for target in range(3):
+            expected = 0.0 if source == target else slowest / rate[source, target]
+            assert links[source, target] == pytest.approx(expected)

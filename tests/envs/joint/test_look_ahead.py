@@ -1,0 +1,113 @@
+"""The look-ahead of allocators is what the problem made anew says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs.cost.roofline import RooflineCost
+from envs.graphs.fusion import fuse, fused_problem
+from envs.graphs.synthetic import synthetic_training_graph
+from envs.hardware.builders import planes
+from envs.hardware.servers import PcieServer
+from envs.joint.piped_step import PipedStep
+from envs.network.allocated import allocated_problem
+from envs.network.max_min import weighted_allocation
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+
+PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
+ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "50us"}
+SERVERS, TOP, STEP = 3, 4, 0.5
+
+
+@pytest.fixture(scope="module")
+def problem() -> StepProblem:
+    topology = planes("t", PcieServer("V100-16GB", 2, PCIE, nics=2), SERVERS, ETHERNET)
+    graph = synthetic_training_graph(np.random.default_rng(0), 5, 2, 3)
+    return StepProblem.build(graph, topology, RooflineCost())
+
+
+@pytest.fixture
+def piped(problem: StepProblem) -> PipedStep:
+    return PipedStep(problem, fuse(problem, 8), TOP, STEP)
+
+
+def anew(problem: StepProblem, level: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> float:
+    """Seconds of `GROUPS` with the allocation made of `level` from first principles."""
+    network = problem.topology.network
+    pipe = network.channel_source, network.channel_destination
+    allocation = weighted_allocation(network, np.exp2(level * STEP)[pipe])
+    fusion = fuse(problem, 8)
+    fused = fused_problem(allocated_problem(problem, allocation), fusion)
+    return StepSimulator(fused).step_time(fusion.expand_pieces(GROUPS))
+
+
+GROUPS = np.array([0, 3, 1, 2, 5, 4, 0, 2])
+
+
+def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: PipedStep) -> None:
+    rng = np.random.default_rng(3)
+    device = fuse(problem, 8).expand_pieces(GROUPS)
+    for _ in range(3):
+        level = rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS))
+        piped.set_levels(level)
+        changed = piped.look(device)
+        assert piped.simulator.step_time(device) == pytest.approx(anew(problem, level), rel=1e-12)
+        for source in range(SERVERS):
+            for target in range(SERVERS):
+                for way, change in enumerate((1, -1)):
+                    trial = level.copy()
+                    trial[source, target] += change
+                    if source == target or abs(trial[source, target]) > TOP:
+                        assert changed[source, target, way] == np.inf
+                    else:
+                        assert changed[source, target, way] == pytest.approx(
+                            anew(problem, trial), rel=1e-12
+                        )
+
+
+def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: PipedStep) -> None:
+    device = fuse(problem, 8).expand_pieces(GROUPS)
+    piped.set_levels(np.full((SERVERS, SERVERS), 1) + np.arange(SERVERS))
+    seconds = piped.simulator.arrays.transfer_seconds.copy()
+    level, rate = piped.level.copy(), piped.rate.copy()
+    first = piped.look(device)
+    np.testing.assert_array_equal(piped.simulator.arrays.transfer_seconds, seconds)
+    np.testing.assert_array_equal(piped.level, level)
+    np.testing.assert_array_equal(piped.rate, rate)
+    np.testing.assert_array_equal(piped.look(device), first)
+
+
+def test_crossings_are_the_transfers_of_the_simulation(
+    problem: StepProblem, piped: PipedStep
+) -> None:
+    rng = np.random.default_rng(1)
+    piped.set_levels(rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS)))
+    device = fuse(problem, 8).expand_pieces(GROUPS)
+    piped.look(device)
+    timeline, server = piped.simulator.run(device), problem.topology.server
+    source, target = timeline.transfer_source, timeline.transfer_destination
+    pipe = server[source] * SERVERS + server[target]
+    lasting = timeline.transfer_finish - timeline.transfer_start
+    sent = (server[source] != server[target]) & (lasting > 0)
+    size = SERVERS * SERVERS
+    np.testing.assert_array_equal(
+        piped.crossings.transfers, np.bincount(pipe[sent], minlength=size)
+    )
+    np.testing.assert_allclose(
+        piped.crossings.seconds, np.bincount(pipe[sent], lasting[sent], minlength=size), atol=1e-12
+    )
+
+
+def test_class_seconds_are_the_sums_of_the_table(piped: PipedStep) -> None:
+    piped.set_levels(np.arange(SERVERS * SERVERS).reshape(SERVERS, SERVERS) - 4)
+    np.testing.assert_allclose(
+        piped.class_seconds, piped.simulator.arrays.transfer_seconds.sum(axis=0), rtol=1e-12
+    )
+
+
+def test_a_pipe_alone_has_its_links(piped: PipedStep) -> None:
+    alone = piped.alone_rate()
+    assert not np.diag(alone).any()
+    np.testing.assert_allclose(alone[~np.eye(SERVERS, dtype=bool)], 2 * 3.125e9)
