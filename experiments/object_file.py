@@ -17,12 +17,7 @@ def object_in_file(path: str, group: str) -> Any:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, ())
-        node = yaml.safe_load(text)
-    except (OSError, RecursionError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
+    node = yaml_document(path)
     if not isinstance(node, dict) or "_target_" not in node:
         raise InputError(f"is no {group}: it has no '_target_'", file=path)
     try:
@@ -30,6 +25,21 @@ def object_in_file(path: str, group: str) -> Any:
         return build(node)
     except InputError as error:
         raise InputError(str(error), file=path) from error
+
+
+def yaml_document(path: str) -> Any:
+    """What a YAML file holds: mappings, lists and scalars.
+
+    Raises:
+        InputError: the file cannot be read, a key stands twice in a mapping, or a node contains
+            itself.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, ())
+        return yaml.safe_load(text)
+    except (OSError, RecursionError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
 
 
 def _check_keys(node: yaml.Node | None, path: str, above: tuple[yaml.Node, ...]) -> None:

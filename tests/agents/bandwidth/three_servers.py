@@ -1,0 +1,58 @@
+"""Three servers with two NICs each, in two planes: as a network, and as machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from agents.bandwidth.enforcement.framing import Framing
+from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
+from envs.hardware.builders import planes
+from envs.hardware.network import Network
+from envs.hardware.servers import PcieServer
+from experiments.targets import build
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+SERVERS, PLANES = 3, 2
+
+
+def network_of(rate: float, servers: int = SERVERS) -> Network:
+    """The network, with links of `rate` bytes/s each way."""
+    pcie = {"medium": "PCIe", "bandwidth": "15GB/s", "latency": "2us"}
+    server = PcieServer("V100-16GB", 1, pcie, 1, PLANES)
+    cable = {"medium": "cable", "bandwidth": rate, "latency": "50us"}
+    return planes("links", server, servers, cable).network
+
+
+def machines(line_overhead: int = 0) -> Hosts:
+    """Machine s is `node<s>`, NIC p is `nic<p>` on bridge `br<p>`."""
+    hosts = [
+        Host(
+            f"node{s}",
+            f"10.255.0.{s + 1}",
+            {
+                f"server{s}/nic{p}": HostNic(f"nic{p}", f"10.{p}.0.{s + 1}", f"br{p}")
+                for p in range(PLANES)
+            },
+        )
+        for s in range(SERVERS)
+    ]
+    return Hosts(Framing(1500, line_overhead), tuple(hosts))
+
+
+def rates(network: Network, pipes: dict[tuple[int, int], tuple[float, ...]]) -> NDArray[Any]:
+    """(C,) the rates of the channels from server to server, 0 for all others."""
+    found = np.zeros(network.num_channels)
+    for (source, destination), values in pipes.items():
+        found[network.channels_between(source, destination)] = values
+    return found
+
+
+def backend_of(option: str, **changed: object) -> Any:
+    """An option of `conf/backend`."""
+    node = yaml.safe_load((CONF / "backend" / f"{option}.yaml").read_text())
+    return build({**node, **changed})
