@@ -10,8 +10,8 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from agents.base import PlannerResult
+from envs.simulation.communication import Communication
 from envs.simulation.problem import StepProblem
-from envs.simulation.step import Communication
 from envs.units import GIBI
 from experiments.evaluation import Evaluation, evaluate_plan
 

@@ -2,6 +2,8 @@
 
 python -m experiments.evaluate agent=heft graph=bert_large topology=mixed_v100_p100 json=true
 python -m experiments.evaluate plan=plan.json graph=bert_large topology=mixed_v100_p100
+
+A plan file with bandwidth is simulated through pipes of its rates.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from envs.errors import InputError
 from experiments.app import Result, Run, run_app
 from experiments.decisions import DecidingPlanner
 from experiments.evaluation import evaluate_plan, evaluation_values, require_fit
-from experiments.plan_file import read_plan, write_plan
-from experiments.problem import communication_of, load_problem, order_rule_of
+from experiments.plan_communication import plan_communication
+from experiments.plan_file import read_bandwidth, read_plan, write_plan
+from experiments.problem import load_problem, order_rule_of
 from experiments.provenance import file_hash
 from experiments.targets import build
 
@@ -49,7 +52,10 @@ def evaluate(config: EvaluateConfig, run: Run) -> Result:
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance)
-    communication = communication_of(config.communication)
+    allocation = None
+    if config.plan is not None:
+        allocation = read_bandwidth(config.plan, problem.topology.network)
+    communication = plan_communication(config.communication, allocation, run.overrides)
     values: dict[str, object] = {
         "env": run.choice("env", config.env),
         "agent": None if config.plan else run.choice("agent", config.agent),
@@ -77,7 +83,7 @@ def evaluate(config: EvaluateConfig, run: Run) -> Result:
         plan = found.plan
     evaluation = evaluate_plan(problem, plan, communication)
     values.setdefault("seconds", time.perf_counter() - start)
-    write_plan(run.folder / "plan.json", plan, problem, provenance)
+    write_plan(run.folder / "plan.json", plan, problem, provenance, allocation)
     return Result({**values, **evaluation_values(problem, evaluation, bound)}, provenance)
 
 
@@ -93,6 +99,12 @@ def planner_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Planner:
         return planner
     if hasattr(built, "act"):
         return DecidingPlanner(built, env)
+    for method, problem in (("allocate", "bandwidth"), ("plan_jointly", "joint")):
+        if hasattr(built, method):
+            raise InputError(
+                f"config key 'agent': {agent.get('_target_')} decides bandwidth: ask "
+                f"experiments.plan for problem={problem}, and evaluate the plan file it writes"
+            )
     raise InputError(
         f"config key 'agent': {agent.get('_target_')} neither plans nor acts; what learns is "
         "trained by experiments.train and evaluated as agent=checkpoint"

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from agents.placement.lower_bound import LowerBound, lower_bound
 from envs.errors import InputError
 from envs.plans import Plan
+from envs.simulation.communication import Communication
 from envs.simulation.problem import StepProblem
-from envs.simulation.step import Communication, StepSimulator
 from envs.simulation.timeline import Timeline
 
 FloatArray = NDArray[np.float64]
@@ -38,7 +38,7 @@ class Evaluation:
 
 def evaluate_plan(problem: StepProblem, plan: Plan, communication: Communication) -> Evaluation:
     """Simulate `plan` and check it: placement, order, resident and peak memory."""
-    simulator = StepSimulator(problem, communication=communication)
+    simulator = communication.simulator(problem)
     timeline = simulator.run(plan.placement.device, plan.order)
     return Evaluation(plan, timeline, tuple(plan.violations(problem, simulator)))
 

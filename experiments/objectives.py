@@ -14,7 +14,8 @@ from envs.graphs.storage import graph_hash
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
-from envs.plans import Plan
+from envs.placement.toy import toy_pipeline
+from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import SINGLE_PORT
 from experiments.artifacts import write_json
@@ -49,11 +50,20 @@ class Task(Protocol):
     def search(self, agent: Any) -> Search | None:
         """How `agent` is asked, None where it does not answer to this objective."""
 
-    def judge(self, plan: Plan) -> Verdict:
-        """The objective of a plan and what is wrong with it."""
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
+        """The objective of a plan and what is wrong with it.
 
-    def write(self, folder: Path, plan: Plan, provenance: Provenance) -> Path:
-        """Write the plan into `folder`; returns the file."""
+        `allocation` counts for the objectives in which bandwidth is decided.
+        """
+
+    def write(
+        self,
+        folder: Path,
+        plan: Plan,
+        allocation: BandwidthAllocation | None,
+        provenance: Provenance,
+    ) -> Path:
+        """Write what was decided into `folder`; returns the file."""
 
 
 @runtime_checkable
@@ -66,6 +76,12 @@ class Objective(Protocol):
 
     def of(self, step: StepProblem) -> Task:
         """The objective on one graph and its devices."""
+
+    def inputs(self) -> dict[str, str]:
+        """SHA-256 of the files it takes from, by name."""
+
+    def rehearsal(self) -> Task:
+        """The objective on a toy, for the first search of a process, which is not counted."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +101,14 @@ class Makespan:
             step = replace(step, capacity=np.full_like(step.capacity, np.inf))
         return StepTask(step)
 
+    def inputs(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def rehearsal(self) -> Task:
+        """`toy_pipeline`."""
+        return self.of(toy_pipeline())
+
 
 @dataclass(frozen=True)
 class MaxLoad:
@@ -101,6 +125,14 @@ class MaxLoad:
         """`MaxLoadProblem` on the step."""
         return PartitionTask(MaxLoadProblem(step, contiguous=self.contiguous), self.name)
 
+    def inputs(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def rehearsal(self) -> Task:
+        """`toy_pipeline`."""
+        return self.of(toy_pipeline())
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -111,6 +143,14 @@ class Latency:
     def of(self, step: StepProblem) -> Task:
         """`LatencyProblem` on the step."""
         return PartitionTask(LatencyProblem(step), self.name)
+
+    def inputs(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def rehearsal(self) -> Task:
+        """`toy_pipeline`."""
+        return self.of(toy_pipeline())
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +173,19 @@ class StepTask:
             return None
         return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
 
-    def judge(self, plan: Plan) -> Verdict:
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
         """The plan as the simulator plays it, on all operators."""
         evaluation = evaluate_plan(self.problem, plan, SINGLE_PORT)
         peak = float(evaluation.timeline.peak_memory.max())
         return Verdict(evaluation.step_time, evaluation.violations, peak)
 
-    def write(self, folder: Path, plan: Plan, provenance: Provenance) -> Path:
+    def write(
+        self,
+        folder: Path,
+        plan: Plan,
+        allocation: BandwidthAllocation | None,
+        provenance: Provenance,
+    ) -> Path:
         """Write `plan.json`, a plan file."""
         path = folder / "plan.json"
         write_plan(path, plan, self.problem, provenance)
@@ -163,7 +209,7 @@ class PartitionTask:
             return None
         return lambda budget_s, limit: agent.partition(self.problem, budget_s, limit)
 
-    def judge(self, plan: Plan) -> Verdict:
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
         """The objective of the placement; the order does not matter."""
         device, step = plan.placement.device, self.problem.step
         violations = tuple(self.problem.violations(device))
@@ -172,7 +218,13 @@ class PartitionTask:
         )
         return Verdict(self.problem.objective(device), violations, float(state.max()))
 
-    def write(self, folder: Path, plan: Plan, provenance: Provenance) -> Path:
+    def write(
+        self,
+        folder: Path,
+        plan: Plan,
+        allocation: BandwidthAllocation | None,
+        provenance: Provenance,
+    ) -> Path:
         """Write `partition.json`.
 
         The document: `graph` {name, sha256}, `topology` (its name), `problem` (the objective) and

@@ -1,7 +1,8 @@
-"""Ask one planner for one plan: the fastest step, or the best partition of a graph.
+"""Ask one planner for one plan: the fastest step, the best partition, the best bandwidth.
 
 python -m experiments.plan agent=heft graph=bert_large topology=mixed_v100_p100 json=true
 python -m experiments.plan agent=dp problem=max_load problem.contiguous=true graph=<graph file>
+python -m experiments.plan agent=convex problem=bandwidth problem.plan=plan.json topology=planes_4x1
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import numpy as np
 
 from agents.base import PlannerResult
 from envs.errors import InputError
-from envs.placement.toy import toy_pipeline
 from experiments.app import Result, Run, run_app
 from experiments.decisions import DecidingPlanner
 from experiments.objectives import Objective, Search
@@ -62,14 +62,14 @@ def plan(config: PlanConfig, run: Run) -> Result:
     if not isinstance(objective, Objective):
         raise no_such_thing("problem", config.problem, "objective of a plan")
     agent = agent_of(config.agent, config.env)
-    warm_up = objective.of(toy_pipeline()).search(agent)
+    warm_up = objective.rehearsal().search(agent)
     if warm_up is None:
         raise InputError(
             f"config key 'agent': {config.agent.get('_target_')} does not plan "
             f"problem={objective.name}"
         )
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
-    provenance = loaded.stamp_on(run.provenance)
+    provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())
     step, unit = loaded.problem, loaded.time_unit
     task = objective.of(step)
     bound = task.bound()
@@ -104,7 +104,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
         names = ("objective", "objective_s", "gap", "peak_memory_bytes", "plan")
         values |= {**dict.fromkeys(names), "feasible": False, "violations": []}
         return Result(values, provenance, SHOWN)
-    verdict = task.judge(found.plan)
+    verdict = task.judge(found.plan, found.allocation)
     if verdict.objective < bound * (1.0 - _ROUNDING):
         raise InputError(
             f"config key 'agent': {config.agent.get('_target_')} claims a lower bound of {bound} s "
@@ -117,7 +117,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
         "peak_memory_bytes": verdict.peak_memory,
         "feasible": not verdict.violations,
         "violations": list(verdict.violations),
-        "plan": str(task.write(run.folder, found.plan, provenance)),
+        "plan": str(task.write(run.folder, found.plan, found.allocation, provenance)),
     }
     for violation in verdict.violations:
         run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)

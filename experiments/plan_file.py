@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.storage import graph_hash
+from envs.hardware.network import Network
 from envs.hardware.topology import Topology
-from envs.plans import Placement, Plan
+from envs.plans import BandwidthAllocation, Placement, Plan
 from envs.simulation.order import OrderRule
 from envs.simulation.problem import StepProblem
 from experiments.artifacts import write_json
@@ -23,16 +24,25 @@ IntArray = NDArray[np.int64]
 
 KIND = "meshwright.plan"
 SCHEMA_VERSION = 1
+BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out
 
 
-def write_plan(path: Path, plan: Plan, problem: StepProblem, provenance: Provenance) -> None:
-    """Write `plan` atomically.
+def write_plan(
+    path: Path,
+    plan: Plan,
+    problem: StepProblem,
+    provenance: Provenance,
+    allocation: BandwidthAllocation | None = None,
+) -> None:
+    """Write `plan`, and the bandwidth it is allocated, atomically.
 
     The document: `graph` {name, sha256}, `topology` (its name), `placement` {operator: device},
-    `order` [operators, first to last], beside kind, schema version, units and provenance.
+    `order` [operators, first to last], beside kind, schema version, units and provenance. With an
+    allocation the schema version is 2 and there is `bandwidth` {channel: bytes/s}, of all channels
+    of the topology's network.
     """
     graph, devices = problem.graph, problem.topology.devices
-    document = {
+    document: dict[str, object] = {
         "graph": {"name": graph.name, "sha256": graph_hash(graph)},
         "topology": problem.topology.name,
         "placement": {
@@ -41,7 +51,12 @@ def write_plan(path: Path, plan: Plan, problem: StepProblem, provenance: Provena
         },
         "order": [graph.op_names[op] for op in plan.order],
     }
-    write_json(path, stamp(document, provenance, kind="plan", schema_version=SCHEMA_VERSION))
+    version = SCHEMA_VERSION
+    if allocation is not None:
+        names = problem.topology.network.channel_names
+        document["bandwidth"] = dict(zip(names, allocation.rate.tolist(), strict=True))
+        version = BANDWIDTH_SCHEMA_VERSION
+    write_json(path, stamp(document, provenance, kind="plan", schema_version=version))
 
 
 def read_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> Plan:
@@ -65,6 +80,44 @@ def read_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> 
     return Plan(Placement(device), order)
 
 
+def read_bandwidth(path: str | Path, network: Network) -> BandwidthAllocation | None:
+    """The bandwidth in a plan file, None where the file has no `bandwidth`.
+
+    Channels that the file leaves out get nothing.
+
+    Raises:
+        InputError: naming the file, the record (channel or link) and the field that is wrong: no
+            plan file, an unknown channel, a rate that is no number or negative, a link that would
+            carry more than its capacity.
+    """
+    rates = _document(path).get("bandwidth")
+    if rates is None:
+        return None
+    field = "bandwidth"
+    if not isinstance(rates, dict):
+        raise InputError("is not a mapping of channels to bytes/s", file=path, field=field)
+    channels = {name: number for number, name in enumerate(network.channel_names)}
+    found = np.zeros(network.num_channels)
+    for name, rate in rates.items():
+        if name not in channels:
+            known = ", ".join(network.channel_names)
+            raise InputError(
+                f"unknown channel (known: {known})", file=path, record=name, field=field
+            )
+        number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        if not number or not 0.0 <= rate < float("inf"):
+            fault = f"{rate!r} is not a rate in bytes/s, 0 or more"
+            raise InputError(fault, file=path, record=name, field=field)
+        found[channels[name]] = rate
+    allocation = BandwidthAllocation(found)
+    if allocation.violations(network):
+        excess = network.incidence @ found - network.link_capacity
+        link = int(np.argmax(excess / network.link_capacity))
+        fault = f"the channels over this link are given {excess[link]:.6g} bytes/s too many"
+        raise InputError(fault, file=path, record=network.link_names[link], field=field)
+    return allocation
+
+
 def _document(path: str | Path) -> dict[str, object]:
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -77,12 +130,17 @@ def _document(path: str | Path) -> dict[str, object]:
         raise InputError(f"is not JSON ({error})", file=path) from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise InputError(f"is no plan file: 'kind' is not {KIND!r}", file=path, field="kind")
-    if document.get("schema_version") != SCHEMA_VERSION:
+    known = (SCHEMA_VERSION, BANDWIDTH_SCHEMA_VERSION)
+    version = document.get("schema_version")
+    if version not in known or isinstance(version, bool | float):
         raise InputError(
-            f"is {document.get('schema_version')!r}, this release reads {SCHEMA_VERSION}",
+            f"is {version!r}, this release reads {' and '.join(map(str, known))}",
             file=path,
             field="schema_version",
         )
+    if version < BANDWIDTH_SCHEMA_VERSION and "bandwidth" in document:
+        fault = f"needs schema_version {BANDWIDTH_SCHEMA_VERSION}, the file has {version}"
+        raise InputError(fault, file=path, field="bandwidth")
     return document
 
 

@@ -13,8 +13,9 @@ from experiments.app import Result, Run, run_app
 from experiments.artifacts import write_figure, write_json
 from experiments.evaluation import evaluate_plan
 from experiments.gantt import draw_gantt
-from experiments.plan_file import read_plan
-from experiments.problem import communication_of, load_problem, order_rule_of
+from experiments.plan_communication import plan_communication
+from experiments.plan_file import read_bandwidth, read_plan
+from experiments.problem import load_problem, order_rule_of
 from experiments.provenance import file_hash, stamp
 from experiments.trace import trace_document
 
@@ -42,7 +43,8 @@ def plot(config: PlotConfig, run: Run) -> Result:
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance).with_inputs(plan=file_hash(config.plan))
     rule = order_rule_of(config.order)
-    communication = communication_of(config.communication)
+    allocation = read_bandwidth(config.plan, problem.topology.network)
+    communication = plan_communication(config.communication, allocation, run.overrides)
     plan = read_plan(config.plan, problem, rule)
     evaluation = evaluate_plan(problem, plan, communication)
     timeline = evaluation.timeline

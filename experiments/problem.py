@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
+from envs.bandwidth.env import BandwidthEnv
 from envs.cost.roofline import RooflineCost
 from envs.cost.tabulated import TabulatedCost
 from envs.errors import InputError
@@ -16,10 +17,11 @@ from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
 from envs.graphs.zoo import ZooModel, zoo_graph, zoo_model
 from envs.hardware.topology import Topology
+from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
+from envs.simulation.communication import Communication
 from envs.simulation.order import OrderRule
 from envs.simulation.problem import CostModel, StepProblem
-from envs.simulation.step import Communication
 from experiments.artifacts import to_json
 from experiments.object_file import object_in_file
 from experiments.provenance import Provenance, file_hash, text_hash
@@ -279,8 +281,8 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
 
 def _own_problem(node: Node) -> LoadedProblem:
     env = build(node)
-    if not isinstance(env, PlacementEnv):
-        raise InputError(f"config key 'env': {node.get('_target_')} is no placement environment")
+    if not isinstance(env, PlacementEnv | BandwidthEnv | JointEnv):
+        raise InputError(f"config key 'env': {node.get('_target_')} is no environment of a step")
     env.reset(seed=0)
     problem = env.instance.problem
     inputs = {f"graph {problem.graph.name}": graph_hash(problem.graph)}

@@ -26,13 +26,26 @@ def env(request: pytest.FixtureRequest) -> gym.Env[Any, Any]:
     return made
 
 
+def masked_action(
+    env: gym.Env[Any, Any], observation: dict[str, Any], rng: np.random.Generator
+) -> Any:
+    """A random action that the mask allows; any action of a space that has no mask."""
+    space = env.action_space
+    if isinstance(space, gym.spaces.Box):
+        return rng.uniform(space.low, space.high).astype(space.dtype)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        rows = [rng.choice(np.flatnonzero(row)) for row in observation["action_mask"]]
+        return np.array(rows)
+    return rng.choice(np.flatnonzero(observation["action_mask"]))
+
+
 def rollout(env: gym.Env[Any, Any], seed: int, steps: int) -> list[Any]:
     """Everything `env` returns under masked random actions from `seed`."""
     rng = np.random.default_rng(seed)
     observation, info = env.reset(seed=seed)
     seen: list[Any] = [(observation, info)]
     for _ in range(steps):
-        action = rng.choice(np.flatnonzero(observation["action_mask"]))
+        action = masked_action(env, observation, rng)
         observation, reward, terminated, truncated, info = env.step(action)
         seen.append((observation, reward, terminated, truncated, info))
         if terminated or truncated:
@@ -41,12 +54,17 @@ def rollout(env: gym.Env[Any, Any], seed: int, steps: int) -> list[Any]:
     return seen
 
 
-def test_at_least_the_placement_environments_are_registered() -> None:
-    assert {"meshwright/Placement-v0", "meshwright/PlacementToy-v0"} <= set(IDS)
+def test_at_least_these_environments_are_registered() -> None:
+    kinds = {"Placement", "PlacementToy"} | {
+        f"Bandwidth{toy}{kind}" for toy in ("", "Toy") for kind in ("", "Continuous")
+    }
+    assert {f"meshwright/{kind}-v0" for kind in kinds} <= set(IDS)
 
 
 def test_importing_envs_is_cheap() -> None:
-    heavy = "{'torch', 'ray', 'transformers', 'torch_geometric', 'matplotlib', 'numba'}"
+    heavy = (
+        "{'torch', 'ray', 'transformers', 'torch_geometric', 'matplotlib', 'numba', 'pettingzoo'}"
+    )
     check = f"import sys, envs; print({heavy} & set(sys.modules))"
     result = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=True
@@ -74,7 +92,7 @@ def test_a_pickled_and_a_copied_environment_go_on_identically(env: gym.Env[Any, 
 
 def test_a_copy_in_mid_episode_does_not_disturb_the_original(env: gym.Env[Any, Any]) -> None:
     observation, _ = env.reset(seed=1)
-    action = np.flatnonzero(observation["action_mask"])[0]
+    action = masked_action(env, observation, np.random.default_rng(0))
     twin = copy.deepcopy(env)
     expected = env.step(action)
     assert data_equivalence(twin.step(action), expected)
@@ -89,14 +107,17 @@ def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
         for observation, *_, info in rollout(env, seed, 60):
             for key, space in env.observation_space.items():
                 assert space.contains(observation[key]), key
-            assert observation["action_mask"].any()
+            if isinstance(env.action_space, gym.spaces.Box):
+                assert "action_mask" not in observation
+                continue
+            assert observation["action_mask"].any(axis=-1).all()
             np.testing.assert_array_equal(info["action_mask"], observation["action_mask"])
 
 
 def test_observations_are_fresh_arrays(env: gym.Env[Any, Any]) -> None:
     observation, _ = env.reset(seed=2)
     kept = copy.deepcopy(observation)
-    following, *_ = env.step(np.flatnonzero(observation["action_mask"])[0])
+    following, *_ = env.step(masked_action(env, observation, np.random.default_rng(0)))
     assert data_equivalence(observation, kept)
     for key in observation:
         assert not np.shares_memory(observation[key], following[key])

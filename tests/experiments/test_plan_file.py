@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
+from envs.network.allocated import uniform_allocation
 from envs.plans import Plan
 from envs.simulation.order import OneFOneB
 from envs.simulation.problem import StepProblem
-from experiments.plan_file import read_plan, write_plan
+from experiments.plan_file import read_bandwidth, read_plan, write_plan
 from experiments.provenance import Provenance
 
 Document = dict[str, Any]
@@ -114,3 +115,84 @@ def test_what_is_no_plan_is_refused(content: str, tmp_path: Path, problem: StepP
 def test_a_missing_file_is_named(tmp_path: Path, problem: StepProblem) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_plan(tmp_path / "none.json", problem, OneFOneB())
+
+
+@pytest.fixture
+def shared(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
+    """A plan file with bandwidth; the topology has one link each way between its two servers."""
+    file = tmp_path / "shared.json"
+    rates = uniform_allocation(problem.topology.network)
+    write_plan(file, plan, problem, Provenance(seed=3), rates)
+    return file
+
+
+def test_bandwidth_survives_the_round_trip(
+    shared: Path, path: Path, plan: Plan, problem: StepProblem
+) -> None:
+    network = problem.topology.network
+    read = read_bandwidth(shared, network)
+    assert read is not None
+    np.testing.assert_array_equal(read.rate, uniform_allocation(network).rate)
+    assert json.loads(shared.read_text())["schema_version"] == 2
+    np.testing.assert_array_equal(read_plan(shared, problem, OneFOneB()).order, plan.order)
+    assert read_bandwidth(path, network) is None
+
+
+def test_a_channel_that_is_left_out_gets_nothing(shared: Path, problem: StepProblem) -> None:
+    network = problem.topology.network
+    change(shared, lambda document: document["bandwidth"].pop(network.channel_names[0]))
+    read = read_bandwidth(shared, network)
+    assert read is not None
+    assert read.rate[0] == 0.0
+    assert (read.rate[1:] > 0.0).all()
+
+
+CHANNEL = "server0/nic0 -> switch -> server1/nic0"
+BANDWIDTH_FAULTS: dict[str, tuple[Callable[[Document], object], str, str, str]] = {
+    "unknown channel": (lambda d: d["bandwidth"].update(ghost=1.0), "ghost", "bandwidth", CHANNEL),
+    "negative": (
+        lambda d: d["bandwidth"].update({CHANNEL: -1}), CHANNEL, "bandwidth", "-1 is not a rate",
+    ),
+    "infinite": (
+        lambda d: d["bandwidth"].update({CHANNEL: np.inf}), CHANNEL, "bandwidth", "inf is not",
+    ),
+    "not a number": (
+        lambda d: d["bandwidth"].update({CHANNEL: np.nan}), CHANNEL, "bandwidth", "nan is not",
+    ),
+    "a text": (
+        lambda d: d["bandwidth"].update({CHANNEL: "1GB/s"}), CHANNEL, "bandwidth", "'1GB/s'",
+    ),
+    "true": (lambda d: d["bandwidth"].update({CHANNEL: True}), CHANNEL, "bandwidth", "True"),
+    "a link over its capacity": (
+        lambda d: d["bandwidth"].update({CHANNEL: 1e12}), "server0/nic0 -> switch", "bandwidth",
+        "bytes/s too many",
+    ),
+    "a list": (lambda d: d.update(bandwidth=[1.0]), "", "bandwidth", "not a mapping"),
+    "an older version": (
+        lambda d: d.update(schema_version=1), "", "bandwidth", "needs schema_version 2",
+    ),
+    "a version that is no integer": (
+        lambda d: d.update(schema_version=2.0), "", "schema_version", "reads 1 and 2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BANDWIDTH_FAULTS)
+def test_a_fault_of_bandwidth_names_file_record_and_field(
+    fault: str, shared: Path, problem: StepProblem
+) -> None:
+    edit, record, field, words = BANDWIDTH_FAULTS[fault]
+    change(shared, edit)
+    with pytest.raises(InputError) as caught:
+        read_bandwidth(shared, problem.topology.network)
+    assert str(shared) in str(caught.value)
+    assert words in str(caught.value)
+    assert caught.value.field == field
+    assert (caught.value.record or "") == record
+
+
+def test_a_channel_that_stands_twice_is_a_fault(shared: Path, problem: StepProblem) -> None:
+    line = f'"{CHANNEL}": 1.0, "{CHANNEL}":'
+    shared.write_text(shared.read_text().replace(f'"{CHANNEL}":', line))
+    with pytest.raises(InputError, match="stands twice"):
+        read_bandwidth(shared, problem.topology.network)

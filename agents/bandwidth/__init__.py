@@ -1,0 +1,1 @@
+"""Planners of bandwidth for a placed step, and of placement and bandwidth together."""

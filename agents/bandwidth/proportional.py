@@ -1,0 +1,40 @@
+"""Shares in proportion to traffic: best for transfers that begin together."""
+
+from __future__ import annotations
+
+from agents.bandwidth.incumbent import AllocationIncumbent
+from agents.bandwidth.traffic import PipeTraffic, shared_by_weight
+from agents.base import PlannerResult
+from envs.plans import BandwidthAllocation, Plan
+from envs.simulation.problem import StepProblem
+
+
+def proportional_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocation:
+    """Rates in proportion to the bytes V that `plan` sends through each pipe.
+
+    One sender of capacity C that sends V_k to receiver k, all at once, is done when the last is:
+    max_k V_k / b_k subject to sum b = C is least where all end together, b_k = C V_k / sum V, after
+    sum V / C seconds. Multi-path and shared links as in `shared_by_weight`.
+    """
+    traffic = PipeTraffic.of(problem, plan)
+    return shared_by_weight(problem.topology.network, traffic.volume, traffic.transfers)
+
+
+class ProportionalShares:
+    """`proportional_allocation`, with no search."""
+
+    def allocate(
+        self,
+        problem: StepProblem,
+        plan: Plan,
+        budget_s: float,
+        deterministic_limit: int | None = None,
+    ) -> PlannerResult:
+        """As `BandwidthPlanner.allocate`; needs neither budget nor limit.
+
+        The bound is the step in which every pipe has its links for itself.
+        """
+        incumbent = AllocationIncumbent(problem, plan)
+        if not incumbent.impossible:
+            incumbent.offer(proportional_allocation(problem, plan))
+        return incumbent.result()

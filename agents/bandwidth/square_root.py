@@ -1,0 +1,44 @@
+"""Shares in proportion to the square root of traffic: best for sends that follow one another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from agents.bandwidth.incumbent import AllocationIncumbent
+from agents.bandwidth.traffic import PipeTraffic, shared_by_weight
+from agents.base import PlannerResult
+from envs.plans import BandwidthAllocation, Plan
+from envs.simulation.problem import StepProblem
+
+
+def square_root_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocation:
+    """Rates in proportion to the root of the bytes V that `plan` sends through each pipe.
+
+    One sender of capacity C that sends V_k to receiver k, one after the other, each over a static
+    share that nobody borrows, takes sum_k V_k / b_k. Subject to sum b = C that is least where
+    V_k / b_k**2 is the same for all k: b_k = C sqrt(V_k) / sum sqrt(V), after (sum sqrt(V))**2 / C
+    seconds (Kleinrock's square-root capacity assignment, *Communication Nets*, 1964). Multi-path
+    and shared links as in `shared_by_weight`.
+    """
+    traffic = PipeTraffic.of(problem, plan)
+    return shared_by_weight(problem.topology.network, np.sqrt(traffic.volume), traffic.transfers)
+
+
+class SquareRootShares:
+    """`square_root_allocation`, with no search."""
+
+    def allocate(
+        self,
+        problem: StepProblem,
+        plan: Plan,
+        budget_s: float,
+        deterministic_limit: int | None = None,
+    ) -> PlannerResult:
+        """As `BandwidthPlanner.allocate`; needs neither budget nor limit.
+
+        The bound is the step in which every pipe has its links for itself.
+        """
+        incumbent = AllocationIncumbent(problem, plan)
+        if not incumbent.impossible:
+            incumbent.offer(square_root_allocation(problem, plan))
+        return incumbent.result()

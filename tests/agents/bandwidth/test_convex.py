@@ -1,0 +1,236 @@
+"""`ConvexRates`: closed forms, brute force, bounds that nothing beats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.bandwidth.convex import ConvexRates
+from agents.bandwidth.piped_step import PipedStep
+from agents.bandwidth.proportional import ProportionalShares
+from agents.bandwidth.rate_dual import PipeRange, dual_bound
+from agents.bandwidth.square_root import SquareRootShares
+from agents.bandwidth.traffic import PipeTraffic, channel_capacity
+from agents.bandwidth.uniform import UniformShares
+from envs.errors import InputError
+from envs.graphs.builder import GraphBuilder
+from envs.network.allocated import allocated_problem
+from envs.network.max_min import weighted_allocation
+from envs.plans import BandwidthAllocation, Placement, Plan
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.bandwidth.placed_steps import (
+    AMPLE,
+    cluster,
+    concurrent_sends,
+    placed_steps,
+    plan_of,
+    problem_of,
+    serial_sends,
+)
+
+GAP = 1e-7
+VOLUMES = [1.0, 4.0, 9.0]
+CONVEX = ConvexRates(gap=GAP, rounds=400)
+
+
+def simulated(problem: StepProblem, plan: Plan, allocation: BandwidthAllocation) -> float:
+    simulator = StepSimulator(allocated_problem(problem, allocation))
+    return simulator.step_time(plan.placement.device, plan.order)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("volumes", [VOLUMES, [1e-3, 1.0, 1e3], [2.0] * 5])
+def test_serial_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
+    topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
+    problem, plan = serial_sends(volumes, topology)
+    found = CONVEX.allocate(problem, plan, 10.0)
+    capacity, roots = 2.0 * planes, np.sqrt(volumes)
+    assert found.status == "optimal"
+    assert found.step_time == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
+    assert found.lower_bound == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
+    assert found.lower_bound <= roots.sum() ** 2 / capacity * (1 + 1e-12)
+    assert found.allocation is not None
+    pipes = found.allocation.pipes(topology.network)[0, 1:]
+    np.testing.assert_allclose(pipes, capacity * roots / roots.sum(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("volumes", [VOLUMES, [1e-3, 1.0, 1e3], [2.0] * 5])
+def test_concurrent_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
+    topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
+    problem, plan = concurrent_sends(volumes, topology)
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert found.status == "optimal"
+    assert found.step_time == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
+    assert found.lower_bound == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
+
+
+def test_latencies_add_to_the_closed_form() -> None:
+    problem, plan = serial_sends(VOLUMES, cluster(4, latency=0.5))
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert found.step_time == pytest.approx(36.0 + 3 * 0.5, rel=1e-6)
+
+
+def test_a_slow_way_inside_a_server_caps_what_a_pipe_is_worth() -> None:
+    """Serial sends over a way of 1/2 inside the servers: no more than 1/2 each is of use."""
+    problem, plan = serial_sends([1.0, 100.0], cluster(3, inner=0.5))
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert found.step_time == pytest.approx(101.0 / 0.5, rel=1e-6)
+    assert found.status == "optimal"
+
+
+def test_two_pipes_agree_with_a_fine_grid() -> None:
+    """One long send beside two serial ones, all by server 0: no closed form, but one unknown."""
+    problem, plan = serial_sends([1.0, 2.0, 0.5], cluster(4))
+    problem.op_seconds[2, :] = 0.7
+    found = CONVEX.allocate(problem, plan, 10.0)
+    number = problem.topology.network.channel_destination
+    source = problem.topology.network.channel_source
+    best = np.inf
+    for one in np.linspace(0.01, 0.98, 98):
+        for two in np.linspace(0.01, 0.99 - one, 60):
+            rate = np.zeros(len(number))
+            for destination, share in enumerate((one, two, 1.0 - one - two), 1):
+                rate[(source == 0) & (number == destination)] = share
+            best = min(best, simulated(problem, plan, BandwidthAllocation(rate)))
+    assert found.lower_bound <= best
+    assert found.step_time == pytest.approx(best, rel=2e-3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(placed=placed_steps(), seed=st.integers(0, 999))
+def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
+    placed: tuple[StepProblem, Plan], seed: int
+) -> None:
+    problem, plan = placed
+    network, generator = problem.topology.network, np.random.default_rng(seed)
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert found.status == "optimal", found.reason
+    assert found.allocation is not None
+    assert found.allocation.violations(network) == []
+    assert found.step_time == simulated(problem, plan, found.allocation)
+    assert found.lower_bound <= found.step_time <= found.lower_bound * (1 + GAP)
+    for rule in (UniformShares(), ProportionalShares(), SquareRootShares()):
+        other = rule.allocate(problem, plan, 10.0)
+        assert found.step_time <= other.step_time
+        assert other.lower_bound <= found.step_time
+    for spread in (0.01, 0.1, 1.0):
+        noise = np.exp(spread * generator.normal(size=network.num_channels))
+        around = np.maximum(found.allocation.rate, 1e-6) * noise
+        other = weighted_allocation(network, around)
+        assert simulated(problem, plan, other) >= found.lower_bound
+
+
+@settings(max_examples=100, deadline=None)
+@given(placed=placed_steps(), seed=st.integers(0, 999))
+def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: int) -> None:
+    problem, plan = placed
+    network, generator = problem.topology.network, np.random.default_rng(seed)
+    step = PipedStep(problem, plan)
+
+    def rates(sharpness: float) -> BandwidthAllocation:
+        weight = np.exp(sharpness * generator.normal(size=network.num_channels))
+        return weighted_allocation(network, weight)
+
+    slow = [step.slowness(rates(1.0).pipes(network)) for _ in range(3)]
+    paths = [step.longest_path(slowness) for slowness in slow]
+    used = np.flatnonzero(PipeTraffic.of(problem, plan).transfers.ravel())
+    number = network.channel_source * step.num_servers + network.channel_destination
+    most = np.zeros(step.num_servers**2)
+    np.add.at(most, number, channel_capacity(network))
+    within = PipeRange(used, np.zeros(len(used)), most[used])
+    price = generator.gamma(0.3, size=network.num_links) * paths[0].seconds
+    bound = dual_bound(step, paths, generator.gamma(1.0, size=3) + 1e-3, price, within)
+    for sharpness in (0.1, 1.0, 3.0):
+        assert bound <= simulated(problem, plan, rates(sharpness))
+
+
+@settings(max_examples=60, deadline=None)
+@given(placed=placed_steps(tight=True))
+def test_an_allocation_that_overflows_a_memory_is_not_offered(
+    placed: tuple[StepProblem, Plan],
+) -> None:
+    problem, plan = placed
+    found = CONVEX.allocate(problem, plan, 10.0)
+    free = CONVEX.allocate(replace(problem, capacity=problem.capacity * 1e9), plan, 10.0)
+    assert found.lower_bound == pytest.approx(free.lower_bound, rel=1e-12)
+    if found.plan is None:
+        assert found.status == "limit"
+        assert "too many" in found.reason
+        return
+    assert found.allocation is not None
+    assert plan.violations(allocated_problem(problem, found.allocation)) == []
+    assert found.step_time >= free.step_time
+
+
+def test_a_slower_allocation_is_taken_where_the_fastest_needs_too_much_memory() -> None:
+    """Device 2 holds one of two tensors of 4 bytes at a time.
+
+    Under uniform shares of 1/2 the first arrives after 8 s and is used until 9 s; that is when the
+    message of 4.5 bytes has reached device 1 and the second tensor leaves there, to arrive 8 s
+    later. More bandwidth for that message, and the two tensors meet.
+    """
+    builder = GraphBuilder("overlap")
+    for name in ("begin", "use", "forward", "end"):
+        builder.add_operator(name)
+    builder.add_use(builder.add_tensor(0, 4.0), 1)
+    builder.add_use(builder.add_tensor(0, 4.5), 2)
+    builder.add_use(builder.add_tensor(2, 4.0), 3)
+    free = problem_of(builder, [0.0, 1.0, 0.0, 0.0], cluster(3))
+    problem = replace(free, capacity=np.array([AMPLE, AMPLE, 7.0]))
+    plan = plan_of(problem, {"begin": 0, "use": 2, "forward": 1, "end": 2})
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert found.step_time == pytest.approx(17.0)
+    assert found.status == "feasible"
+    assert "the fastest allocation was refused" in found.reason
+    assert "at its peak" in found.reason
+    fastest = CONVEX.allocate(free, plan, 10.0)
+    assert fastest.status == "optimal"
+    assert fastest.step_time < 16.9
+    assert found.lower_bound == pytest.approx(fastest.lower_bound)
+
+
+def test_a_plan_that_overflows_under_every_rate_is_not_offered() -> None:
+    problem, plan = serial_sends([6.0], cluster(2, memory=5.0))
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert (found.plan, found.allocation, found.status) == (None, None, "limit")
+    assert "at its peak" in found.reason
+    assert found.lower_bound == pytest.approx(6.0)
+
+
+def test_one_server_has_nothing_to_allocate() -> None:
+    problem, _ = serial_sends([1.0], cluster(1, devices=2))
+    plan = Plan(Placement(np.array([0, 1])), np.arange(2))
+    found = CONVEX.allocate(problem, plan, 10.0)
+    assert found.status == "optimal"
+    assert found.allocation is not None
+    assert found.allocation.rate.shape == (0,)
+
+
+def test_the_limit_is_on_longest_paths() -> None:
+    problem, plan = serial_sends(VOLUMES, cluster(4))
+    first, second = (CONVEX.allocate(problem, plan, 10.0, 3) for _ in range(2))
+    assert first.status == "feasible"
+    assert first.reason == "the search was stopped before the proof was complete"
+    assert first.lower_bound < first.step_time
+    assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
+
+
+def test_rounds_are_counted() -> None:
+    problem, plan = serial_sends([1.0, 2.0, 0.5], cluster(4, latency=0.1))
+    problem.op_seconds[2, :] = 0.7
+    found = ConvexRates(gap=0.0, rounds=1).allocate(problem, plan, 10.0)
+    assert found.reason == "1 rounds left a gap"
+
+
+@pytest.mark.parametrize(("gap", "rounds", "field"), [(-1e-9, 1, "gap"), (np.nan, 1, "gap"),
+                                                      (0.1, 0, "rounds")])  # fmt: skip
+def test_bad_values_are_refused(gap: float, rounds: int, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ConvexRates(gap=gap, rounds=rounds)
+    assert caught.value.field == field

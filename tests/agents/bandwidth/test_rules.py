@@ -1,0 +1,107 @@
+"""The rules: closed forms for one sender, many channels, pipes without traffic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conf
+from agents.bandwidth.proportional import ProportionalShares, proportional_allocation
+from agents.bandwidth.square_root import SquareRootShares, square_root_allocation
+from agents.bandwidth.traffic import channel_capacity, shared_by_weight
+from agents.bandwidth.uniform import UniformShares
+from envs.network.allocated import uniform_allocation
+from experiments.problem import topology_file
+from tests.agents.bandwidth.placed_steps import (
+    cluster,
+    concurrent_sends,
+    serial_sends,
+    with_capacities,
+)
+
+TOPOLOGIES = Path(conf.__file__).parent / "topology"
+VOLUMES = [1.0, 4.0, 9.0]
+
+
+@pytest.mark.parametrize("planes", [1, 2, 3])
+def test_serial_sends_take_the_square_of_the_sum_of_roots(planes: int) -> None:
+    problem, plan = serial_sends(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
+    found = SquareRootShares().allocate(problem, plan, 1.0)
+    assert found.step_time == pytest.approx(36.0 / (2.0 * planes), rel=1e-9)
+    assert found.allocation is not None
+    pipes = found.allocation.pipes(problem.topology.network)
+    np.testing.assert_allclose(pipes[0, 1:], planes * 2.0 * np.array([1, 2, 3]) / 6, rtol=1e-9)
+
+
+@pytest.mark.parametrize("planes", [1, 2, 3])
+def test_concurrent_sends_take_the_sum_of_volumes(planes: int) -> None:
+    problem, plan = concurrent_sends(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
+    found = ProportionalShares().allocate(problem, plan, 1.0)
+    assert found.step_time == pytest.approx(14.0 / (2.0 * planes), rel=1e-9)
+    assert found.allocation is not None
+    pipes = found.allocation.pipes(problem.topology.network)
+    np.testing.assert_allclose(pipes[0, 1:], planes * 2.0 * np.array(VOLUMES) / 14, rtol=1e-9)
+
+
+def test_uniform_shares_look_at_nothing() -> None:
+    problem, plan = concurrent_sends(VOLUMES, cluster(4))
+    found = UniformShares().allocate(problem, plan, 1.0)
+    assert found.step_time == pytest.approx(3 * 9.0)
+    assert found.allocation is not None
+    expected = uniform_allocation(problem.topology.network).rate
+    np.testing.assert_array_equal(found.allocation.rate, expected)
+
+
+@pytest.mark.parametrize("rule", [proportional_allocation, square_root_allocation])
+def test_pipes_without_traffic_get_nothing(rule: object) -> None:
+    problem, plan = concurrent_sends([1.0, 2.0], cluster(4, planes_=2))
+    pipes = rule(problem, plan).pipes(problem.topology.network)  # type: ignore[operator]
+    assert (np.flatnonzero(pipes) == [1, 2]).all()
+    assert pipes.sum() == pytest.approx(2.0)  # both links of server 0 are full
+
+
+def test_a_pipe_weighs_on_its_channels_by_their_capacities() -> None:
+    topology = with_capacities(cluster(3, planes_=2), [1.0])
+    network = topology.network
+    slow = np.array(["plane1" in name for name in network.link_names])
+    topology = with_capacities(topology, list(np.where(slow, 0.25, 1.0)))
+    used = np.zeros((3, 3), dtype=np.int64)
+    used[0, 1:] = 1
+    weight = np.zeros((3, 3))
+    weight[0, 1:] = 1.0, 3.0
+    network = topology.network
+    found = shared_by_weight(network, weight, used)
+    assert found.violations(network) == []
+    np.testing.assert_allclose(found.pipes(network)[0], [0.0, 1.25 / 4, 1.25 * 3 / 4])
+    assert sorted(set(channel_capacity(network))) == [0.25, 1.0]
+
+
+@pytest.mark.parametrize("name", ["leaf_spine", "torus", "fat_tree"])
+def test_a_pipe_does_not_weigh_more_for_having_more_channels(name: str) -> None:
+    network = topology_file(str(TOPOLOGIES / f"{name}.yaml")).network
+    used = np.zeros((network.num_servers, network.num_servers), dtype=np.int64)
+    used[0, 1:] = 1
+    channels = np.bincount(network.channel_destination[network.channel_source == 0])[1:]
+    assert channels.min() < channels.max()
+    pipes = shared_by_weight(network, used.astype(float), used).pipes(network)
+    np.testing.assert_allclose(pipes[0, 1:], pipes[0, 1], rtol=1e-9)
+
+
+def test_a_pipe_of_empty_messages_gets_a_rate() -> None:
+    used, weight = np.ones((3, 3), dtype=np.int64), np.zeros((3, 3))
+    np.fill_diagonal(used, 0)
+    weight[0, 1] = 5.0
+    network = cluster(3).network
+    pipes = shared_by_weight(network, weight, used).pipes(network)
+    assert 0 < pipes[0, 2] < 1e-5
+    assert pipes[0, 1] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_what_cannot_be_placed_so_is_infeasible_under_every_rate() -> None:
+    problem, plan = concurrent_sends(VOLUMES, cluster(4))
+    problem.op_seconds[0, 0] = np.inf
+    found = ProportionalShares().allocate(problem, plan, 1.0)
+    assert (found.plan, found.status, found.lower_bound) == (None, "infeasible", np.inf)
+    assert "cannot run" in found.reason

@@ -1,0 +1,149 @@
+"""What every multi-agent environment promises."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import data_equivalence
+from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+from envs.joint.env import JointEnv, toy_environment
+
+MAKERS: dict[str, Callable[..., JointEnv]] = {"Joint-v0": JointEnv, "JointToy-v0": toy_environment}
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest) -> Callable[[], JointEnv]:
+    return partial(MAKERS[request.param], render_mode="rgb_array")
+
+
+def masked_actions(
+    observations: dict[str, dict[str, Any]], rng: np.random.Generator
+) -> dict[str, int]:
+    """A random allowed action for every agent."""
+    return {
+        agent: int(rng.choice(np.flatnonzero(seen["action_mask"])))
+        for agent, seen in observations.items()
+    }
+
+
+def rollout(env: JointEnv, seed: int, steps: int) -> list[Any]:
+    """Everything `env` returns under masked random actions from `seed`."""
+    rng = np.random.default_rng(seed)
+    observations, infos = env.reset(seed=seed)
+    seen: list[Any] = [(observations, infos)]
+    for _ in range(steps):
+        result = env.step(masked_actions(observations, rng))
+        observations = result[0]
+        seen.append(result)
+        if not env.agents:
+            observations, infos = env.reset()
+            seen.append((observations, infos))
+    return seen
+
+
+def test_pettingzoo_finds_nothing_to_complain_about(make: Callable[[], JointEnv]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parallel_api_test(make(), num_cycles=60)
+        parallel_seed_test(make, num_cycles=30)
+
+
+def test_equal_seeds_give_equal_episodes(make: Callable[[], JointEnv]) -> None:
+    assert data_equivalence(rollout(make(), 3, 30), rollout(make(), 3, 30))
+
+
+def test_a_pickled_and_a_copied_environment_go_on_identically(
+    make: Callable[[], JointEnv],
+) -> None:
+    env = make()
+    rollout(env, 5, 3)
+    twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
+    expected = rollout(env, 6, 20)
+    for twin in twins:
+        assert data_equivalence(rollout(twin, 6, 20), expected)
+
+
+def test_a_copy_in_mid_episode_does_not_disturb_the_original(
+    make: Callable[[], JointEnv],
+) -> None:
+    env = make()
+    observations, _ = env.reset(seed=1)
+    actions = masked_actions(observations, np.random.default_rng(0))
+    observations = env.step(actions)[0]
+    actions = masked_actions(observations, np.random.default_rng(1))
+    twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
+    expected = env.step(actions)
+    for twin in twins:
+        assert data_equivalence(twin.step(actions), expected)
+        rollout(twin, 9, 10)
+    again, _ = env.reset(seed=1)
+    np.testing.assert_array_equal(
+        env.step(masked_actions(again, np.random.default_rng(0)))[0]["placer"]["node_features"],
+        observations["placer"]["node_features"],
+    )
+
+
+def test_all_agents_act_in_every_step_and_end_together(make: Callable[[], JointEnv]) -> None:
+    env, rng = make(), np.random.default_rng(0)
+    observations, infos = env.reset(seed=0)
+    ended = False
+    while not ended:
+        assert env.agents == env.possible_agents == list(observations) == list(infos)
+        observations, rewards, terminations, truncations, infos = env.step(
+            masked_actions(observations, rng)
+        )
+        assert list(rewards) == list(terminations) == list(truncations) == env.possible_agents
+        assert len(set(rewards.values())) == len(set(terminations.values())) == 1
+        assert not any(truncations.values())
+        ended = terminations["placer"]
+    assert env.agents == []
+
+
+def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
+    make: Callable[[], JointEnv],
+) -> None:
+    env = make()
+    for seed in range(2):
+        for observations, *_, infos in rollout(env, seed, 40):
+            for agent, seen in observations.items():
+                for key, space in env.observation_space(agent).items():
+                    assert space.contains(seen[key]), (agent, key)
+                assert seen["action_mask"].any()
+                assert len(seen["action_mask"]) == env.action_space(agent).n
+                np.testing.assert_array_equal(infos[agent]["action_mask"], seen["action_mask"])
+
+
+def test_observations_are_fresh_arrays(make: Callable[[], JointEnv]) -> None:
+    env = make()
+    observations, _ = env.reset(seed=2)
+    kept = copy.deepcopy(observations)
+    following, *_ = env.step(masked_actions(observations, np.random.default_rng(0)))
+    assert data_equivalence(observations, kept)
+    for agent, seen in observations.items():
+        for key in seen:
+            assert not np.shares_memory(seen[key], following[agent][key])
+
+
+def test_info_is_flat(make: Callable[[], JointEnv]) -> None:
+    for *_, infos in rollout(make(), 0, 10):
+        for info in infos.values():
+            for key, value in info.items():
+                assert key == "action_mask" or np.isscalar(value), key
+
+
+def test_rendering_gives_a_picture(make: Callable[[], JointEnv]) -> None:
+    env = make()
+    rollout(env, 0, 3)
+    frame = env.render()
+    assert frame.dtype == np.uint8
+    assert frame.ndim == 3
+    assert frame.shape[2] == 3
+    assert frame.std() > 0

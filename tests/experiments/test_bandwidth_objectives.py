@@ -1,0 +1,250 @@
+"""`problem=bandwidth` and `problem=joint`: searched, judged, written and evaluated again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from layered_step import layered_step
+
+from agents.base import PlannerResult
+from agents.placement.contiguous import ContiguousSplit, EqualShares
+from envs.cost.roofline import RooflineCost
+from envs.graphs.storage import save_graph
+from envs.network.allocated import allocated_problem, uniform_allocation
+from envs.plans import BandwidthAllocation, Placement, Plan
+from envs.simulation.order import OneFOneB
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from experiments.app import run_app
+from experiments.evaluate import EvaluateConfig, evaluate
+from experiments.plan import PlanConfig, plan
+from experiments.plan_file import read_bandwidth, read_plan
+from experiments.plot import PlotConfig, plot
+from experiments.problem import topology_file
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+PLANES = CONF / "topology" / "planes_4x1.yaml"
+ON = ["graph=graph.npz", "topology=planes_4x1"]
+APPS: dict[str, tuple[type, Any]] = {
+    "plan": (PlanConfig, plan),
+    "evaluate": (EvaluateConfig, evaluate),
+    "plot": (PlotConfig, plot),
+}
+
+
+class UniformJoint:
+    """Places in two halves and shares the links equally."""
+
+    def plan_jointly(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        found = ContiguousSplit(groups=6, shares=EqualShares()).plan(problem, budget_s)
+        assert found.plan is not None
+        shares = uniform_allocation(problem.topology.network)
+        return PlannerResult(found.plan, "feasible", 1.0, 0.1, allocation=shares)
+
+
+class Greedy:
+    """Gives every channel all there is."""
+
+    def allocate(
+        self, problem: StepProblem, plan: Plan, budget_s: float, deterministic_limit: int | None
+    ) -> PlannerResult:
+        rates = BandwidthAllocation(np.full(problem.topology.network.num_channels, 1e12))
+        return PlannerResult(plan, "optimal", 1e-9, 0.1, allocation=rates)
+
+
+class Forgetful(Greedy):
+    """Gives nothing."""
+
+    def allocate(
+        self, problem: StepProblem, plan: Plan, budget_s: float, deterministic_limit: int | None
+    ) -> PlannerResult:
+        return PlannerResult(plan, "feasible", 1e-9, 0.1)
+
+
+class Meddler(Greedy):
+    """Puts everything on one device."""
+
+    def allocate(
+        self, problem: StepProblem, plan: Plan, budget_s: float, deterministic_limit: int | None
+    ) -> PlannerResult:
+        other = Plan(Placement(np.zeros_like(plan.placement.device)), plan.order)
+        shares = uniform_allocation(problem.topology.network)
+        return PlannerResult(other, "feasible", 1e-9, 0.1, allocation=shares)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a graph."""
+    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["plan"])
+    return tmp_path
+
+
+@pytest.fixture
+def problem() -> StepProblem:
+    return StepProblem.build(layered_step(6, 2), topology_file(str(PLANES)), RooflineCost())
+
+
+def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:
+    """The result of a run that succeeds."""
+    schema, task = APPS[app]
+    assert run_app(app, schema, task, [*arguments, *ON, f"hydra.run.dir={run}"]) == 0
+    document = json.loads((Path(run) / "result.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def refused(capsys: pytest.CaptureFixture[str], app: str, *arguments: str) -> str:
+    """The one line of a run that is refused."""
+    capsys.readouterr()
+    schema, task = APPS[app]
+    assert run_app(app, schema, task, [*arguments, *ON, "hydra.run.dir=refused"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert len(line.splitlines()) == 1
+    return line
+
+
+def test_bandwidth_is_judged_in_the_simulator_and_written_with_the_plan(
+    work: Path, problem: StepProblem
+) -> None:
+    found = ask("plan", "agent=convex", "problem=bandwidth")
+    file = work / "run" / "plan.json"
+    written = read_plan(file, problem, OneFOneB())
+    rates = read_bandwidth(file, problem.topology.network)
+    assert rates is not None
+    simulator = StepSimulator(allocated_problem(problem, rates))
+    simulated = simulator.step_time(written.placement.device, written.order)
+    assert found["objective"] == simulated
+    assert (found["problem"], found["agent"], found["status"]) == ("bandwidth", "convex", "optimal")
+    assert 0 <= found["gap"] <= 1e-7
+    assert found["feasible"] is True
+    document = json.loads(file.read_text())
+    assert document["schema_version"] == 2
+    assert document["units"]["bandwidth"] == "byte/s"
+
+
+def test_a_person_sees_objective_bound_and_gap(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("plan", "agent=convex", "problem=bandwidth")
+    rows = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert {"objective", "lower_bound", "gap", "status", "plan"} <= rows
+
+
+def test_the_plan_of_a_file_is_kept_and_its_bandwidth_decided_anew(
+    work: Path, problem: StepProblem
+) -> None:
+    first = ask("plan", "agent=uniform", "problem=bandwidth", run="first")
+    second = ask("plan", "agent=convex", "problem=bandwidth", "problem.plan=first/plan.json")
+    assert second["objective"] < first["objective"]
+    plans = [read_plan(name, problem, OneFOneB()) for name in
+             ("first/plan.json", "run/plan.json")]  # fmt: skip
+    np.testing.assert_array_equal(plans[0].placement.device, plans[1].placement.device)
+    np.testing.assert_array_equal(plans[0].order, plans[1].order)
+    assert "plan" in second["provenance"]["inputs_sha256"]
+
+
+def test_the_placer_can_be_chosen(work: Path) -> None:
+    found = ask("plan", "agent=convex", "problem=bandwidth", "agent@problem.placer=single_device")
+    assert found["gap"] == pytest.approx(0.0, abs=1e-9)  # one device sends nothing
+
+
+def test_a_joint_plan_is_judged_with_its_bandwidth(work: Path, problem: StepProblem) -> None:
+    name = f"{__name__}.UniformJoint"
+    found = ask("plan", f"agent={name}", "problem=joint")
+    rates = read_bandwidth("run/plan.json", problem.topology.network)
+    assert rates is not None
+    np.testing.assert_array_equal(rates.rate, uniform_allocation(problem.topology.network).rate)
+    written = read_plan("run/plan.json", problem, OneFOneB())
+    simulator = StepSimulator(allocated_problem(problem, rates))
+    assert found["objective"] == simulator.step_time(written.placement.device, written.order)
+    assert found["lower_bound"] > 0
+
+
+@pytest.mark.parametrize(("agent", "words"), [
+    ("Greedy", "too many"),
+    ("Forgetful", "no bandwidth is allocated"),
+    ("Meddler", "not those that were given"),
+])  # fmt: skip
+def test_what_breaks_a_rule_is_not_feasible(work: Path, agent: str, words: str) -> None:
+    found = ask("plan", f"agent={__name__}.{agent}", "problem=bandwidth")
+    assert found["feasible"] is False
+    assert any(words in violation for violation in found["violations"])
+
+
+def test_a_plan_with_bandwidth_is_evaluated_under_it(work: Path) -> None:
+    planned = ask("plan", "agent=square_root", "problem=bandwidth")
+    for number, more in enumerate(([], ["communication=allocated"])):
+        found = ask("evaluate", "plan=run/plan.json", *more, run=f"evaluated{number}")
+        assert found["step_time_s"] == planned["objective"]
+        assert found["communication"] == "allocated"
+        again = json.loads(Path(f"evaluated{number}/plan.json").read_text())
+        assert again["bandwidth"] == json.loads(Path("run/plan.json").read_text())["bandwidth"]
+
+
+def test_the_picture_of_a_plan_with_bandwidth_is_that_of_its_rates(work: Path) -> None:
+    planned = ask("plan", "agent=square_root", "problem=bandwidth")
+    assert ask("plot", "plan=run/plan.json", run="drawn")["step_time_s"] == planned["objective"]
+
+
+def test_a_model_without_allocation_is_refused_for_a_plan_with_bandwidth(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("plan", "agent=uniform", "problem=bandwidth")
+    for app, model in (("evaluate", "none"), ("evaluate", "fair"), ("plot", "single_port")):
+        line = refused(capsys, app, "plan=run/plan.json", f"communication={model}")
+        assert "'communication'" in line
+        assert repr(model) in line
+        assert "bandwidth" in line
+
+
+def test_a_plan_without_bandwidth_gets_uniform_shares_when_asked(work: Path) -> None:
+    ask("plan", "agent=heft", "agent.groups=[6]", run="placed")
+    shared = ask("plan", "agent=uniform", "problem=bandwidth", "problem.plan=placed/plan.json")
+    found = ask(
+        "evaluate", "plan=placed/plan.json", "communication=allocated", run="evaluated"
+    )  # fmt: skip
+    assert found["step_time_s"] == shared["objective"]
+    assert "bandwidth" not in json.loads(Path("evaluated/plan.json").read_text())
+
+
+FAULTS: dict[str, list[str]] = {
+    "plan agent=heft problem=bandwidth": ["'agent'", "Heft", "does not plan problem=bandwidth"],
+    "plan agent=convex": ["'agent'", "ConvexRates", "does not plan problem=makespan"],
+    "plan agent=convex problem=joint": ["ConvexRates", "does not plan problem=joint"],
+    "plan agent=convex problem=bandwidth problem.plan=no.json": ["no.json", "cannot be read"],
+    "plan agent=convex problem=bandwidth problem.placer_budget_s=0": ["placer_budget_s", "0"],
+    "plan agent=convex problem=bandwidth agent@problem.placer=uniform": ["placer", "Planner"],
+    "plan agent=convex problem=bandwidth agent.gap=2": ["gap", "0..1"],
+    "plan agent=convex problem=bandwidth agent.rounds=0": ["rounds", "below 1"],
+    "plan agent=convex problem=bandwidth agent.rounds=many": ["'agent.rounds'", "integer"],
+    "evaluate agent=convex": ["'agent'", "ConvexRates", "problem=bandwidth"],
+    f"evaluate agent={__name__}.UniformJoint": ["'agent'", "problem=joint"],
+}
+
+
+@pytest.mark.parametrize("command", FAULTS)
+def test_a_command_is_refused_by_name(
+    command: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, *command.split())
+    for word in FAULTS[command]:
+        assert word in line
+
+
+def test_links_without_bandwidth_are_refused(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["env=placement_toy", "agent=convex", "problem=bandwidth",
+                 "agent@problem.placer=contiguous", "problem.placer.groups=18"]  # fmt: skip
+    line = refused(capsys, "plan", *arguments)
+    assert "topology toy" in line
+    assert "has no bandwidth to allocate" in line
