@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain test check bench clean
+.PHONY: help venv run seeds placement ratio gain joint test check bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -35,6 +35,9 @@ ratio: $(STAMP)  ## search time of the MILP without fusion over that with it: tw
 
 gain: $(STAMP)  ## step time of the searches against the expert split, m-SCT and HEFT: an hour
 	@$(BIN)/python -m experiments.benchmark suite=step_time $(ARGS)
+
+joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
+	@$(BIN)/python -m experiments.benchmark suite=joint $(ARGS)
 
 test: $(STAMP)  ## the test suite
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests

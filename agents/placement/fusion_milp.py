@@ -104,9 +104,24 @@ class FusionMilp:
             formulation=self.formulation, seed=self.seed,
         )  # fmt: skip
         hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
+        reason = self.improve(incumbent, refinement, budget_s, deterministic_limit, hint)
+        return incumbent.result(evaluations=refinement.simulations, reason=reason)
+
+    def improve(
+        self,
+        incumbent: Incumbent,
+        refinement: Refinement,
+        budget_s: float,
+        deterministic_limit: int | None,
+        hint: IntArray | None,
+    ) -> str:
+        """The search from here until `incumbent` is `budget_s` seconds old; what HiGHS proved.
+
+        HiGHS starts from the placement `hint` (N,) where there is one.
+        """
         search = _Search(incumbent, refinement, budget_s, deterministic_limit)
         reason = ""
-        for grouped, share in self._groupings(problem):
+        for grouped, share in self._groupings(incumbent.problem):
             sets = _device_sets(grouped)
             for number, devices in enumerate(sets):
                 if not search.has_time(_COARSE if incumbent.plan is not None else 1.0):
@@ -117,7 +132,7 @@ class FusionMilp:
         if incumbent.plan is None:
             reason = self._assign(incumbent, budget_s) or reason
         search.neighbourhoods()
-        return incumbent.result(evaluations=refinement.simulations, reason=reason)
+        return reason
 
     def _groupings(self, problem: StepProblem) -> Iterator[tuple[GroupedProblem, float]]:
         """The coarse groupings in which every group fits some device, and their share of the time.
@@ -161,11 +176,14 @@ class _Search:
         self.budget_s = budget_s
         self.node_limit = node_limit
         self.nodes = 0
+        self.begun = incumbent.seconds
 
     def coarse(self, rounds: Rounds, share: float) -> None:
-        """Rounds until `share` of the budget is used; until all of it while nothing is found."""
+        """Rounds until `share` of the budget is used; until all of it while there is no plan."""
         slice_s = max(self.budget_s / _ROUNDS, _LEAST_ROUND)
-        while not rounds.finished and self.has_time(share if rounds.seen else 1.0):
+        while not rounds.finished and self.has_time(
+            share if rounds.seen or self.incumbent.plan is not None else 1.0
+        ):
             self._solve(rounds, slice_s)
             if not rounds.seen:
                 slice_s *= 2.0
@@ -189,7 +207,7 @@ class _Search:
         if self.node_limit is not None and self.nodes >= share * self.node_limit:
             return False
         part = share if self.node_limit is None else 1.0
-        return self.incumbent.seconds < part * self.budget_s
+        return self.incumbent.seconds < self.begun + part * (self.budget_s - self.begun)
 
     def _solve(self, rounds: Rounds, slice_s: float) -> None:
         left = self.budget_s - self.incumbent.seconds

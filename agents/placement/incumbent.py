@@ -11,6 +11,7 @@ from agents.base import PlannerResult, Status
 from agents.placement.grouping import GroupedProblem
 from agents.placement.lower_bound import lower_bound
 from envs.plans import Placement, Plan
+from envs.simulation.communication import Simulator
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 
@@ -31,7 +32,7 @@ class Incumbent:
     def __init__(self, problem: StepProblem) -> None:
         self._start = time.perf_counter()
         self.problem = problem
-        self.simulator = StepSimulator(problem)
+        self.simulator: Simulator = StepSimulator(problem)
         self.bound = lower_bound(problem)
         self.step_time = np.inf  # seconds
         self.plan: Plan | None = None

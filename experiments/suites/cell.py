@@ -16,6 +16,7 @@ from envs.units import MILLISECOND
 from experiments.anytime import AnytimeCurve
 
 DATA_VARIABLE = "MESHWRIGHT_DATA"  # the folder of published graphs
+CELLS_VARIABLE = "$CELLS"  # the folder of all cells of a run
 SUITE_KEY = "config key 'suite'"
 
 Axis = Mapping[str, Sequence[str]]  # label: overrides of conf/plan.yaml
@@ -39,12 +40,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Cell:
-    """One agent on one case with one budget."""
+    """One agent on one case with one budget.
+
+    `CELLS_VARIABLE` in its overrides stands for the folder that has the run folders of all cells:
+    a cell may take what others have written there, once those it `needs` have ended.
+    """
 
     case: Case
     agent: str  # label of the suite
     budget_s: float
     agent_overrides: tuple[str, ...]
+    needs: tuple[Cell, ...] = ()
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from experiments.artifacts import write_json
 from experiments.display import ProgressDisplay
 from experiments.provenance import Provenance, file_hash, stamp
 from experiments.search import THREAD_VARIABLES
-from experiments.suites.cell import Cell, Outcome
+from experiments.suites.cell import CELLS_VARIABLE, SUITE_KEY, Cell, Outcome
 
 FAILURE_FILE = "failure.json"
 POLL_S = 0.1
@@ -56,7 +56,13 @@ class CellRunner:
     provenance: Provenance
 
     def run(self, cells: Sequence[Cell], display: ProgressDisplay) -> dict[Cell, Outcome]:
-        """The outcome of every cell; each is on disk as soon as its run has ended."""
+        """The outcome of every cell; each is on disk as soon as its run has ended.
+
+        Cells run in their order, but not before those they need.
+
+        Raises:
+            InputError: a cell needs one that is not among `cells`.
+        """
         done = {cell: outcome for cell in cells if (outcome := self._read(cell)) is not None}
         waiting = [cell for cell in cells if cell not in done]
         if done:
@@ -64,8 +70,13 @@ class CellRunner:
         running: list[_Process] = []
         try:
             while waiting or running:
-                while waiting and len(running) < self.workers:
-                    running.append(self._start(waiting.pop(0), display))
+                while len(running) < self.workers:
+                    ready = next((c for c in waiting if set(c.needs) <= done.keys()), None)
+                    if ready is None:
+                        _refuse_deadlock(waiting, running)
+                        break
+                    waiting.remove(ready)
+                    running.append(self._start(ready, display))
                 time.sleep(POLL_S)
                 for one in list(running):
                     if not self._ended(one):
@@ -107,7 +118,8 @@ class CellRunner:
         if folder.exists():  # a run that was killed before its result
             shutil.rmtree(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "experiments.plan", *cell.overrides]
+        asked = (text.replace(CELLS_VARIABLE, str(self.folder)) for text in cell.overrides)
+        command = [sys.executable, "-m", "experiments.plan", *asked]
         command += [f"seed={self.seed}", f"hydra.run.dir='{folder}'"]
         task = display.begin(cell.name, cell.budget_s)
         with self._log(cell).open("wb") as log:
@@ -142,6 +154,11 @@ class CellRunner:
 
     def _log(self, cell: Cell) -> Path:
         return self.folder / f"{cell.folder}.log"
+
+
+def _refuse_deadlock(waiting: Sequence[Cell], running: Sequence[_Process]) -> None:
+    if waiting and not running:
+        raise InputError("needs a cell that is not run", file=SUITE_KEY, record=waiting[0].name)
 
 
 def describe(outcome: Outcome) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from agents.placement.grouping import GroupedProblem
 from agents.placement.linear_program import LinearProgram
@@ -11,6 +13,8 @@ from agents.placement.symmetry import interchangeable
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+Terms = list[tuple[ArrayLike, ArrayLike]]  # columns and their coefficients
 
 _MARGIN = 1e-3  # relative, by which what overflowed must shrink: more than HiGHS's tolerances
 _ORDERED = 64  # groups, the first ones, whose places tell interchangeable devices apart
@@ -76,9 +80,12 @@ class AssignmentModel:
                     [(self.place[:, d], self.grouped.state / unit)], upper=capacity[d] / unit
                 )
 
+    def _alike(self, a: int, b: int) -> bool:
+        return interchangeable(self.grouped.problem, a, b)
+
     def _break_symmetry(self) -> None:
         for d in range(self.place.shape[1] - 1):
-            if not interchangeable(self.grouped.problem, d, d + 1):
+            if not self._alike(d, d + 1):
                 continue
             for group in range(min(self.grouped.num_groups, _ORDERED)):
                 earlier = self.place[:group, d]
@@ -132,27 +139,43 @@ class PlacementModel(AssignmentModel):
             self._sent[home, targets] = columns
         return self._sent[home, targets]
 
-    def _add_ports(self) -> None:
-        graph, topology = self.grouped.problem.graph, self.grouped.problem.topology
-        seconds = self.grouped.problem.transfer_seconds / self.scale
-        group = self.grouped.fusion.piece_group
-        bundles: dict[tuple[int, tuple[int, ...]], FloatArray] = {}
+    def moving(self, tensors: Sequence[int], targets: tuple[int, ...], pairs: BoolArray) -> Terms:
+        """Terms of the seconds that `tensors` travel for `targets`, from s to d in `pairs` (D, D).
+
+        The tensors are those of one group, the targets other groups; in seconds / `scale`.
+        """
+        problem = self.grouped.problem
+        home = int(self.grouped.fusion.piece_group[problem.graph.producer[tensors[0]]])
+        total = problem.transfer_seconds[list(tensors)].sum(axis=0) / self.scale
+        cost = total[problem.topology.link_class]
+        return [(self.sent(home, targets)[pairs], cost[pairs])]
+
+    def _bundles(self) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+        """The tensors of each group and the other groups they are for."""
+        graph, group = self.grouped.problem.graph, self.grouped.fusion.piece_group
+        bundles: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for tensor in range(graph.num_tensors):
             home = int(group[graph.producer[tensor]])
             targets = tuple(np.unique(group[graph.consumers(tensor)]).tolist())
             remote = tuple(target for target in targets if target != home)
             if remote:
-                key = (home, remote)
-                bundles[key] = bundles.get(key, 0.0) + seconds[tensor]
+                bundles.setdefault((home, remote), []).append(tensor)
+        return bundles
+
+    def _add_ports(self) -> None:
+        topology = self.grouped.problem.topology
         apart = ~np.eye(topology.num_devices, dtype=np.bool_)
-        load: list[list[tuple[IntArray, FloatArray]]] = [[] for _ in range(topology.num_ports)]
-        for (home, targets), total in bundles.items():
-            sent = self.sent(home, targets)
-            cost = total[topology.link_class]
+        load: list[Terms] = [[] for _ in range(topology.num_ports)]
+        for (_, targets), tensors in self._bundles().items():
             for ports in (topology.send_port, topology.receive_port):
                 for port in np.unique(ports[apart]):
                     used = apart & (ports == port)
-                    load[port].append((sent[used], -cost[used]))
+                    load[port] += negative(self.moving(tensors, targets, used))
         for terms in load:
             if terms:
                 self.program.add_row([(self.finish, 1.0), *terms], lower=0.0)
+
+
+def negative(terms: Terms) -> Terms:
+    """`terms` with the opposite sign."""
+    return [(columns, -np.asarray(values)) for columns, values in terms]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agents.placement.grouping import GroupedProblem
 from agents.placement.linear_program import LinearProgram
+from envs.simulation.communication import Simulator
 from envs.simulation.step import StepSimulator
 
 IntArray = NDArray[np.int64]
@@ -42,15 +43,20 @@ class MovePricing:
         grouped: the groups.
         room: (D,) bytes for state.
         random: draws the moves.
+        simulator: plays the pieces; None: one of their problem.
     """
 
     def __init__(
-        self, grouped: GroupedProblem, room: FloatArray, random: np.random.Generator
+        self,
+        grouped: GroupedProblem,
+        room: FloatArray,
+        random: np.random.Generator,
+        simulator: Simulator | None = None,
     ) -> None:
         self.grouped = grouped
         self.room = room
         self.random = random
-        self.simulator = StepSimulator(grouped.problem)
+        self.simulator: Simulator = simulator or StepSimulator(grouped.problem)
         self.simulations = 0
 
     def step_times(self, devices: IntArray) -> FloatArray:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from agents.placement.grouping import GroupedProblem
-from agents.placement.integer_program.model import PlacementModel
+from agents.placement.integer_program.model import PlacementModel, Terms, negative
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.placement.lower_bound import longest_paths
 from envs.errors import InputError
+from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 TOLERANCE = 1e-6  # of times, relative to the horizon
 _FRACTIONS = (0.0, 0.05, 0.15, 0.4)  # of the critical path, for the windows of loads
-
-Terms = list[tuple[ArrayLike, ArrayLike]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class OrderModel(PlacementModel):
         finite = np.where(np.isfinite(problem.op_seconds), problem.op_seconds, 0.0)
         self._work = finite / self.scale
         self._move = problem.transfer_seconds / self.scale
-        most = self._move.max(axis=1, initial=0.0).sum() * max(1, problem.topology.num_devices - 1)
+        self._everywhere = np.ones_like(problem.topology.link_class, dtype=np.bool_)
+        most = self.longest_moves().sum() * max(1, problem.topology.num_devices - 1)
         self.horizon = float(self._work.max(axis=1, initial=0.0).sum() + most) or 1.0
         count = graph.num_operators
         self.start = self.program.add_columns(count, upper=self.horizon)
@@ -99,6 +100,15 @@ class OrderModel(PlacementModel):
         self._parted = Conflicts(set(), set())
         self._add_dependencies()
         self._add_windows()
+
+    def longest_moves(self) -> FloatArray:
+        """(T,) seconds / `scale` that each tensor travels at most."""
+        longest: FloatArray = self._move.max(axis=1, initial=0.0)
+        return longest
+
+    def played(self, solution: FloatArray) -> StepProblem:
+        """The problem of the pieces as a solution has it."""
+        return self.grouped.problem
 
     def finish_of(self, piece: int, sign: float) -> Terms:
         """Terms of sign * F[piece]."""
@@ -138,7 +148,7 @@ class OrderModel(PlacementModel):
         if self._position is not None and self._position[-1] < len(solution):
             position = np.round(solution[self._position])
         return Schedule(
-            problem=self.grouped.problem,
+            problem=self.played(solution),
             scale=self.scale,
             grain=TOLERANCE * self.horizon,
             device=device,
@@ -157,8 +167,7 @@ class OrderModel(PlacementModel):
             a, b = int(self._group[u]), int(self._group[v])
             moved: Terms = []
             if a != b:
-                cost = self._move[tensor][self._topology.link_class]
-                moved = [(self.together(a, b), -cost)]
+                moved = negative(self.moving([tensor], (b,), self._everywhere))
             self.program.add_row(
                 [(self.start[v : v + 1], 1.0), *self.finish_of(u, -1.0), *moved], lower=0.0
             )
@@ -258,17 +267,14 @@ class OrderModel(PlacementModel):
             for port in np.intersect1d(self._ports_of(one, ports), self._ports_of(other, ports)):
                 for sooner, later, first in ((one, other, True), (other, one, False)):
                     terms, constant = self._either(y, first)
-                    used = [
-                        (columns, -self.horizon)
-                        for columns, _ in (
-                            self._through(sooner, ports, port),
-                            self._through(later, ports, port),
-                        )
+                    used: Terms = [
+                        (self._sent_of(move[0])[self._holds(move, ports, port)], -self.horizon)
+                        for move in (sooner, later)
                     ]
-                    columns, seconds = self._through(later, ports, port)
                     self.program.add_row(
                         [([self._arrival(later)], 1.0), ([self._arrival(sooner)], -1.0),
-                         (columns, -seconds), *used, *terms],
+                         *negative(self._carrying(later, self._holds(later, ports, port))),
+                         *used, *terms],
                         lower=constant - 2.0 * self.horizon,
                     )  # fmt: skip
 
@@ -284,31 +290,41 @@ class OrderModel(PlacementModel):
         found: IntArray = np.unique(ports[self._sources(move), move[1]])
         return found
 
-    def _through(self, move: Move, ports: IntArray, port: int) -> tuple[IntArray, FloatArray]:
-        """Columns "the move happens, from s" for the s whose port it is; their seconds."""
-        tensor, d = move
-        sources = self._sources(move)
-        sources = sources[ports[sources, d] == port]
-        seconds = self._move[tensor][self._topology.link_class[sources, d]]
-        columns: IntArray = self._sent_of(tensor)[sources, d]
-        return columns, seconds
+    def _holds(self, move: Move, ports: IntArray, port: int) -> BoolArray:
+        """(D, D) the pairs (s, d of the move) whose port it is."""
+        pairs = self._ways(move)
+        pairs[:, move[1]] &= ports[:, move[1]] == port
+        return pairs
+
+    def _ways(self, move: Move) -> BoolArray:
+        """(D, D) the pairs (s, d of the move) on which it takes time."""
+        pairs = np.zeros_like(self._everywhere)
+        pairs[self._sources(move), move[1]] = True
+        return pairs
+
+    def _carrying(self, move: Move, pairs: BoolArray) -> Terms:
+        """Terms of the seconds of a move on `pairs` (D, D)."""
+        return self.moving([move[0]], self._targets(move[0]), pairs)
 
     def _sent_of(self, tensor: int) -> IntArray:
         home = int(self._group[self._graph.producer[tensor]])
+        return self.sent(home, self._targets(tensor))
+
+    def _targets(self, tensor: int) -> tuple[int, ...]:
+        """The groups other than its producer's that a tensor is for."""
+        home = int(self._group[self._graph.producer[tensor]])
         targets = np.unique(self._group[self._graph.consumers(tensor)])
-        return self.sent(home, tuple(t for t in targets.tolist() if t != home))
+        return tuple(t for t in targets.tolist() if t != home)
 
     def _arrival(self, move: Move) -> int:
         if move not in self.arrival:
             tensor, d = move
             column = int(self.program.add_columns(1, upper=self.horizon)[0])
             self.arrival[move] = column
-            sources = self._sources(move)
-            seconds = self._move[tensor][self._topology.link_class[sources, d]]
             producer = int(self._graph.producer[tensor])
             self.program.add_row(
                 [([column], 1.0), *self.finish_of(producer, -1.0),
-                 (self._sent_of(tensor)[sources, d], -seconds)],
+                 *negative(self._carrying(move, self._ways(move)))],
                 lower=0.0,
             )  # fmt: skip
             for consumer in self._remote(tensor):

@@ -11,8 +11,10 @@ from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.moves import MovePricing, draw_moves
 from agents.placement.integer_program.rounds import Formulation, Rounds
+from agents.placement.symmetry import canonical, device_classes
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.fusion import fuse, fused_problem
+from envs.simulation.communication import Simulator
 from envs.simulation.problem import StepProblem
 from envs.simulation.ready import ReadySimulator
 from envs.simulation.step import StepSimulator
@@ -75,11 +77,12 @@ class Refinement:
         self.formulation = formulation
         self.seed = seed
         self.random = np.random.default_rng(seed)
-        self.ready = ReadySimulator(incumbent.problem)
+        self._ready = ReadySimulator(incumbent.problem)
         self.room = incumbent.problem.capacity.copy()
         self.simulations = 0  # of fused graphs
         self._fusions: dict[int, Fusion] = {}
         self._groupings: dict[int, GroupedProblem] = {}  # the last of each level
+        self._classes = device_classes(incumbent.problem)  # the models tell them apart by number
         self._fusing = 0.0  # seconds that a fusion has taken, at most
         self._around: tuple[bytes, Rounds] | None = None
 
@@ -100,7 +103,7 @@ class Refinement:
             grouped, before = self.around(here.device, level), grouped
             if before is not None and np.array_equal(before.fusion.group, grouped.fusion.group):
                 continue
-            moves = MovePricing(grouped, self.room, self.random)
+            moves = self.moves(grouped)
             start = _of_groups(grouped, here.device)
             group_device = moves.descend(start, lambda: self.incumbent.seconds >= end)
             self.simulations += moves.simulations
@@ -129,7 +132,8 @@ class Refinement:
             return 1
         else:
             rounds = self._rounds_around(device)
-            domain = self._neighbourhood(rounds.grouped, _of_groups(rounds.grouped, device))
+            placed = _of_groups(rounds.grouped, device)
+            domain = self._neighbourhood(rounds.grouped, canonical(placed, self._classes))
             limit = min(max(end - self.incumbent.seconds, 0.0), _KICK_SECONDS)
             nodes = rounds.solve(limit, node_limit, domain)
             left = min(rounds.found, key=lambda found: found[0], default=(0.0, None))[1]
@@ -146,7 +150,7 @@ class Refinement:
         """(N,) placement a few random moves away from `device` (N,)."""
         level = self.levels[int(self.random.integers(len(self.levels)))]
         grouped = self.around(device, level)
-        moves = MovePricing(grouped, self.room, self.random)
+        moves = self.moves(grouped)
         group_device = _of_groups(grouped, device)
         for _ in range(int(self.random.integers(*_RANDOM_MOVES))):
             moved = draw_moves(group_device, grouped.allowed, _DRAWN, self.random)
@@ -174,6 +178,14 @@ class Refinement:
         self._groupings[level] = GroupedProblem(fusion, pieces, seconds, state, allowed)
         self._fusing = max(self._fusing, self.incumbent.seconds - began)
         return self._groupings[level]
+
+    def moves(self, grouped: GroupedProblem) -> MovePricing:
+        """What improves placements of `grouped`."""
+        return MovePricing(grouped, self.room, self.random)
+
+    def ready_simulator(self, device: IntArray) -> Simulator:
+        """Says when a dynamic runtime starts the operators of placement `device` (N,)."""
+        return self._ready
 
     def _can_fuse(self, end: float) -> bool:
         """Whether there is time to fuse the graph once more."""
@@ -217,7 +229,7 @@ class Refinement:
         first = self.incumbent.simulator.order(placed.device)
         position = np.empty(len(first), dtype=np.int64)
         position[first] = np.arange(len(first))
-        started = self.ready.run(placed.device, first).op_start
+        started = self.ready_simulator(placed.device).run(placed.device, first).op_start
         self.incumbent.offer(placed.device, np.lexsort((position, started)))
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from agents.placement.critical_path import critical_seconds
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.grouping import GroupedProblem
 from agents.placement.heft import Heft
+from agents.placement.incumbent import Incumbent
+from agents.placement.integer_program.refinement import Refinement
 from agents.placement.integer_program.windows import WindowFormulation, WindowModel
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
@@ -147,3 +149,18 @@ def test_interchangeable_devices_are_told_apart_by_their_first_group() -> None:
     solver.changeColBounds(int(model.place[0, 1]), 1.0, 1.0)
     solver.run()
     assert "Infeasible" in solver.modelStatusToString(solver.getModelStatus())
+
+
+def test_a_neighbourhood_is_found_whatever_equal_devices_are_called() -> None:
+    """Of equal devices a model fills the first one first; the best plan may call them otherwise."""
+    layers = 24
+    problem = pipeline([1.0] * layers, 2, cluster([0, 1, 2], [1000.0] * 3), [1, 1, 1])
+    group = GroupedProblem.of(problem, layers).fusion.group
+    for names in permutations(range(3)):
+        incumbent = Incumbent(problem)
+        incumbent.offer(np.array(names)[group * 3 // layers])
+        refinement = Refinement(
+            incumbent, levels=(), kick_groups=layers, formulation=WINDOWS, seed=0
+        )
+        refinement.kick(60.0, 100)
+        assert incumbent.evaluations > 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agents.placement.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
 from envs.plans import Placement
 from envs.simulation.problem import StepProblem
-from envs.simulation.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
+from envs.simulation.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 
@@ -32,7 +32,7 @@ def topological_orders(problem: StepProblem) -> list[list[int]]:
     return orders
 
 
-def optimum(problem: StepProblem, communication: Communication) -> float:
+def optimum(problem: StepProblem, communication: Ports) -> float:
     """The least step time over all feasible placements and all orders."""
     n, d = problem.op_seconds.shape
     placements = [np.array(device) for device in product(range(d), repeat=n)]
@@ -52,7 +52,7 @@ def optimum(problem: StepProblem, communication: Communication) -> float:
     communication=st.sampled_from([SINGLE_PORT, NO_COMMUNICATION]),
 )
 def test_no_placement_and_order_beats_the_bound(
-    problem: StepProblem, communication: Communication
+    problem: StepProblem, communication: Ports
 ) -> None:
     bound = lower_bound(problem)
     best = optimum(problem, communication)

@@ -1,0 +1,126 @@
+"""Placement for links that transfers share as they come, with no bandwidth allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import PlannerResult
+from agents.placement.grouping import GroupedProblem
+from agents.placement.incumbent import Incumbent
+from agents.placement.integer_program.moves import MovePricing
+from agents.placement.integer_program.order import OrderFormulation
+from agents.placement.integer_program.refinement import Refinement
+from envs.errors import InputError
+from envs.plans import Plan
+from envs.simulation.communication import Communication, Simulator
+from envs.simulation.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+
+_VAIN = 200  # kicks in a row that bring nothing, after which the search ends
+_KICK_NODES = 1000  # branch-and-bound nodes of one neighbourhood MILP, at most
+
+
+class SharedPlacement:
+    """Improves given plans under any communication model, by that model's own simulator.
+
+    Every plan is offered in its own order and in 1F1B, then `Refinement` descends from each through
+    `levels`, and from the best one after kicks, until the budget ends: moves of blocks of groups,
+    priced by the simulator of the model on the fused graph, and neighbourhood MILPs, which know
+    ports and propose only. A slow simulator makes this slower than a search under `single_port`;
+    that is why it starts from plans made elsewhere.
+
+    Args:
+        levels: groups at which placements are refined.
+        kick_groups: groups of the neighbourhood MILPs.
+        gap: relative, at which HiGHS ends.
+        at_once: disjunctions of each kind that one solution adds to a MILP, at most.
+        seed: of HiGHS and of what is drawn at random.
+
+    Raises:
+        InputError: there are no levels, or an argument of the MILP is out of range.
+    """
+
+    def __init__(
+        self, *, levels: Sequence[int], kick_groups: int, gap: float, at_once: int, seed: int
+    ) -> None:
+        if not levels:
+            raise InputError("at least one number of groups is needed", field="levels")
+        self.levels = tuple(levels)
+        self.kick_groups = kick_groups
+        self.formulation = OrderFormulation(gap, at_once)
+        self.seed = seed
+
+    def improve(
+        self,
+        problem: StepProblem,
+        communication: Communication,
+        plans: Sequence[Plan],
+        budget_s: float,
+        deterministic_limit: int | None = None,
+    ) -> PlannerResult:
+        """The best plan under `communication` found from `plans`, within `budget_s` seconds.
+
+        The limit counts kicks. The bound holds under any communication.
+        """
+        incumbent = SharedIncumbent(problem, communication)
+        if not incumbent.bound.memory_ok:
+            return incumbent.result()
+        refinement = _SharedRefinement(
+            incumbent, levels=self.levels, kick_groups=self.kick_groups,
+            formulation=self.formulation, seed=self.seed,
+        )  # fmt: skip
+        for plan in plans:
+            incumbent.offer(plan.placement.device, plan.order)
+            incumbent.offer(plan.placement.device)
+        seconds = [incumbent.simulator.step_time(plan.placement.device) for plan in plans]
+        for _, plan in sorted(zip(seconds, plans, strict=True), key=lambda found: found[0]):
+            refinement.descend(plan.placement.device, budget_s)
+        kicks, vain = 0, 0
+        while incumbent.seconds < budget_s and not incumbent.optimal and vain < _VAIN:
+            if incumbent.plan is None or kicks == deterministic_limit:
+                break
+            before = incumbent.step_time
+            refinement.kick(budget_s, _KICK_NODES)
+            kicks += 1
+            vain = vain + 1 if incumbent.step_time == before else 0
+        return incumbent.result(evaluations=refinement.simulations)
+
+
+class SharedIncumbent(Incumbent):
+    """An `Incumbent` whose plans are played under `communication`."""
+
+    def __init__(self, problem: StepProblem, communication: Communication) -> None:
+        super().__init__(problem)
+        self.communication = communication
+        self.simulator = communication.simulator(problem)
+
+
+class _SharedRefinement(Refinement):
+    """`Refinement` with the simulator of a communication model."""
+
+    def __init__(
+        self,
+        incumbent: SharedIncumbent,
+        *,
+        levels: tuple[int, ...],
+        kick_groups: int,
+        formulation: OrderFormulation,
+        seed: int,
+    ) -> None:
+        super().__init__(
+            incumbent, levels=levels, kick_groups=kick_groups, formulation=formulation, seed=seed
+        )
+        self.communication = incumbent.communication
+
+    def moves(self, grouped: GroupedProblem) -> MovePricing:
+        """Moves on `grouped`, priced under the model."""
+        simulator = self.communication.simulator(grouped.problem)
+        return MovePricing(grouped, self.room, self.random, simulator)
+
+    def ready_simulator(self, device: IntArray) -> Simulator:
+        """The model's own: operators in the order in which they start there."""
+        return self.incumbent.simulator

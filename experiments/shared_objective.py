@@ -1,0 +1,109 @@
+"""The objective of plans under a communication model that no planner of this project plans for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agents.placement.contiguous import ContiguousSplit, EqualShares
+from envs.errors import InputError
+from envs.placement.toy import toy_pipeline
+from envs.plans import BandwidthAllocation, Plan
+from envs.simulation.communication import Communication
+from envs.simulation.order import OrderRule
+from envs.simulation.problem import StepProblem
+from experiments.evaluation import evaluate_plan, require_fit
+from experiments.objectives import Search, Task, Verdict
+from experiments.plan_file import read_plan, write_plan
+from experiments.provenance import Provenance, file_hash
+
+_TOY_SECONDS = 0.1  # the split it is for needs less
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The time of one step, placed and ordered, whose transfers share the network as they come.
+
+    Args:
+        plans: plan files to start from; bandwidth in them does not count.
+        communication: how transfers share the network.
+        order: the order of a plan file that gives none.
+
+    Raises:
+        InputError: there are no plans.
+    """
+
+    name: ClassVar[str] = "shared"
+    plans: Sequence[str]
+    communication: Communication
+    order: OrderRule
+
+    def __post_init__(self) -> None:
+        if isinstance(self.plans, str) or not self.plans:
+            raise InputError("at least one plan file is needed", field="plans")
+
+    def of(self, step: StepProblem) -> Task:
+        """The step with its plans.
+
+        Raises:
+            InputError: a plan file is at fault.
+        """
+        plans = tuple(read_plan(path, step, self.order) for path in self.plans)
+        return SharedTask(step, self.communication, plans)
+
+    def inputs(self) -> dict[str, str]:
+        """The plan files."""
+        return {f"plan_{number}": file_hash(path) for number, path in enumerate(self.plans)}
+
+    def rehearsal(self) -> Task:
+        """`toy_pipeline` with an even split."""
+        step = toy_pipeline()
+        split = ContiguousSplit(groups=step.graph.num_operators, shares=EqualShares())
+        found = split.plan(step, _TOY_SECONDS).plan
+        assert found is not None
+        return SharedTask(step, self.communication, (found,))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTask:
+    """A placement and an order for `problem` under `communication`, starting from `plans`."""
+
+    problem: StepProblem
+    communication: Communication
+    plans: tuple[Plan, ...]
+
+    def bound(self) -> float:
+        """`agents.placement.lower_bound`, which holds under any communication, in seconds.
+
+        Raises:
+            InputError: no placement fits; says which bound is violated by how much.
+        """
+        return require_fit(self.problem).seconds
+
+    def search(self, agent: Any) -> Search | None:
+        """`agent.improve` on the problem and the plans."""
+        if not hasattr(agent, "improve"):
+            return None
+        return lambda budget_s, limit: agent.improve(
+            self.problem, self.communication, self.plans, budget_s, limit
+        )
+
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
+        """The plan as the simulator of the model plays it, on all operators."""
+        evaluation = evaluate_plan(self.problem, plan, self.communication)
+        peak = float(evaluation.timeline.peak_memory.max())
+        return Verdict(evaluation.step_time, evaluation.violations, peak)
+
+    def write(
+        self,
+        folder: Path,
+        plan: Plan,
+        allocation: BandwidthAllocation | None,
+        provenance: Provenance,
+    ) -> Path:
+        """Write `plan.json`, a plan file."""
+        path = folder / "plan.json"
+        write_plan(path, plan, self.problem, provenance)
+        return path

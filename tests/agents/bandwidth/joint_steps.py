@@ -1,0 +1,91 @@
+"""Small steps to be placed and given bandwidth, and all that can be decided about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+from hypothesis import strategies as st
+
+from envs.graphs.builder import GraphBuilder
+from envs.hardware.network import Network
+from envs.network.allocated import allocated_problem
+from envs.plans import BandwidthAllocation
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.bandwidth.placed_steps import AMPLE, cluster, problem_of, with_capacities
+from tests.agents.placement.test_milp_unfused import orders
+
+
+@st.composite
+def unplaced_steps(
+    draw: Callable[..., object],
+    operators: tuple[int, int] = (2, 8),
+    servers: tuple[int, int] = (1, 3),
+    devices: int = 2,
+    memory: float = AMPLE,
+) -> StepProblem:
+    """A random DAG of operators with parameters, on servers with unequal links in two planes."""
+    topology = with_capacities(
+        cluster(
+            draw(st.integers(*servers)),
+            draw(st.integers(1, devices)),
+            2,
+            latency=draw(st.sampled_from([0.0, 0.25])),
+            memory=memory,
+        ),
+        draw(st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=5)),
+    )
+    builder = GraphBuilder("random")
+    n = draw(st.integers(*operators))
+    for op in range(n):
+        builder.add_operator(f"op{op}")
+        builder.add_parameter(f"w{op}", op, parameter=1.0, gradient=0.0, optimizer=0.0)
+    for op in range(n - 1):
+        tensor = builder.add_tensor(op, draw(st.sampled_from([0.1, 0.5, 1.0, 3.0])))
+        for consumer in draw(st.sets(st.integers(op + 1, n - 1), max_size=2)):
+            builder.add_use(tensor, consumer)
+    seconds = draw(st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=n, max_size=n))
+    return problem_of(builder, seconds, topology)
+
+
+def level_allocations(network: Network, levels: tuple[float, ...]) -> list[BandwidthAllocation]:
+    """All choices of a level, or nothing, for each pipe of a network of two equal planes.
+
+    There a pipe may have what is left of its two servers: half of it in each plane.
+    """
+    pipe = network.channel_source * network.num_servers + network.channel_destination
+    used = np.unique(pipe)
+    full = 2.0 * network.link_capacity[network.links_of(0)].min()
+    found = []
+    for shares in product((0.0, *levels), repeat=len(used)):
+        rate = np.zeros(network.num_servers**2)
+        rate[used] = full * np.array(shares)
+        allocation = BandwidthAllocation(rate[pipe] / 2.0)
+        if not allocation.violations(network):
+            found.append(allocation)
+    return [
+        one for one in found
+        if not any((other.rate >= one.rate).all() and (other.rate > one.rate).any()
+                   for other in found)
+    ]  # fmt: skip
+
+
+def best_of_all(problem: StepProblem, allocations: list[BandwidthAllocation]) -> float:
+    """The least step time over all placements, in all orders, with any of the allocations.
+
+    Placements whose state does not fit do not count; activations do not count at all.
+    """
+    devices = range(problem.topology.num_devices)
+    state = problem.graph.state_bytes
+    every = [np.array(where) for where in product(devices, repeat=len(state))]
+    placements = np.array(
+        [x for x in every if (np.bincount(x, state, len(devices)) <= problem.capacity).all()]
+    )
+    best = np.inf
+    for allocation in allocations:
+        simulator = StepSimulator(allocated_problem(problem, allocation))
+        for order in orders(problem.graph):
+            best = min(best, float(simulator.step_times(placements, np.array(order)).min()))
+    return best

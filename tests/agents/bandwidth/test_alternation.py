@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from agents.bandwidth.alternation import Alternation
+from agents.bandwidth.convex import ConvexRates
+from agents.bandwidth.placement_alone import PlacementAlone
+from envs.errors import InputError
+from envs.network.allocated import allocated_problem, uniform_allocation
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import StepSimulator
+from tests.agents.bandwidth.joint_steps import best_of_all, unplaced_steps
+from tests.agents.bandwidth.test_joint import AMPLE_S, check, fork, placer
+
+
+def planner(**changed: object) -> Alternation:
+    arguments: dict[str, object] = {
+        "placement": placer(), "bandwidth": ConvexRates(gap=1e-6, rounds=60), "turn_share": 0.25,
+        "spared": 0.2, "patience": 2,
+    }  # fmt: skip
+    return Alternation(**{**arguments, **changed})  # type: ignore[arg-type]
+
+
+@settings(max_examples=8, deadline=None)
+@given(problem=unplaced_steps())
+def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepProblem) -> None:
+    result = planner().plan_jointly(problem, AMPLE_S, 24)
+    check(problem, result)
+    alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)
+    uniform = alone.plan_jointly(problem, AMPLE_S, 6)  # the share of one turn
+    assert result.step_time <= uniform.step_time
+
+
+def test_the_rates_are_those_of_the_plan() -> None:
+    """No other allocation to its plan is faster than the one it returns."""
+    problem = fork(15.0)
+    result = planner().plan_jointly(problem, AMPLE_S, 80)
+    assert result.plan is not None
+    alone = ConvexRates(gap=1e-6, rounds=60).allocate(problem, result.plan, AMPLE_S)
+    assert result.step_time == pytest.approx(alone.step_time, rel=1e-6)
+    assert result.step_time < best_of_all(problem, [uniform_allocation(problem.topology.network)])
+
+
+def test_every_turn_is_offered_with_uniform_shares_first() -> None:
+    problem = fork(15.0)
+    result = planner().plan_jointly(problem, AMPLE_S, 80)
+    shares = allocated_problem(problem, uniform_allocation(problem.topology.network))
+    placed = placer().plan(shares, AMPLE_S, 20)
+    assert placed.plan is not None
+    first = StepSimulator(shares).step_time(placed.plan.placement.device, placed.plan.order)
+    assert result.trajectory[0][1] == first
+
+
+def test_what_fits_no_server_is_infeasible() -> None:
+    result = planner().plan_jointly(fork(3.0), AMPLE_S, 10)
+    assert (result.plan, result.status, result.lower_bound) == (None, "infeasible", float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("turn_share", 0.0), ("turn_share", 1.5), ("spared", 0.0), ("spared", 1.0), ("patience", 0)],
+)
+def test_bad_arguments_are_named(field: str, value: object) -> None:
+    with pytest.raises(InputError) as error:
+        planner(**{field: value})
+    assert error.value.field == field

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from agents.bandwidth.shared_placement import SharedPlacement
+from agents.placement.lower_bound import lower_bound
+from envs.errors import InputError
+from envs.plans import Plan
+from envs.simulation.fair import Fair
+from envs.simulation.problem import StepProblem
+from envs.simulation.step import SINGLE_PORT
+from tests.agents.bandwidth.placed_steps import placed_steps, plan_of
+from tests.agents.bandwidth.test_joint import AMPLE_S, fork
+
+FAIR = Fair(name="fair", multipath=True)
+
+
+def planner(levels: tuple[int, ...] = (4, 8)) -> SharedPlacement:
+    return SharedPlacement(levels=levels, kick_groups=4, gap=0.0, at_once=8, seed=0)
+
+
+@settings(max_examples=12, deadline=None)
+@given(step=placed_steps())
+@pytest.mark.parametrize("communication", [FAIR, SINGLE_PORT], ids=["fair", "single_port"])
+def test_it_is_never_slower_than_what_it_starts_from(
+    communication: Fair, step: tuple[StepProblem, Plan]
+) -> None:
+    problem, plan = step
+    simulator = communication.simulator(problem)
+    result = planner().improve(problem, communication, [plan], AMPLE_S, 2)
+    assert result.plan is not None
+    assert result.plan.violations(problem, simulator) == []
+    played = simulator.step_time(result.plan.placement.device, result.plan.order)
+    assert result.step_time == played >= lower_bound(problem).seconds == result.lower_bound
+    assert played <= simulator.step_time(plan.placement.device, plan.order)
+    assert result.allocation is None
+
+
+def test_it_leaves_a_plan_on_one_device() -> None:
+    problem = fork(100.0)
+    plan = plan_of(problem, dict.fromkeys(problem.graph.op_names, 0))
+    result = planner().improve(problem, FAIR, [plan], AMPLE_S, 10)
+    every = np.stack(np.meshgrid(*[np.arange(3)] * 4), axis=-1).reshape(-1, 4)
+    best = min(FAIR.simulator(problem).step_time(device) for device in every)
+    assert result.step_time <= best * (1 + 1e-9)
+
+
+def test_levels_are_needed() -> None:
+    with pytest.raises(InputError) as error:
+        planner(levels=())
+    assert error.value.field == "levels"
