@@ -37,6 +37,8 @@ class ExportConfig:
 
 def export(config: ExportConfig, run: Run) -> Result:
     """Write the checkpoint folder of the run's last training checkpoint."""
+    from models.policy import PolicyConfig
+
     source = Path(config.run)
     nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
     loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
@@ -44,7 +46,14 @@ def export(config: ExportConfig, run: Run) -> Result:
     training: TrainingConfig = build(nodes["training"])
     provenance = loaded.stamp_on(run.provenance).with_inputs(run=file_hash(source / CONFIG_FILE))
     env = placement_env(nodes["env"], problem)
-    policy = trained_policy(source, training.model, env)
+    model = training.model
+    if not isinstance(model, PolicyConfig):
+        raise InputError(
+            f"{type(model).__name__} describes no placement policy: only those are exported",
+            file=source / CONFIG_FILE,
+            field="training.model",
+        )
+    policy = trained_policy(source, model, env)
     output = run.folder / CHECKPOINT_FOLDER if config.output is None else Path(config.output)
     if output.exists() and not (output / "spec.json").is_file():
         raise InputError("exists and is no checkpoint folder", file=output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +12,18 @@ import numpy as np
 from scipy import stats
 
 from agents.base import PlannerResult
-from envs.placement.env import PlacementEnv
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
 from experiments.artifacts import write_json
 from experiments.display import ProgressDisplay, training_news
+from experiments.evaluation import Evaluation
 from experiments.learning_curve import Curve
 from experiments.provenance import Provenance, stamp
 from experiments.search import describe
+from experiments.subjects import Subject
 
 if TYPE_CHECKING:
     from agents.rllib.config import TrainingConfig
     from agents.rllib.training import TrainingResult
+    from models.policy import PlacementPolicy
 
 METRICS_FILE = "metrics.csv"
 
@@ -34,36 +32,45 @@ METRICS_FILE = "metrics.csv"
 class Exam:
     """The policy alone, greedily from the same starts before and after training.
 
-    Beside it the rule it has to beat: from the same starts, always the device whose look-ahead
-    promises the shortest step.
+    Beside it, where there is a look-ahead, the rule it has to beat: from the same starts, always
+    the choice whose look-ahead promises the shortest step.
     """
 
     untrained: tuple[float, ...]  # seconds of the plan each episode ends in; inf: does not fit
     trained: tuple[float, ...]  # seconds
-    look_ahead: tuple[float, ...]  # seconds
+    look_ahead: tuple[float, ...]  # seconds; () where there is none
 
     def sentence(self) -> str:
         """What the exam says, for a reader."""
         gain, width = paired_gain(self.untrained, self.trained)
-        over_rule, rule_width = paired_gain(self.look_ahead, self.trained)
-        return (
+        text = (
             f"the policy alone, one greedy episode from each of {len(self.trained)} starts: "
             f"{_mean_ms(self.untrained)} before training, {_mean_ms(self.trained)} after it "
-            f"({gain * 1e3:.1f} ± {width * 1e3:.1f} ms less), following the look-ahead blindly "
-            f"{_mean_ms(self.look_ahead)} (the policy: {over_rule * 1e3:.1f} ± "
-            f"{rule_width * 1e3:.1f} ms less)"
+            f"({gain * 1e3:.1f} ± {width * 1e3:.1f} ms less)"
+        )
+        if not self.look_ahead:
+            return text
+        over_rule, rule_width = paired_gain(self.look_ahead, self.trained)
+        return (
+            f"{text}, following the look-ahead blindly {_mean_ms(self.look_ahead)} (the policy: "
+            f"{over_rule * 1e3:.1f} ± {rule_width * 1e3:.1f} ms less)"
         )
 
     def document(self) -> dict[str, object]:
         """The exam as numbers."""
         gain, width = paired_gain(self.untrained, self.trained)
-        over_rule, rule_width = paired_gain(self.look_ahead, self.trained)
-        return {
+        known = {
             "untrained_s": list(self.untrained),
             "trained_s": list(self.trained),
             "look_ahead_s": list(self.look_ahead),
             "mean_gain_s": gain,
             "half_width_95_s": width,
+        }
+        if not self.look_ahead:
+            return known
+        over_rule, rule_width = paired_gain(self.look_ahead, self.trained)
+        return {
+            **known,
             "mean_gain_over_look_ahead_s": over_rule,
             "half_width_95_over_look_ahead_s": rule_width,
         }
@@ -92,13 +99,13 @@ class Learned:
 
     training: TrainingResult
     found: PlannerResult
+    evaluation: Evaluation | None  # of the best plan, None without one
     curve: Curve
     exam: Exam
 
 
 def learn(
-    prototype: PlacementEnv,
-    problem: StepProblem,
+    subject: Subject,
     config: TrainingConfig,
     run_folder: Path,
     display: ProgressDisplay,
@@ -106,11 +113,10 @@ def learn(
     *,
     resume: bool = False,
 ) -> Learned:
-    """Train on `problem` as `config` says; metrics and checkpoints go to `run_folder`, whose
+    """Train on `subject` as `config` says; metrics and checkpoints go to `run_folder`, whose
     `checkpoints/provenance.json` says where the checkpoints come from.
 
-    The graph is fused once: the environments are copies, before its first reset, of `prototype`,
-    which holds the instance.
+    The graph is fused once: the environments are copies of one that holds the instance.
     """
     from agents.rllib.training import train
 
@@ -122,11 +128,20 @@ def learn(
     def on_iteration(row: Mapping[str, float]) -> None:
         display.update(task, row["charts/seconds"], training_news(row))
 
-    training = train(config, lambda: copy.copy(prototype), run_folder, on_iteration, resume=resume)
-    found = as_planner_result(training, prototype, problem)
+    training = train(
+        config,
+        subject.environment,
+        run_folder,
+        on_iteration,
+        resume=resume,
+        task=subject.task(config),
+    )
+    best = training.best_plan
+    evaluation = None if best is None else subject.evaluate(best)
+    found = as_planner_result(training, evaluation)
     display.end(task, describe(found))
     exam = Exam(training.untrained, training.trained, training.look_ahead)
-    return Learned(training, found, read_curve(run_folder / METRICS_FILE), exam)
+    return Learned(training, found, evaluation, read_curve(run_folder / METRICS_FILE), exam)
 
 
 def read_curve(path: Path) -> Curve:
@@ -140,29 +155,32 @@ def read_curve(path: Path) -> Curve:
     )
 
 
-def as_planner_result(
-    training: TrainingResult, env: PlacementEnv, problem: StepProblem
-) -> PlannerResult:
-    """The best placement met in training, on every operator and simulated in full."""
-    if training.best_placement is None:
+def as_planner_result(training: TrainingResult, evaluation: Evaluation | None) -> PlannerResult:
+    """The best plan met in training, as it was played on every operator."""
+    if evaluation is None:
         return PlannerResult(
             plan=None,
             status="limit",
             step_time=np.inf,
             seconds=training.seconds,
             evaluations=training.env_steps,
-            reason="no placement met in training fits",
+            reason="no plan met in training fits",
             trajectory=training.trajectory,
         )
-    env.reset(seed=0)
-    device = env.instance.fusion.expand(training.best_placement)
-    simulator = StepSimulator(problem)
-    order = simulator.order(device)
     return PlannerResult(
-        plan=Plan(Placement(device), order),
+        plan=evaluation.plan,
         status="feasible",
-        step_time=simulator.step_time(device, order),
+        step_time=evaluation.step_time,
         seconds=training.seconds,
         evaluations=training.env_steps,
         trajectory=training.trajectory,
     )
+
+
+def only_policy(training: TrainingResult) -> PlacementPolicy:
+    """The policy that was trained to place."""
+    from models.policy import PlacementPolicy
+
+    (policy,) = training.policies.values()
+    assert isinstance(policy, PlacementPolicy)
+    return policy

@@ -20,13 +20,14 @@ from experiments.display import ProgressDisplay
 from experiments.evaluation import require_fit
 from experiments.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
 from experiments.gantt import draw_gantt
-from experiments.learning import Learned, learn
+from experiments.learning import Learned, learn, only_policy
 from experiments.learning_curve import draw_learning_curve
 from experiments.overrides import plain_config
 from experiments.plan_file import write_plan
 from experiments.problem import communication_of, load_problem, placement_env
 from experiments.provenance import Provenance, stamp
 from experiments.search import search_in_turn, search_side_by_side
+from experiments.subjects import PlacementSubject
 from experiments.targets import build, no_such_thing
 from experiments.trace import trace_document
 
@@ -88,7 +89,8 @@ def compare(config: MainConfig, run: Run) -> Result:
     with ProgressDisplay(console) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
         found |= search_side_by_side(config.searching, problem, config.budget_s, display)
-        learned = learn(env, problem, training, run.folder, display, provenance)
+        subject = PlacementSubject(problem, env, communication)
+        learned = learn(subject, training, run.folder, display, provenance)
     found[PPO] = learned.found
     comparison = Comparison(
         rows=tuple(row_of(method, x, problem, communication) for method, x in found.items()),
@@ -97,7 +99,7 @@ def compare(config: MainConfig, run: Run) -> Result:
     )
     _write(run, problem, comparison, learned, provenance, name)
     console.print("exporting the policy, asking it again in a process without ray and PyG")
-    policy = learned.training.policy
+    policy = only_policy(learned.training)
     checkpoint = export_checkpoint(
         policy,
         run.folder / CHECKPOINT_FOLDER,

@@ -1,7 +1,10 @@
-"""The main job over several seeds: means and 95 % confidence intervals.
+"""The main job, or a training run, over several seeds: means and 95 % confidence intervals.
 
 make seeds
 python -m experiments.seeds seeds=[0,1,2] +job.budget_s=30
+python -m experiments.seeds app=train +job.env=joint +job.agent=ppo_joint +job.model=joint \
+    +job.topology=planes_4x1 +job.baselines=joint +job.baseline_budget_s=300 \
+    +job.training.budget_s=300 +job.training.restart_share=0.9 +job.training.exam_episodes=8
 """
 
 from __future__ import annotations
@@ -25,15 +28,18 @@ from experiments.main import MainConfig
 from experiments.overrides import check_command_line
 from experiments.provenance import file_hash, stamp
 from experiments.targets import SEEDS
+from experiments.train import TrainConfig
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")
 CONFIDENCE = 0.95
+APPS: Mapping[str, type[Any]] = {"main": MainConfig, "train": TrainConfig}
 
 
 @dataclass
 class SeedsConfig:
-    """`conf/seeds.yaml`; `job` holds overrides of `conf/main.yaml`."""
+    """`conf/seeds.yaml`; `job` holds overrides of the config of `app`."""
 
+    app: str
     seeds: list[int]
     job: dict[str, Any]
     seed: int
@@ -42,7 +48,9 @@ class SeedsConfig:
     def __post_init__(self) -> None:
         if len(self.seeds) < 2 or len(set(self.seeds)) != len(self.seeds):
             raise InputError(f"config key 'seeds': {self.seeds} are not two or more different ones")
-        check_command_line(_overrides(self.job), "main", MainConfig)
+        if self.app not in APPS:
+            raise InputError(f"config key 'app': {self.app!r} is none of {', '.join(APPS)}")
+        check_command_line(_overrides(self.job), self.app, APPS[self.app])
         for seed in self.seeds:
             if not 0 <= seed < SEEDS:
                 raise InputError(f"config key 'seeds': {seed} is not in 0..{SEEDS - 1}")
@@ -97,13 +105,13 @@ class Summary:
 
 
 def repeat(config: SeedsConfig, run: Run) -> Result:
-    """Run the main job once per seed, each in its own process and folder, and sum up."""
+    """Run the app once per seed, each in its own process and folder, and sum up."""
     provenance = run.provenance
     documents = []
     for seed in config.seeds:
         run.console.print(f"seed {seed}")
         folder = run.folder / f"seed_{seed}"
-        _main_job(folder, seed, config.job)
+        _job(config.app, folder, seed, config.job)
         result = folder / RESULT_FILE
         provenance = provenance.with_inputs(**{f"seed_{seed}": file_hash(result)})
         documents.append(json.loads(result.read_text()))
@@ -127,7 +135,7 @@ def repeat(config: SeedsConfig, run: Run) -> Result:
 
 
 def summarize(documents: Sequence[Mapping[str, Any]]) -> list[Summary]:
-    """The results of the main job, method by method."""
+    """The results of the jobs, method by method."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for document in documents:
         for row in document["methods"]:
@@ -143,17 +151,17 @@ def summarize(documents: Sequence[Mapping[str, Any]]) -> list[Summary]:
     ]
 
 
-def _main_job(folder: Path, seed: int, overrides: Mapping[str, Any]) -> None:
-    """The main job in a process of its own; its table and progress go where ours go."""
-    command = [sys.executable, "-m", "experiments.main", f"seed={seed}"]
+def _job(app: str, folder: Path, seed: int, overrides: Mapping[str, Any]) -> None:
+    """The app in a process of its own; its table and progress go where ours go."""
+    command = [sys.executable, "-m", f"experiments.{app}", f"seed={seed}"]
     command += [f"hydra.run.dir={folder}", *_overrides(overrides)]
     done = subprocess.run(command, check=False)
     if done.returncode != 0:
-        raise InputError(f"the main job with seed {seed} ended with code {done.returncode}")
+        raise InputError(f"{app} with seed {seed} ended with code {done.returncode}")
 
 
 def _overrides(job: Mapping[str, Any]) -> list[str]:
-    """The items of `job` as arguments of the main job."""
+    """The items of `job` as arguments of its app."""
     flat = _flat(job).items()
     return [f"{key}={'null' if value is None else value}" for key, value in flat]
 

@@ -1,6 +1,9 @@
-"""Train a placement policy on one graph and one topology.
+"""Train policies on one graph and one topology: to place, to share the network, or both.
 
 python -m experiments.train graph=bert_large topology=mixed_v100_p100 training.budget_s=600
+python -m experiments.train env=joint agent=ppo_joint model=joint topology=planes_4x1
+python -m experiments.train env=bandwidth_toy agent=ppo_bandwidth model=channels \
+    training.restart_share=0 baselines=bandwidth
 python -m experiments.train resume=<run folder>
 """
 
@@ -14,15 +17,22 @@ from typing import Any
 from envs.errors import InputError
 from experiments.app import Result, Run, run_app
 from experiments.artifacts import write_figure, write_sidecar
+from experiments.baselines import baselines, row_values, write_table
+from experiments.comparison import Row
 from experiments.display import ProgressDisplay
-from experiments.evaluation import evaluate_plan, evaluation_values, require_fit
+from experiments.evaluation import evaluation_values, require_fit
 from experiments.learning import METRICS_FILE, learn
 from experiments.learning_curve import draw_learning_curve
 from experiments.overrides import CONFIG_FILE
-from experiments.plan_file import write_plan
-from experiments.problem import communication_of, load_problem, placement_env
+from experiments.problem import communication_of, load_problem
 from experiments.saved_run import resumed_config
+from experiments.subjects import subject_of
 from experiments.targets import build
+
+SHOWN = (
+    "graph", "topology", "iterations", "env_steps", "episodes", "seconds", "step_time_s",
+    "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed",
+)  # fmt: skip
 
 
 @dataclass
@@ -37,6 +47,9 @@ class TrainConfig:
     cost: Any
     communication: Any
     training: Any
+    baselines: dict[str, Any]
+    baseline_budget_s: float
+    placer: Any
     resume: str | None
     seed: int
     json: bool
@@ -44,26 +57,41 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.resume is not None and not (Path(self.resume) / CONFIG_FILE).is_file():
             raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=self.resume)
+        if not 0 < self.baseline_budget_s < float("inf"):
+            raise InputError(
+                f"config key 'baseline_budget_s': {self.baseline_budget_s} is not positive and "
+                "finite"
+            )
 
 
 def train(config: TrainConfig, run: Run) -> Result:
-    """Train (on), then write the best plan and the learning curve."""
+    """Train (on), then write what was found, the learning curve and the table."""
     resume = config.resume is not None
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
-    communication = communication_of(config.communication)
     bound = require_fit(problem)
     training = build(config.training)
-    env = placement_env(config.env, problem)
+    communication = communication_of(config.communication)
+    subject = subject_of(config.env, loaded, communication, config.placer, config.baseline_budget_s)
+    subject.task(training).architectures(training.model)  # before the baselines take their time
     with ProgressDisplay(run.console) as display:
-        learned = learn(env, problem, training, run.folder, display, provenance, resume=resume)
-    result = learned.training
+        rows = baselines(config.baselines, subject, config.baseline_budget_s, display)
+        learned = learn(subject, training, run.folder, display, provenance, resume=resume)
+    result, found = learned.training, learned.found
+    rows.append(Row("ppo", learned.evaluation, found.seconds, found.reason))
     name = f"{problem.graph.name} on {problem.topology.name}"
-    figure = draw_learning_curve(learned.curve, {}, bound.seconds, f"{name}: learning to place")
+    figure = draw_learning_curve(
+        learned.curve,
+        {row.method: row.step_time for row in rows[:-1]},
+        bound.seconds,
+        f"{name}: learning to {subject.deed}",
+    )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    if config.baselines:
+        write_table(run, rows, bound.seconds, name, provenance)
     values: dict[str, object] = {
         "graph": problem.graph.name,
         "topology": problem.topology.name,
@@ -73,15 +101,15 @@ def train(config: TrainConfig, run: Run) -> Result:
         "seconds": result.seconds,
         "exam": learned.exam.document(),
         "lower_bound_s": bound.seconds,
+        "methods": [row_values(row, bound.seconds) for row in rows],
         "resumed": resume,
     }
-    plan = learned.found.plan
-    if plan is None:
+    if result.best_plan is None or learned.evaluation is None:
         unplaced = {"step_time_s": None, "peak_memory_bytes": None, "feasible": False}
-        return Result({**values, **unplaced}, provenance)
-    write_plan(run.folder / "plan.json", plan, problem, provenance)
-    evaluation = evaluate_plan(problem, plan, communication)
-    return Result({**values, **evaluation_values(problem, evaluation, bound)}, provenance)
+        return Result({**values, **unplaced}, provenance, SHOWN)
+    subject.write(run.folder, result.best_plan, provenance)
+    judged = evaluation_values(problem, learned.evaluation, bound)
+    return Result({**values, **judged}, provenance, SHOWN)
 
 
 if __name__ == "__main__":

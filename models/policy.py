@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from envs.errors import InputError
 from envs.spaces import FeatureWidths
+from models.architecture import Policy, width_of
 from models.encoders import DeviceEncoder, OperatorEncoder, scatter_edges, standing_on
 from models.graph_batch import GraphBatch
 from models.heads import PointerHead, ValueHead
@@ -49,8 +52,28 @@ class PolicyConfig:
                 field="initial_candidate_weights",
             )
 
+    def policy(
+        self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
+    ) -> PlacementPolicy:
+        """A fresh policy for an agent that reads padded graphs and chooses a device.
 
-class PlacementPolicy(nn.Module):
+        Raises:
+            InputError: the agent does not.
+        """
+        if not isinstance(action_space, spaces.Discrete):
+            raise InputError(f"a placement policy chooses a device, not from {action_space}")
+        return PlacementPolicy(
+            self,
+            FeatureWidths(
+                **{
+                    field.name: width_of(observation_space, f"{field.name}_features")
+                    for field in fields(FeatureWidths)
+                }
+            ),
+        )
+
+
+class PlacementPolicy(Policy):
     """Actor and critic over one shared encoder; any number of nodes, edges and devices.
 
     Weights are shared between nodes and between devices. The action mask is applied inside, so
@@ -75,6 +98,11 @@ class PlacementPolicy(nn.Module):
             widths, hidden, config.initial_scale, config.initial_candidate_weights
         )
         self.value = ValueHead(hidden)
+
+    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(B, D) masked logits and (B,) values."""
+        logits, value = self(GraphBatch.of(observation))
+        return logits, value
 
     def forward(self, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """(B, D) masked logits and (B,) values."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Found = Mapping[str, NDArray[Any]]  # a plan as the arrays of its decisions, by name
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
     """A feasible plan better than all before it in its environment."""
 
-    placement: NDArray[np.int64]  # (G,) device of each group
+    plan: Found
     step_time: float  # seconds, simulated on every operator
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.policy.policy import PolicySpec
 
 from agents.rllib.learner import MAX_GRADIENT_NORM_KEY, ClippedPPOLearner
-from agents.rllib.module import MODEL_CONFIG_KEY, PlacementModule
+from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
+from agents.rllib.tasks import Task
 from envs.errors import InputError
-from envs.spaces import FeatureWidths
+from models.architecture import Architecture
 from models.policy import PolicyConfig
+from models.team import TeamConfig
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class TrainingConfig:
     """One training run.
 
     Attributes:
-        model: the policy.
+        model: the policy, or those of a team.
         ppo: the algorithm.
         seed: seed of weights, sampling, shuffling and environments.
         budget_s: wall-clock seconds of training, exams included, or None.
@@ -97,7 +101,7 @@ class TrainingConfig:
         InputError: no limit is set, or a number is out of range.
     """
 
-    model: PolicyConfig = field(default_factory=PolicyConfig)
+    model: Architecture | TeamConfig = field(default_factory=PolicyConfig)
     ppo: PPOSettings = field(default_factory=PPOSettings)
     seed: int = 0
     budget_s: float | None = None
@@ -125,9 +129,7 @@ class TrainingConfig:
                 raise InputError(f"{getattr(self, name)} is below 1", field=name)
 
 
-def rllib_config(
-    config: TrainingConfig, widths: FeatureWidths, make_env: Callable[[Any], Any]
-) -> PPOConfig:
+def rllib_config(config: TrainingConfig, task: Task, make_env: Callable[[Any], Any]) -> PPOConfig:
     """The same run in RLlib's terms.
 
     Env runner and learner live in this process. `seed` stays unset on RLlib's side: it would reset
@@ -135,15 +137,22 @@ def rllib_config(
 
     Args:
         config: the run.
-        widths: feature widths of the observation.
+        task: who decides.
         make_env: called with RLlib's context for each of the vectorised environments.
+
+    Raises:
+        InputError: `config.model` is not what the task needs.
     """
     ppo = config.ppo
+    specs = {
+        name: RLModuleSpec(module_class=PolicyModule, model_config={ARCHITECTURE_KEY: architecture})
+        for name, architecture in task.architectures(config.model).items()
+    }
     built: PPOConfig = (
         PPOConfig()
         .api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)
         .framework("torch")
-        .environment(env=make_env)
+        .environment(env=make_env, disable_env_checking=True)
         .env_runners(
             num_env_runners=0,
             num_envs_per_env_runner=ppo.num_envs,
@@ -168,16 +177,14 @@ def rllib_config(
             minibatch_size=ppo.minibatch_size,
             num_epochs=ppo.num_epochs,
         )
-        .rl_module(
-            rl_module_spec=RLModuleSpec(
-                module_class=PlacementModule,
-                model_config={
-                    MODEL_CONFIG_KEY: {"config": asdict(config.model), "widths": asdict(widths)}
-                },
-            )
-        )
     )
-    return built
+    if not task.team:
+        (spec,) = specs.values()
+        return built.rl_module(rl_module_spec=spec)
+    return built.multi_agent(
+        policies={name: PolicySpec() for name in specs},  # a mapping: a set has no fixed order
+        policy_mapping_fn=lambda agent, *_, **__: task.module_of(agent),
+    ).rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
 
 
 def _falling(start: float, end: float, steps: int) -> list[list[float]]:

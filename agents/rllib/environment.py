@@ -2,116 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from agents.rllib.archive import Archive, Record
-from envs.spaces import PaddedGraph
+from agents.rllib.tasks import Task
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class EndedEpisode:
-    """A complete placement met in training or decoding."""
+    """What an episode of training came to."""
 
-    placement: NDArray[np.int64]  # (G,) device of each group
     step_time: float  # seconds, as the environment simulated it
     feasible: bool
     total_reward: float
     length: int  # decisions
 
 
-class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
-    """The environment as the learner runs it.
+class EpisodeKeeper:
+    """Seeds the episodes of one environment, remembers them and offers their plans to the archive.
 
     Episode k of environment i is seeded by (seed, i, k), whatever the caller of `reset` says:
     RLlib seeds every reset between samples with the *same* number, and a counter is all that a
     checkpoint then has to keep of the environment's randomness.
 
-    Every state in which all groups are placed is a whole plan, not only an episode's last. One that
-    the environment finds faster than all that fit before it is simulated on every operator, memory
-    included (`plan_outcome`), and offered to the archive. A share of the episodes starts from the
-    archive.
+    Every state that is a whole plan counts, not only an episode's last. One that the environment
+    finds faster than all that fit before it is simulated on every operator, memory included
+    (`Task.outcome`), and offered to the archive. A share of the episodes starts from the archive.
 
     Args:
-        env: a placement environment: `info` holds `step_time_s`, `placed` and, at the end of an
-            episode, `feasible`; the observation holds the placement; `unwrapped.plan_outcome()`
-            gives step time and feasibility of the present placement on every operator,
-            `unwrapped.able` (G, D) which device can run which group.
+        env: the environment; `info` holds `step_time_s` and, at the end of an episode, `feasible`.
+        task: knows the plans of the environment.
         seed: seed of the run.
         index: number of this environment within the run.
         archive: of the run.
         restart_share: share of episodes that start from a record, once there is one.
-        kick: a start from a record is changed by moving a run of up to this many groups.
     """
 
     def __init__(
-        self,
-        env: gym.Env[PaddedGraph, Any],
-        seed: int,
-        index: int,
-        archive: Archive,
-        restart_share: float,
-        kick: int,
+        self, env: Any, task: Task, seed: int, index: int, archive: Archive, restart_share: float
     ) -> None:
-        super().__init__(env)
-        self.archive, self.restart_share, self.kick = archive, restart_share, kick
+        self.env, self.task = env, task
+        self.archive, self.restart_share = archive, restart_share
         self.episodes_started = 0
         self._key = (seed, index)
         self._ended: list[EndedEpisode] = []
         self._total_reward, self._length = 0.0, 0
         self.fastest = float("inf")  # plan offered, by the environment's own simulation, seconds
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[PaddedGraph, dict[str, Any]]:
-        """Start the next episode; `seed` is left aside (see the class)."""
-        del seed
+    def begin(self, options: dict[str, Any] | None) -> tuple[Any, Any]:
+        """Reset the environment for the next episode."""
         entropy = np.random.SeedSequence([*self._key, self.episodes_started])
         self.episodes_started += 1
         self._total_reward, self._length = 0.0, 0
         episode_seed = int(entropy.generate_state(1)[0])
-        begun = self.env.reset(seed=episode_seed, options=options)
+        begun: tuple[Any, Any] = self.env.reset(seed=episode_seed, options=options)
         if options is not None or self.restart_share == 0.0:
             return begun
         rng = np.random.default_rng(entropy)
         record = self.archive.draw(rng) if rng.random() < self.restart_share else None
         if record is None:
             return begun
-        able = self.env.unwrapped.able  # type: ignore[attr-defined]
-        start = kicked(record.placement, able, self.kick, rng)
-        return self.env.reset(seed=episode_seed, options={"start": start})
+        start = self.task.restart(self.env.unwrapped, record.plan, rng)
+        again: tuple[Any, Any] = self.env.reset(seed=episode_seed, options=start)
+        return again
 
-    def step(self, action: Any) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
-        """One decision; an ended episode is remembered."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        self._total_reward += float(reward)
+    def note(self, info: Mapping[str, Any], reward: float, ended: bool) -> None:
+        """Remember a decision that led to `info`."""
+        self._total_reward += reward
         self._length += 1
-        self._consider(observation, info)
-        if terminated or truncated:
+        if self.task.whole(self.env.unwrapped, info) and info["step_time_s"] < self.fastest:
+            step_time, feasible = self.task.outcome(self.env.unwrapped)
+            if feasible:
+                self.fastest = float(info["step_time_s"])
+                plan = self.task.plan(self.env.unwrapped)
+                self.archive.offer(self._key[1], Record(plan, step_time))
+        if ended:
             self._ended.append(
                 EndedEpisode(
-                    placement=_placement(observation),
                     step_time=float(info["step_time_s"]),
                     feasible=bool(info["feasible"]),
                     total_reward=self._total_reward,
                     length=self._length,
                 )
             )
-        return observation, float(reward), terminated, truncated, info
-
-    def _consider(self, observation: PaddedGraph, info: dict[str, Any]) -> None:
-        """Offer the present plan to the archive if it fits and is the fastest so far that does."""
-        whole = info["placed"] == int(observation["node_mask"].sum())
-        if not whole or info["step_time_s"] >= self.fastest:
-            return
-        step_time, feasible = self.env.unwrapped.plan_outcome()  # type: ignore[attr-defined]
-        if feasible:
-            self.fastest = float(info["step_time_s"])
-            self.archive.offer(self._key[1], Record(_placement(observation), step_time))
 
     def drain(self) -> list[EndedEpisode]:
         """The episodes ended since the last call."""
@@ -119,25 +99,59 @@ class TrainingEnv(gym.Wrapper[PaddedGraph, Any, PaddedGraph, Any]):
         return ended
 
 
-def _placement(observation: PaddedGraph) -> NDArray[np.int64]:
-    """(G,) device of each group, padding left out."""
-    return np.array(observation["placement"][observation["node_mask"] == 1], dtype=np.int64)
+class TrainingEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment of one agent as the learner runs it."""
+
+    def __init__(self, keeper: EpisodeKeeper) -> None:
+        super().__init__(keeper.env)
+        self.keeper = keeper
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start the next episode; `seed` is left aside (see `EpisodeKeeper`)."""
+        del seed
+        return self.keeper.begin(options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One decision."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.keeper.note(info, float(reward), terminated or truncated)
+        return observation, float(reward), terminated, truncated, info
 
 
-def kicked(
-    placement: NDArray[np.int64],
-    able: NDArray[np.bool_],
-    longest: int,
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """`placement` (G,) with a run of 1 to `longest` consecutive groups on one random device.
+class TeamTrainingEnv(MultiAgentEnv):
+    """A PettingZoo environment whose agents share one reward, as the learner runs it.
 
-    Groups of the run that the device cannot run, by `able` (G, D), stay where they are.
+    All agents act in every step and end together: one that first appeared in the last step would
+    never act.
     """
-    start = placement.copy()
-    if longest > 0:
-        first = int(rng.integers(len(start)))
-        device = int(rng.integers(able.shape[1]))
-        run = slice(first, first + int(rng.integers(1, longest + 1)))
-        start[run] = np.where(able[run, device], device, start[run])
-    return start
+
+    def __init__(self, keeper: EpisodeKeeper) -> None:
+        super().__init__()
+        self.keeper = keeper
+        env: ParallelEnv[str, Any, Any] = keeper.env
+        self._env = env
+        self.agents = self.possible_agents = list(env.possible_agents)
+        self.observation_spaces = {name: env.observation_space(name) for name in self.agents}
+        self.action_spaces = {name: env.action_space(name) for name in self.agents}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start the next episode; `seed` is left aside (see `EpisodeKeeper`)."""
+        del seed
+        observations, _infos = self.keeper.begin(options)
+        return observations, {}
+
+    def step(
+        self, action_dict: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]:
+        """One joint decision."""
+        observations, rewards, terminations, truncations, infos = self._env.step(action_dict)
+        first = next(iter(infos))
+        terminated = {**terminations, "__all__": all(terminations.values())}
+        truncated = {**truncations, "__all__": all(truncations.values())}
+        ended = terminated["__all__"] or truncated["__all__"]
+        self.keeper.note(infos[first], float(rewards[first]), ended)
+        return observations, rewards, terminated, truncated, {}

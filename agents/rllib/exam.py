@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
-import torch
-from torch import Tensor
-
-from envs.spaces import PaddedGraph
-from models.graph_batch import GraphBatch
-from models.heads import MASKED_LOGIT
-
-Decider = Callable[[GraphBatch], tuple[Tensor, Tensor]]  # (B, D) logits and (B,) values
+from agents.rllib.decisions import Act
+from agents.rllib.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -25,47 +18,39 @@ class Examined:
     length: int  # decisions
 
 
-def follow_look_ahead(batch: GraphBatch) -> tuple[Tensor, Tensor]:
-    """The yardstick without learning: the allowed device of least look-ahead, the last feature."""
-    worse = batch.candidate_features[:, :, -1]  # (B, D)
-    logits = (-worse).masked_fill(batch.action_mask == 0, MASKED_LOGIT)
-    return logits, logits.amax(dim=-1)
-
-
-def examine(
-    policy: Decider, envs: Sequence[gym.Env[PaddedGraph, Any]], episodes: int
-) -> list[Examined]:
-    """Episodes 0, 1, ... of `policy`, stepped together; episode k starts at `reset(seed=k)`.
+def examine(act: Act, envs: Sequence[Any], episodes: int, task: Task) -> list[Examined]:
+    """Episodes 0, 1, ... of `act`, stepped together; episode k starts at `reset(seed=k)`.
 
     Args:
-        policy: decides; a `PlacementPolicy` or `follow_look_ahead`.
-        envs: at least one, as `TrainingEnv` wants them.
+        act: decides.
+        envs: at least one, of `task`.
         episodes: how many.
+        task: what the environments are about.
     """
     found: list[Examined] = []
     while len(found) < episodes:
-        found += _together(policy, envs[: episodes - len(found)], first_seed=len(found))
+        found += _together(act, envs[: episodes - len(found)], len(found), task)
     return found
 
 
-def _together(
-    policy: Decider, envs: Sequence[gym.Env[PaddedGraph, Any]], first_seed: int
-) -> list[Examined]:
+def _together(act: Act, envs: Sequence[Any], first_seed: int, task: Task) -> list[Examined]:
     observations = {k: env.reset(seed=first_seed + k)[0] for k, env in enumerate(envs)}
     lengths = dict.fromkeys(observations, 0)
     ended: dict[int, Examined] = {}
     while observations:
         running = list(observations)
-        with torch.inference_mode():
-            logits, _ = policy(GraphBatch.stack([observations[k] for k in running]))
-        for k, action in zip(running, logits.argmax(dim=-1).tolist(), strict=True):
+        actions = act([observations[k] for k in running])
+        for k, action in zip(running, actions, strict=True):
             observation, _, terminated, truncated, info = envs[k].step(action)
             lengths[k] += 1
+            if task.team:  # mappings by agent
+                terminated, truncated = all(terminated.values()), all(truncated.values())
+                info = next(iter(info.values()))
             if not (terminated or truncated):
                 observations[k] = observation
                 continue
             del observations[k]
-            step_time, fits = envs[k].unwrapped.plan_outcome()  # type: ignore[attr-defined]
+            step_time, fits = task.outcome(envs[k].unwrapped)
             feasible = bool(info["feasible"]) and fits
             ended[k] = Examined(step_time if feasible else float("inf"), lengths[k])
     return [ended[k] for k in range(len(envs))]

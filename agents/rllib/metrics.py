@@ -6,20 +6,21 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
+from agents.rllib.learner import GRADIENT_NORM_METRIC
 from envs.errors import InputError
 from models.artifacts import sync
 
 Row = Mapping[str, float]
 
 ITERATION = "iteration"
-COLUMNS = (
+CHARTS = (
     ITERATION,
     "charts/env_steps",  # decisions so far
     "charts/episodes",  # so far
@@ -35,14 +36,27 @@ COLUMNS = (
     "charts/step_time_s_best",  # best plan so far, simulated on every operator; inf without any
     "charts/learning_rate",
     "charts/entropy_coefficient",
-    "losses/policy_loss",  # this and the following: last minibatch of the iteration
-    "losses/value_loss",
-    "losses/total_loss",
-    "losses/entropy",  # nats
-    "losses/kl",  # from the sampling policy, nats
-    "losses/explained_variance",
-    "losses/gradient_norm",  # before clipping
 )
+LOSSES = {  # column -> RLlib's name; all of the last minibatch of the iteration
+    "policy_loss": "policy_loss",
+    "value_loss": "vf_loss",
+    "total_loss": "total_loss",
+    "entropy": "entropy",  # nats
+    "kl": "mean_kl_loss",  # from the sampling policy, nats
+    "explained_variance": "vf_explained_var",
+    "gradient_norm": GRADIENT_NORM_METRIC,  # before clipping
+}
+
+
+def loss_column(module: str, name: str, modules: int) -> str:
+    """The column of a loss; with several modules it says whose."""
+    return f"losses/{name}" if modules == 1 else f"losses/{module}/{name}"
+
+
+def columns(modules: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a run with these modules, in order."""
+    losses = (loss_column(module, name, len(modules)) for module in modules for name in LOSSES)
+    return (*CHARTS, *losses)
 
 
 class MetricsLog:
@@ -53,21 +67,22 @@ class MetricsLog:
     neither gaps nor duplicates.
     """
 
-    def __init__(self, run_folder: Path, last_iteration: int) -> None:
+    def __init__(self, run_folder: Path, last_iteration: int, modules: Sequence[str]) -> None:
         run_folder.mkdir(parents=True, exist_ok=True)
+        self.columns = columns(modules)
         self.path = run_folder / "metrics.csv"
-        self._rewrite(_rows_until(self.path, last_iteration))
+        self._rewrite(_rows_until(self.path, last_iteration, self.columns))
         self._file = self.path.open("a", encoding="utf-8", newline="")
         self._board = SummaryWriter(str(run_folder / "tensorboard"), purge_step=last_iteration + 1)
 
     def write(self, row: Row) -> None:
-        """Append one iteration's metrics; `row` has exactly the keys `COLUMNS`."""
+        """Append one iteration's metrics; `row` has exactly the keys `columns`."""
         line = io.StringIO()
-        csv.DictWriter(line, COLUMNS).writerow(row)
+        csv.DictWriter(line, self.columns).writerow(row)
         self._file.write(line.getvalue())
         self._file.flush()
         os.fsync(self._file.fileno())
-        for name in COLUMNS[1:]:
+        for name in self.columns[1:]:
             self._board.add_scalar(name, row[name], int(row[ITERATION]))
         self._board.flush()
 
@@ -86,7 +101,7 @@ class MetricsLog:
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
         handle, name = tempfile.mkstemp(prefix=".metrics.", dir=self.path.parent)
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(rows)
         temporary = Path(name)
@@ -95,7 +110,7 @@ class MetricsLog:
         temporary.replace(self.path)
 
 
-def _rows_until(path: Path, last_iteration: int) -> list[dict[str, str]]:
+def _rows_until(path: Path, last_iteration: int, columns: Sequence[str]) -> list[dict[str, str]]:
     """The complete rows of iterations 1..`last_iteration`.
 
     Raises:
@@ -107,7 +122,7 @@ def _rows_until(path: Path, last_iteration: int) -> list[dict[str, str]]:
         raise InputError("is missing", file=path)
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    complete = [row for row in rows if all(row.get(name) not in {None, ""} for name in COLUMNS)]
+    complete = [row for row in rows if all(row.get(name) not in {None, ""} for name in columns)]
     kept = [row for row in complete if row[ITERATION].isdigit()]
     kept = [row for row in kept if int(row[ITERATION]) <= last_iteration]
     if [int(row[ITERATION]) for row in kept] != list(range(1, last_iteration + 1)):

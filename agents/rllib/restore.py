@@ -1,7 +1,7 @@
 """Training checkpoints: everything a run needs to go on, in files that are never unpickled.
 
 <run folder>/checkpoints/iteration_000020/
-    weights.safetensors      the policy
+    weights.safetensors      the policy; of a team every policy, under the name of its module
     optimizer.safetensors    Adam's step, exp_avg, exp_avg_sq of every parameter
     random.safetensors       torch's generator
     state.json               progress, the other generators, the hash of each file
@@ -13,7 +13,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from envs.errors import InputError
 from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KEPT = 2  # checkpoints that stay
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 _NAME = re.compile(r"iteration_(\d{6,})")
@@ -43,13 +43,15 @@ class Progress:
     episodes: int = 0
     horizon: int = 1  # decisions of the longest episode met
     seconds: float = 0.0  # wall clock spent training
-    best_step_time: float = float("inf")  # seconds, of feasible placements
-    best_placement: list[int] | None = None  # (G,)
+    best_step_time: float = float("inf")  # seconds, of feasible plans
+    best_plan: dict[str, list[Any]] | None = None  # the arrays of its decisions
     untrained: list[float] = field(default_factory=list)  # exam of the first policy, seconds
     trajectory: list[tuple[float, float]] = field(default_factory=list)  # (seconds, best so far)
     episodes_started: list[int] = field(default_factory=list)  # per environment: its seed counter
-    # per environment: fastest plan offered, and its record (step time, placement)
-    records: list[tuple[float, tuple[float, list[int]] | None]] = field(default_factory=list)
+    # per environment: fastest plan offered, and its record (step time, plan)
+    records: list[tuple[float, tuple[float, dict[str, list[Any]]] | None]] = field(
+        default_factory=list
+    )
 
 
 @contextmanager
@@ -73,7 +75,7 @@ def save(
     run_folder: Path,
     progress: Progress,
     policy: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     identity: dict[str, Any],
 ) -> Path:
     """Write a checkpoint whole or not at all, and drop all but the last `KEPT`.
@@ -82,9 +84,9 @@ def save(
 
     Args:
         run_folder: the run's folder.
-        progress: counters and the best placement so far.
-        policy: its weights are stored by name.
-        optimizer: an Adam over exactly the policy's parameters.
+        progress: counters and the best plan so far.
+        policy: its weights are stored by name; the policies of a team are one module.
+        optimizers: every Adam over the policy's parameters.
         identity: what a resumed run must have in common with this one.
     """
     folder = run_folder / "checkpoints" / f"iteration_{progress.iteration:06d}"
@@ -93,6 +95,7 @@ def save(
         moments = {
             f"{key}.{name}": optimizer.state[parameter][key]
             for name, parameter in policy.named_parameters()
+            for optimizer in optimizers
             for key in _ADAM_STATE
             if parameter in optimizer.state
         }
@@ -123,7 +126,7 @@ def has_checkpoint(run_folder: Path) -> bool:
 def restore(
     run_folder: Path,
     policy: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     identity: dict[str, Any],
 ) -> Progress:
     """Bring policy, optimizer and all random generators to the last checkpoint's state.
@@ -161,7 +164,7 @@ def restore(
     except RuntimeError as error:
         message = " ".join(str(error).split())
         raise InputError(message, file=folder / "weights.safetensors") from error
-    _restore_moments(policy, optimizer, _tensors(folder / "optimizer.safetensors"))
+    _restore_moments(policy, optimizers, _tensors(folder / "optimizer.safetensors"))
     try:
         progress = Progress(**state["progress"])
         mtrand.get_bit_generator().state = state["random"]["numpy"]
@@ -175,11 +178,19 @@ def restore(
 
 
 def _restore_moments(
-    policy: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
+    policy: nn.Module, optimizers: Sequence[torch.optim.Optimizer], moments: dict[str, Tensor]
 ) -> None:
+    owner = {
+        parameter: optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     for name, parameter in policy.named_parameters():
         if f"step.{name}" in moments:
-            optimizer.state[parameter] = {key: moments[f"{key}.{name}"] for key in _ADAM_STATE}
+            owner[parameter].state[parameter] = {
+                key: moments[f"{key}.{name}"] for key in _ADAM_STATE
+            }
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from layered_step import layered_step
 
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
+from envs.joint.toy import OPTIMUM_S
 from envs.placement.env import toy_environment
 from experiments.export import trained_policy
 from experiments.saved_run import resumed_config, saved_config, saved_nodes
@@ -120,6 +121,29 @@ def test_the_exported_policy_decides_as_the_trained_one(
     assert evaluated["step_time_s"] == pytest.approx(resumed["exam"]["trained_s"][0])
 
 
+def test_a_team_trains_beside_its_baselines(work: Path) -> None:
+    trained = run(
+        work, "train", "env=joint_toy", "model=joint", "baselines=joint", "baseline_budget_s=0.5",
+        "agent.num_envs=2", "agent.batch_episodes=2", "agent.minibatch_size=8",
+        "training.budget_s=null", "training.max_steps=40", "training.exam_episodes=2",
+    )  # fmt: skip
+    methods = {row["method"]: row["step_time_s"] for row in trained["methods"]}
+    assert set(methods) == {"fusion_milp", "contiguous_speed", "ppo"}
+    assert methods["ppo"] == trained["step_time_s"] >= OPTIMUM_S
+    folder = Path(trained["run_folder"])
+    for name in ("plan.json", "learning_curve.png", "metrics.csv", "table.md", "config.yaml"):
+        assert (folder / name).is_file()
+    plan = json.loads((folder / "plan.json").read_text())
+    assert plan["bandwidth"]
+    refused = subprocess.run(
+        command("train", "env=joint_toy", "training.max_steps=1"),
+        check=False, cwd=work, env=environment(), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "take model=joint" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
 agent: {_target_: agents.rllib.config.PPOSettings}
@@ -127,8 +151,11 @@ model: {_target_: models.policy.PolicyConfig}
 graph: {_target_: experiments.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.problem.FromGraph}
 cost: {_target_: experiments.problem.CostByGraph}
-communication: {_target_: envs.simulation.step.Communication, name: none, uses_ports: false}
+communication: {_target_: envs.simulation.step.Ports, name: none, uses_ports: false}
 training: {_target_: agents.rllib.config.TrainingConfig, budget_s: 1.0}
+baselines: {}
+baseline_budget_s: 1.0
+placer: {_target_: agents.placement.single_device.SingleDevice}
 resume: null
 seed: 4
 json: false
@@ -199,7 +226,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "iteration_000010"
     folder.mkdir(parents=True)
     (folder / "weights.safetensors").write_bytes(b"no tensors")
-    state = {"schema_version": 1, "sha256": {"weights.safetensors": "0" * 64}}
+    state = {"schema_version": 2, "sha256": {"weights.safetensors": "0" * 64}}
     (folder / "state.json").write_text(json.dumps(state))
     with pytest.raises(InputError, match=r"weights\.safetensors"):
         trained_policy(tmp_path, PolicyConfig(), toy_environment())

@@ -67,6 +67,10 @@ class IdentityEnv(gym.Env[PaddedGraph, Any]):
     def able(self) -> Any:
         return np.ones((GROUPS, DEVICES), dtype=np.bool_)
 
+    @property
+    def group_device(self) -> Any:
+        return self.device.copy()
+
     def plan_outcome(self) -> tuple[float, bool]:
         return 2.0 - self.right / GROUPS, not self.failed
 

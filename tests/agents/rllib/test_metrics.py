@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.rllib.metrics import COLUMNS, MetricsLog
+from agents.rllib.metrics import MetricsLog, columns
 from envs.errors import InputError
+
+ONE = ["default_policy"]
 
 
 def row(iteration: int) -> dict[str, float]:
-    return {name: float("nan") for name in COLUMNS} | {"iteration": iteration}
+    return {name: float("nan") for name in columns(ONE)} | {"iteration": iteration}
 
 
 def iterations(run_folder: Path) -> list[str]:
@@ -19,7 +21,7 @@ def iterations(run_folder: Path) -> list[str]:
 
 
 def test_rows_are_readable_before_the_log_is_closed(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, 0) as log:
+    with MetricsLog(tmp_path, 0, ONE) as log:
         log.write(row(1))
         assert iterations(tmp_path) == ["1"]
         log.write(row(2))
@@ -27,21 +29,21 @@ def test_rows_are_readable_before_the_log_is_closed(tmp_path: Path) -> None:
 
 
 def test_rows_after_the_checkpoint_and_broken_ones_are_taken_away(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, 0) as log:
+    with MetricsLog(tmp_path, 0, ONE) as log:
         for iteration in (1, 2, 3):
             log.write(row(iteration))
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write("4,1.0")
-    with MetricsLog(tmp_path, 2) as log:
+    with MetricsLog(tmp_path, 2, ONE) as log:
         assert iterations(tmp_path) == ["1", "2"]
         log.write(row(3))
     assert iterations(tmp_path) == ["1", "2", "3"]
 
 
 def test_a_fresh_run_starts_with_an_empty_table(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, 0) as log:
+    with MetricsLog(tmp_path, 0, ONE) as log:
         log.write(row(1))
-    with MetricsLog(tmp_path, 0):
+    with MetricsLog(tmp_path, 0, ONE):
         assert iterations(tmp_path) == []
 
 
@@ -49,4 +51,12 @@ def test_a_fresh_run_starts_with_an_empty_table(tmp_path: Path) -> None:
 def test_a_table_that_is_not_the_runs_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "metrics.csv").write_text(content)
     with pytest.raises(InputError, match="does not hold iterations 1 to 2"):
-        MetricsLog(tmp_path, 2)
+        MetricsLog(tmp_path, 2, ONE)
+
+
+def test_several_modules_have_losses_of_their_own() -> None:
+    one, two = columns(ONE), columns(["placer", "allocator"])
+    assert "losses/entropy" in one
+    assert "losses/placer/entropy" in two
+    assert "losses/allocator/entropy" in two
+    assert len(set(two)) == len(two)

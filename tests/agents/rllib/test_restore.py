@@ -22,6 +22,13 @@ def network(seed: int = 0) -> tuple[nn.Linear, torch.optim.Adam]:
     return module, optimizer
 
 
+def listed(
+    made: tuple[nn.Linear, torch.optim.Adam],
+) -> tuple[nn.Linear, list[torch.optim.Optimizer]]:
+    module, optimizer = made
+    return module, [optimizer]
+
+
 def advance(module: nn.Linear, optimizer: torch.optim.Adam) -> None:
     optimizer.zero_grad()
     module(torch.randn(4, 3)).square().sum().backward()
@@ -31,48 +38,50 @@ def advance(module: nn.Linear, optimizer: torch.optim.Adam) -> None:
 def test_training_after_a_restore_equals_training_without(tmp_path: Path) -> None:
     module, optimizer = network()
     advance(module, optimizer)
-    progress = Progress(iteration=1, best_step_time=2.5, best_placement=[0, 1], trajectory=[(1, 3)])
-    save(tmp_path, progress, module, optimizer, IDENTITY)
+    progress = Progress(
+        iteration=1, best_step_time=2.5, best_plan={"device": [0, 1]}, trajectory=[(1, 3)]
+    )
+    save(tmp_path, progress, module, [optimizer], IDENTITY)
     advance(module, optimizer)
     other, other_optimizer = network(seed=1)
-    assert restore(tmp_path, other, other_optimizer, IDENTITY) == progress
+    assert restore(tmp_path, other, [other_optimizer], IDENTITY) == progress
     advance(other, other_optimizer)
     torch.testing.assert_close(other.weight, module.weight, atol=0, rtol=0)
 
 
 def test_a_state_before_the_first_update_restores_too(tmp_path: Path) -> None:
-    save(tmp_path, Progress(), *network(), IDENTITY)
-    assert restore(tmp_path, *network(seed=1), IDENTITY) == Progress()
+    save(tmp_path, Progress(), *listed(network()), IDENTITY)
+    assert restore(tmp_path, *listed(network(seed=1)), IDENTITY) == Progress()
 
 
 def test_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     assert not has_checkpoint(tmp_path)
     for iteration in (8, 9, 10, 1_000_000):
-        save(tmp_path, Progress(iteration=iteration), *network(), IDENTITY)
+        save(tmp_path, Progress(iteration=iteration), *listed(network()), IDENTITY)
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["iteration_000010", "iteration_1000000"]
     assert len(names) == KEPT
-    assert restore(tmp_path, *network(), IDENTITY).iteration == 1_000_000
+    assert restore(tmp_path, *listed(network()), IDENTITY).iteration == 1_000_000
 
 
 def test_a_half_written_checkpoint_is_not_seen(tmp_path: Path) -> None:
-    save(tmp_path, Progress(iteration=1), *network(), IDENTITY)
+    save(tmp_path, Progress(iteration=1), *listed(network()), IDENTITY)
     (tmp_path / "checkpoints" / ".iteration_000002.abc").mkdir()
-    assert restore(tmp_path, *network(), IDENTITY).iteration == 1
+    assert restore(tmp_path, *listed(network()), IDENTITY).iteration == 1
 
 
 @pytest.mark.parametrize(
     "name", ["weights.safetensors", "optimizer.safetensors", "random.safetensors"]
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
-    folder = save(tmp_path, Progress(), *network(), IDENTITY)
+    folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
     (folder / name).write_bytes(b"damaged")
     with pytest.raises(InputError, match=rf"{name}: the file was changed or damaged"):
-        restore(tmp_path, *network(), IDENTITY)
+        restore(tmp_path, *listed(network()), IDENTITY)
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
-    folder = save(tmp_path, Progress(), *network(), IDENTITY)
+    folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
     state = json.loads((folder / "state.json").read_text())
     for change, message in (
         ({"schema_version": 0}, "field 'schema_version': is 0"),
@@ -82,17 +91,17 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     ):
         (folder / "state.json").write_text(json.dumps({**state, **change}))
         with pytest.raises(InputError, match=message):
-            restore(tmp_path, *network(), IDENTITY)
+            restore(tmp_path, *listed(network()), IDENTITY)
     (folder / "state.json").write_text("{")
     with pytest.raises(InputError, match=r"state\.json: not a readable JSON"):
-        restore(tmp_path, *network(), IDENTITY)
+        restore(tmp_path, *listed(network()), IDENTITY)
 
 
 def test_another_networks_weights_are_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path, Progress(), *network(), IDENTITY)
+    folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
     other = nn.Linear(5, 2)
     with pytest.raises(InputError, match=r"weights\.safetensors: .*size mismatch"):
-        restore(tmp_path, other, torch.optim.Adam(other.parameters()), IDENTITY)
+        restore(tmp_path, other, [torch.optim.Adam(other.parameters())], IDENTITY)
     assert folder.is_dir()
 
 

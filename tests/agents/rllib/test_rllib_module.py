@@ -10,11 +10,12 @@ from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
 
 from agents.rllib.archive import Archive
 from agents.rllib.config import PPOSettings, TrainingConfig
-from agents.rllib.environment import TrainingEnv
+from agents.rllib.environment import EpisodeKeeper, TrainingEnv
 from agents.rllib.exam import examine
 from agents.rllib.learner import ClippedPPOLearner
-from agents.rllib.module import PlacementModule
-from agents.rllib.training import PPOSession
+from agents.rllib.module import PolicyModule
+from agents.rllib.session import PPOSession
+from agents.rllib.tasks import PlacementTask
 from envs.errors import InputError
 
 
@@ -25,32 +26,36 @@ class OneDeviceAllowed(gym.ObservationWrapper[Any, Any, Any]):
         return observation
 
 
+def kept(seed: int, index: int) -> TrainingEnv:
+    return TrainingEnv(EpisodeKeeper(IdentityEnv(), PlacementTask(0), seed, index, Archive(2), 0.0))
+
+
 @pytest.fixture
 def session() -> PPOSession:
-    return PPOSession(small_config(), IdentityEnv)
+    return PPOSession(small_config(), IdentityEnv, PlacementTask(0))
 
 
 def test_session_builds_our_module_and_learner_without_a_ray_runtime(session: PPOSession) -> None:
     import ray
 
-    assert isinstance(session.runner.module, PlacementModule)
+    assert isinstance(session.runner.module, PolicyModule)
     assert isinstance(session.learner, ClippedPPOLearner)
-    assert session.runner.num_envs == len(session.envs) == 4
+    assert session.runner.num_envs == len(session.keepers) == 4
     assert not ray.is_initialized()
 
 
 def test_the_sampler_has_the_learners_weights_after_every_update(session: PPOSession) -> None:
-    before = {k: v.clone() for k, v in session.policy.state_dict().items()}
+    before = {k: v.clone() for k, v in session.network.state_dict().items()}
     batch, _ = session.sample(8)
     session.learn(batch, 32)
-    after = session.policy.state_dict()
+    after = session.network.state_dict()
     assert any((before[name] != after[name]).any() for name in after)
     for name, value in session.runner.module.policy.state_dict().items():
         torch.testing.assert_close(value, after[name], atol=0, rtol=0)
 
 
 def test_masked_actions_are_never_sampled() -> None:
-    session = PPOSession(small_config(), lambda: OneDeviceAllowed(IdentityEnv()))
+    session = PPOSession(small_config(), lambda: OneDeviceAllowed(IdentityEnv()), PlacementTask(0))
     batch, ended = session.sample(8)
     assert len(ended) == 4
     for episode in batch:
@@ -78,25 +83,29 @@ def test_gradients_are_clipped_to_the_global_norm(session: PPOSession) -> None:
 def test_clipping_reaches_the_optimizer() -> None:
     """With a tiny limit the gradients in the parameters after an update are that tiny."""
     ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, max_gradient_norm=1e-5)
-    session = PPOSession(small_config(ppo=ppo), IdentityEnv)
+    session = PPOSession(small_config(ppo=ppo), IdentityEnv, PlacementTask(0))
     batch, _ = session.sample(8)
-    metrics = session.learn(batch, 32)
-    gradients = [p.grad for p in session.policy.parameters() if p.grad is not None]
+    metrics = session.learn(batch, 32)[DEFAULT_MODULE_ID]
+    gradients = [p.grad for p in session.network.parameters() if p.grad is not None]
     assert metrics["gradient_norm"] > 1e-3
     assert float(torch.nn.utils.get_total_norm(gradients)) <= 1.01e-5
 
 
 def test_the_critics_error_is_not_clamped(session: PPOSession) -> None:
     with torch.no_grad():
-        session.policy.value.layers[-1].bias.fill_(1e3)
+        session.network.value.layers[-1].bias.fill_(1e3)
     batch, _ = session.sample(8)
-    assert session.learn(batch, 32)["vf_loss"] > 1e5
+    assert session.learn(batch, 32)[DEFAULT_MODULE_ID]["vf_loss"] > 1e5
 
 
 def test_the_optimizer_owns_exactly_the_policys_parameters(session: PPOSession) -> None:
-    owned = {id(p) for group in session.optimizer.param_groups for p in group["params"]}
-    assert owned == {id(p) for p in session.policy.parameters()}
-    assert session.learner.module[DEFAULT_MODULE_ID].policy is session.policy
+    owned = {
+        id(p)
+        for group in session.optimizers[DEFAULT_MODULE_ID].param_groups
+        for p in group["params"]
+    }
+    assert owned == {id(p) for p in session.network.parameters()}
+    assert session.learner.module[DEFAULT_MODULE_ID].policy is session.network
 
 
 def test_episode_seeds_depend_on_run_environment_and_count_only() -> None:
@@ -106,25 +115,25 @@ def test_episode_seeds_depend_on_run_environment_and_count_only() -> None:
         assert isinstance(inner, IdentityEnv)
         return list(inner.wanted)
 
-    first = TrainingEnv(IdentityEnv(), 0, 0, Archive(2), 0.0, 0)
+    first = kept(0, 0)
     drawn = [wanted(first, seed=7) for _ in range(3)]
     assert len({tuple(w) for w in drawn}) == 3  # not one and the same instance
-    resumed = TrainingEnv(IdentityEnv(), 0, 0, Archive(2), 0.0, 0)
-    resumed.episodes_started = 2
+    resumed = kept(0, 0)
+    resumed.keeper.episodes_started = 2
     assert wanted(resumed) == drawn[2]
-    assert wanted(TrainingEnv(IdentityEnv(), 0, 1, Archive(2), 0.0, 0)) != drawn[0]
-    assert wanted(TrainingEnv(IdentityEnv(), 1, 0, Archive(2), 0.0, 0)) != drawn[0]
+    assert wanted(kept(0, 1)) != drawn[0]
+    assert wanted(kept(1, 0)) != drawn[0]
 
 
 def test_an_exam_repeats_however_many_are_stepped_together(session: PPOSession) -> None:
-    exams = [examine(session.policy, session.exam_envs[:n], 6) for n in (4, 4, 3)]
+    exams = [examine(session.act, session.exam_envs[:n], 6, session.task) for n in (4, 4, 3)]
     assert exams[0] == exams[1] == exams[2]
     assert len(exams[0]) == 6
     assert {episode.length for episode in exams[0]} == {8}
 
 
 def test_policy_reads_the_spaces_widths(session: PPOSession) -> None:
-    assert session.policy.widths == LAYOUT.widths
+    assert session.network.widths == LAYOUT.widths
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from envs.placement.toy import OPTIMUM_S
 from models.policy import PolicyConfig
 
 ROOT = Path(__file__).resolve().parents[3]
+ONLY = "default_policy"
 CLOCKS = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_seconds"}
 
 
@@ -60,12 +61,12 @@ def test_a_clear_reward_is_learned_where_mistakes_end_the_episode(tmp_path: Path
 
 def test_the_best_placement_is_the_one_the_environment_simulated(tmp_path: Path) -> None:
     result = train(small_config(max_steps=600), toy_environment, tmp_path)
-    assert result.best_placement is not None
+    assert result.best_plan is not None
     assert result.best_step_time >= OPTIMUM_S
     env = toy_environment()
     env.reset(seed=0)
     info = {}
-    for device in result.best_placement:
+    for device in result.best_plan["device"]:
         *_, info = env.step(device)
     assert info["step_time_s"] == pytest.approx(result.best_step_time, rel=1e-12)
     assert info["feasible"]
@@ -140,8 +141,8 @@ def test_a_run_killed_at_once_goes_on_as_if_nothing_had_happened(tmp_path: Path)
     assert resumed.best_step_time == reference.best_step_time
     assert resumed.trained == reference.trained
     assert resumed.untrained == reference.untrained
-    for name, value in reference.policy.state_dict().items():
-        torch.testing.assert_close(resumed.policy.state_dict()[name], value, atol=0, rtol=0)
+    for name, value in reference.policies[ONLY].state_dict().items():
+        torch.testing.assert_close(resumed.policies[ONLY].state_dict()[name], value, atol=0, rtol=0)
 
 
 def test_a_finished_run_can_be_given_more_steps(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""What every policy that a learner trains has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from envs.errors import InputError
+
+
+class Policy(nn.Module):
+    """From a batch of observations to the inputs of the distribution of actions, and values."""
+
+    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(B, K) inputs of the action distribution and (B,) values.
+
+        The inputs are logits for `Discrete`, the logits of all its parts side by side for
+        `MultiDiscrete`, means and then logarithms of standard deviations for `Box`.
+
+        Args:
+            observation: every array of the observation, stacked: (B, ...).
+        """
+        raise NotImplementedError
+
+
+@runtime_checkable
+class Architecture(Protocol):
+    """What a person chooses about a policy; the spaces of an environment fix the rest."""
+
+    def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
+        """A fresh policy for an agent with these spaces.
+
+        Raises:
+            InputError: the spaces are not those this kind of policy is made for.
+        """
+
+
+def width_of(observation_space: spaces.Dict, name: str) -> int:
+    """The number of features in a row of the array called `name`.
+
+    Raises:
+        InputError: the observation has no such array.
+    """
+    if name not in observation_space.spaces:
+        known = ", ".join(observation_space.spaces)
+        raise InputError(f"the observation has no such array (it has {known})", field=name)
+    shape = observation_space[name].shape
+    assert shape
+    return shape[-1]

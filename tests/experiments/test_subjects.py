@@ -1,0 +1,158 @@
+"""What is learned, read back and judged: every figure comes from a simulation of all operators."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envs.bandwidth.env import continuous_toy_environment, toy_environment
+from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
+from envs.errors import InputError
+from envs.joint.env import toy_environment as joint_toy_environment
+from envs.network.allocated import allocated_problem, uniform_allocation
+from envs.placement.env import PlacementEnv
+from envs.placement.env import toy_environment as placement_toy_environment
+from envs.simulation.order import OneFOneB
+from envs.simulation.step import SINGLE_PORT, StepSimulator
+from experiments.plan_file import read_bandwidth, read_plan
+from experiments.problem import LoadedProblem, load_problem
+from experiments.provenance import Provenance
+from experiments.subjects import (
+    BandwidthSubject,
+    JointSubject,
+    PlacementSubject,
+    subject_of,
+)
+
+SINGLE_DEVICE = {"_target_": "agents.placement.single_device.SingleDevice"}
+UNIFORM = {"_target_": "agents.bandwidth.uniform.UniformShares"}
+CONTIGUOUS = {
+    "_target_": "agents.placement.contiguous.ContiguousSplit",
+    "groups": 5,
+    "shares": {"_target_": "agents.placement.contiguous.EqualShares"},
+}
+
+
+@pytest.fixture
+def provenance() -> Provenance:
+    return Provenance(seed=0)
+
+
+def bandwidth() -> BandwidthSubject:
+    env = continuous_toy_environment()
+    env.reset(seed=0)
+    return BandwidthSubject(env.instance.problem, env)
+
+
+def joint() -> JointSubject:
+    env = joint_toy_environment()
+    env.reset(seed=0)
+    return JointSubject(env.instance.problem, env)
+
+
+def test_rates_of_two_phases_are_played_and_written(tmp_path: Path, provenance: Provenance) -> None:
+    subject = bandwidth()
+    network = subject.problem.topology.network
+    servers = network.num_servers
+    rate = np.zeros((2, network.num_channels))
+    for phase, shares in enumerate(([1 / 6, 2 / 6, 3 / 6], [1 / 7, 2 / 7, 4 / 7])):
+        for receiver, share in enumerate(shares, start=1):
+            (channel,) = network.channels_between(0, receiver)
+            rate[phase, channel] = share
+    evaluation = subject.evaluate({"rate": rate})
+    assert servers == 4
+    assert evaluation.step_time == pytest.approx(OPTIMUM_S)
+    assert evaluation.feasible
+    subject.write(tmp_path, {"rate": rate}, provenance)
+    phases = json.loads((tmp_path / "phases.json").read_text())["phases"]
+    assert [list(phase["bandwidth_bytes_per_s"].values()) for phase in phases] == rate.tolist()
+    assert read_bandwidth(tmp_path / "plan.json", network) is None
+    too_much = subject.evaluate({"rate": 2.0 * rate})
+    assert not too_much.feasible
+
+
+def test_baselines_of_bandwidth_share_the_same_plan() -> None:
+    found, evaluation = bandwidth().baseline(UNIFORM, 1.0)
+    assert evaluation is not None
+    assert evaluation.step_time == pytest.approx(UNIFORM_S)
+    assert found.step_time == pytest.approx(UNIFORM_S)
+    with pytest.raises(InputError, match="allocates no bandwidth"):
+        bandwidth().baseline(SINGLE_DEVICE, 1.0)
+
+
+def test_a_team_decides_a_plan_and_its_bandwidth(tmp_path: Path, provenance: Provenance) -> None:
+    subject = joint()
+    env = joint_toy_environment()
+    observation, _ = env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    while env.agents:
+        actions = {
+            agent: rng.choice(np.flatnonzero(seen["action_mask"]))
+            for agent, seen in observation.items()
+        }
+        observation, *_ = env.step(actions)
+    evaluation = subject.evaluate({"device": env.group_device, "levels": env.levels})
+    assert evaluation.step_time == pytest.approx(env.plan_outcome()[0])
+    subject.write(tmp_path, {"device": env.group_device, "levels": env.levels}, provenance)
+    network = subject.problem.topology.network
+    allocation = read_bandwidth(tmp_path / "plan.json", network)
+    assert allocation is not None
+    np.testing.assert_allclose(allocation.rate, env.allocation.rate)
+    plan = read_plan(tmp_path / "plan.json", subject.problem, OneFOneB())
+    again = StepSimulator(allocated_problem(subject.problem, allocation))
+    assert again.step_time(plan.placement.device, plan.order) == evaluation.step_time
+
+
+def test_planners_of_placements_run_on_uniform_shares() -> None:
+    subject = joint()
+    found, evaluation = subject.baseline(CONTIGUOUS, 1.0)
+    assert evaluation is not None
+    assert found.plan is not None
+    network = subject.problem.topology.network
+    uniform = allocated_problem(subject.problem, uniform_allocation(network))
+    expected = StepSimulator(uniform).step_time(found.plan.placement.device, found.plan.order)
+    assert evaluation.step_time == pytest.approx(expected)
+
+
+def test_a_config_becomes_its_subject() -> None:
+    def subject(target: str, **arguments: Any) -> Any:
+        node = {"_target_": target, **arguments}
+        loaded = load_problem(node, {}, {}, {})
+        return subject_of(node, loaded, SINGLE_PORT, SINGLE_DEVICE, 1.0)
+
+    assert isinstance(subject("envs.placement.env.toy_environment"), PlacementSubject)
+    assert isinstance(subject("envs.bandwidth.env.toy_environment"), BandwidthSubject)
+    assert isinstance(subject("envs.joint.env.toy_environment"), JointSubject)
+
+
+def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
+    env = toy_environment()
+    env.reset(seed=0)
+    joint_problem = joint().problem
+    node = {
+        "_target_": "envs.bandwidth.env.BandwidthEnv.of_plan",
+        "_partial_": True,
+        "phases": {"_target_": "envs.bandwidth.phases.WholeStep"},
+    }
+    loaded = LoadedProblem(joint_problem, {}, None)  # type: ignore[arg-type]
+    subject = subject_of(node, loaded, SINGLE_PORT, CONTIGUOUS, 1.0)
+    assert isinstance(subject, BandwidthSubject)
+    _, evaluation = subject.baseline(UNIFORM, 1.0)
+    assert evaluation is not None
+    rate = uniform_allocation(joint_problem.topology.network).rate
+    same = subject.evaluate({"rate": rate[None]})
+    assert same.step_time == pytest.approx(evaluation.step_time)
+
+
+def test_something_else_is_refused() -> None:
+    env = placement_toy_environment()
+    assert isinstance(env, PlacementEnv)
+    env.reset(seed=0)
+    loaded = LoadedProblem(env.instance.problem, {}, None)  # type: ignore[arg-type]
+    node = {"_target_": "fractions.Fraction"}
+    with pytest.raises(InputError, match="no environment to learn in"):
+        subject_of(node, loaded, SINGLE_PORT, SINGLE_DEVICE, 1.0)
