@@ -16,7 +16,7 @@ from envs.simulation.step import StepSimulator
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_ROUNDING = 1e-9  # relative; what rates may exceed a link by
+LINK_SLACK = 1e-9  # relative; what rates may exceed a link by: rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class BandwidthAllocation:
         if found:
             return found
         load = network.incidence @ self.rate
-        for link in np.flatnonzero(load > network.link_capacity * (1.0 + _ROUNDING)):
+        for link in np.flatnonzero(load > network.link_capacity * (1.0 + LINK_SLACK)):
             found.append(
                 f"link {network.link_names[link]!r} is given {load[link]:.6g} bytes/s, "
                 f"{load[link] - network.link_capacity[link]:.6g} too many"

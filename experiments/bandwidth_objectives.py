@@ -16,8 +16,7 @@ from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.allocated import Allocated
 from envs.simulation.order import OrderRule
 from envs.simulation.problem import StepProblem
-from experiments.evaluation import evaluate_plan, require_fit
-from experiments.objectives import Search, Task, Verdict
+from experiments.objectives import FromStep, Search, StepTask, Task, Verdict
 from experiments.plan_communication import ALLOCATED
 from experiments.plan_file import read_plan, write_plan
 from experiments.provenance import Provenance, file_hash
@@ -71,7 +70,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(FromStep):
     """The time of one step whose placement, order and bandwidth are all decided."""
 
     name: ClassVar[str] = "joint"
@@ -80,28 +79,14 @@ class Joint:
         """The step."""
         return JointTask(step)
 
-    def inputs(self) -> dict[str, str]:
-        """None."""
-        return {}
-
     def rehearsal(self) -> Task:
         """A toy with two servers."""
         return JointTask(_toy_step())
 
 
 @dataclass(frozen=True, eq=False)
-class JointTask:
+class JointTask(StepTask):
     """A placement, an order and an allocation for `problem`."""
-
-    problem: StepProblem
-
-    def bound(self) -> float:
-        """`agents.placement.lower_bound`, which holds under any communication, in seconds.
-
-        Raises:
-            InputError: no placement fits; says which bound is violated by how much.
-        """
-        return require_fit(self.problem).seconds
 
     def search(self, agent: Any) -> Search | None:
         """`agent.plan_jointly` on the problem."""
@@ -116,9 +101,7 @@ class JointTask:
         violations = allocation.violations(self.problem.topology.network)
         if violations:
             return _nothing(*violations)
-        evaluation = evaluate_plan(self.problem, plan, Allocated(ALLOCATED, allocation))
-        peak = float(evaluation.timeline.peak_memory.max())
-        return Verdict(evaluation.step_time, evaluation.violations, peak)
+        return self.played(plan, Allocated(ALLOCATED, allocation))
 
     def write(
         self,

@@ -99,10 +99,12 @@ def planner_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Planner:
         return planner
     if hasattr(built, "act"):
         return DecidingPlanner(built, env)
-    for method, problem in (("allocate", "bandwidth"), ("plan_jointly", "joint")):
+    for method, problem in (
+        ("allocate", "bandwidth"), ("plan_jointly", "joint"), ("improve", "shared"),
+    ):  # fmt: skip
         if hasattr(built, method):
             raise InputError(
-                f"config key 'agent': {agent.get('_target_')} decides bandwidth: ask "
+                f"config key 'agent': {agent.get('_target_')} plans problem={problem}: ask "
                 f"experiments.plan for problem={problem}, and evaluate the plan file it writes"
             )
     raise InputError(

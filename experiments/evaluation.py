@@ -40,7 +40,23 @@ def evaluate_plan(problem: StepProblem, plan: Plan, communication: Communication
     """Simulate `plan` and check it: placement, order, resident and peak memory."""
     simulator = communication.simulator(problem)
     timeline = simulator.run(plan.placement.device, plan.order)
-    return Evaluation(plan, timeline, tuple(plan.violations(problem, simulator)))
+    violations = plan.violations(problem, simulator)
+    if not violations and not np.isfinite(timeline.step_time):
+        violations = [_endless(problem, timeline)]
+    return Evaluation(plan, timeline, tuple(violations))
+
+
+def _endless(problem: StepProblem, timeline: Timeline) -> str:
+    """Why a step of a feasible placement and order never ends: a transfer has no bandwidth."""
+    topology = problem.topology
+    first = int(np.flatnonzero(~np.isfinite(timeline.transfer_finish))[0])
+    tensor = int(timeline.transfer_tensor[first])
+    ends = (timeline.transfer_source[first], timeline.transfer_destination[first])
+    source, destination = (topology.devices[int(end)].name for end in ends)
+    return (
+        f"the step never ends: no bandwidth from {source!r} to {destination!r} for the output of "
+        f"{problem.graph.op_names[problem.graph.producer[tensor]]!r}"
+    )
 
 
 def require_fit(problem: StepProblem) -> LowerBound:
@@ -63,7 +79,8 @@ def evaluation_values(
     """The figures of an evaluation, for `result.json`."""
     names = [device.name for device in problem.topology.devices]
     peak = evaluation.timeline.peak_memory
-    busy = evaluation.timeline.busy_seconds(len(names))
+    with np.errstate(invalid="ignore"):  # of a step that never ends
+        busy = evaluation.timeline.busy_seconds(len(names))
     step_time = evaluation.step_time
     return {
         "step_time_s": step_time,

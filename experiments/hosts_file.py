@@ -25,6 +25,7 @@ from experiments.object_file import yaml_document
 _FILE = ("mtu", "line_overhead", "servers")
 _SERVER = ("address", "nics")
 _NIC = ("interface", "address")
+_LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
 
 
 def read_hosts(path: str) -> Hosts:
@@ -48,6 +49,9 @@ def read_hosts(path: str) -> Hosts:
 
 
 def _host(name: str, node: object, path: str) -> Host:
+    if len(name) > _LONGEST_NAME:
+        fault = f"{name[:20]!r}... has {len(name)} characters, more than {_LONGEST_NAME}"
+        raise InputError(fault, file=path, field="servers")
     server = _mapping(node, path, name, "server", _SERVER)
     if not isinstance(server["nics"], dict) or not server["nics"]:
         raise InputError("is not a mapping of NICs", file=path, record=name, field="nics")

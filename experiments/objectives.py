@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
 from envs.placement.toy import toy_pipeline
 from envs.plans import BandwidthAllocation, Plan
+from envs.simulation.communication import Communication
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import SINGLE_PORT
 from experiments.artifacts import write_json
@@ -84,8 +86,24 @@ class Objective(Protocol):
         """The objective on a toy, for the first search of a process, which is not counted."""
 
 
+class FromStep(ABC):
+    """An objective on a step alone, without files."""
+
+    @abstractmethod
+    def of(self, step: StepProblem) -> Task:
+        """As `Objective.of`."""
+
+    def inputs(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def rehearsal(self) -> Task:
+        """`toy_pipeline`."""
+        return self.of(toy_pipeline())
+
+
 @dataclass(frozen=True)
-class Makespan:
+class Makespan(FromStep):
     """The time of one step, placed and ordered, in the simulator under `single_port`.
 
     Args:
@@ -101,17 +119,9 @@ class Makespan:
             step = replace(step, capacity=np.full_like(step.capacity, np.inf))
         return StepTask(step)
 
-    def inputs(self) -> dict[str, str]:
-        """None."""
-        return {}
-
-    def rehearsal(self) -> Task:
-        """`toy_pipeline`."""
-        return self.of(toy_pipeline())
-
 
 @dataclass(frozen=True)
-class MaxLoad:
+class MaxLoad(FromStep):
     """The load of the busiest device: the time per sample of a pipeline.
 
     Args:
@@ -125,17 +135,9 @@ class MaxLoad:
         """`MaxLoadProblem` on the step."""
         return PartitionTask(MaxLoadProblem(step, contiguous=self.contiguous), self.name)
 
-    def inputs(self) -> dict[str, str]:
-        """None."""
-        return {}
-
-    def rehearsal(self) -> Task:
-        """`toy_pipeline`."""
-        return self.of(toy_pipeline())
-
 
 @dataclass(frozen=True)
-class Latency:
+class Latency(FromStep):
     """The time of one sample through accelerators, each called once."""
 
     name: ClassVar[str] = "latency"
@@ -143,14 +145,6 @@ class Latency:
     def of(self, step: StepProblem) -> Task:
         """`LatencyProblem` on the step."""
         return PartitionTask(LatencyProblem(step), self.name)
-
-    def inputs(self) -> dict[str, str]:
-        """None."""
-        return {}
-
-    def rehearsal(self) -> Task:
-        """`toy_pipeline`."""
-        return self.of(toy_pipeline())
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +154,7 @@ class StepTask:
     problem: StepProblem
 
     def bound(self) -> float:
-        """`agents.placement.lower_bound`, in seconds.
+        """`agents.placement.lower_bound`, which holds under any communication, in seconds.
 
         Raises:
             InputError: no placement fits; says which bound is violated by how much.
@@ -174,8 +168,12 @@ class StepTask:
         return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
 
     def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The plan as the simulator plays it, on all operators."""
-        evaluation = evaluate_plan(self.problem, plan, SINGLE_PORT)
+        """The plan as `single_port` plays it."""
+        return self.played(plan, SINGLE_PORT)
+
+    def played(self, plan: Plan, communication: Communication) -> Verdict:
+        """The plan as the simulator of `communication` plays it, on all operators."""
+        evaluation = evaluate_plan(self.problem, plan, communication)
         peak = float(evaluation.timeline.peak_memory.max())
         return Verdict(evaluation.step_time, evaluation.violations, peak)
 

@@ -51,9 +51,13 @@ def check_command_line(
         overrides = [f"++{x}" if replaced and x.startswith(replaced) else x for x in overrides]
         parsed = _parse(overrides)
         choices = [x for x in parsed if x.key_or_group in groups or _extends(x)]
+        declared = _compose(config_name, []) if choices else DictConfig({})
+        for choice in choices:
+            if not _extends(choice) and not choice.package and choice.key_or_group not in declared:
+                raise InputError(unknown_key(choice.key_or_group, (str(key) for key in declared)))
         base = _compose(config_name, [_text(x) for x in choices])
         for override in parsed:
-            _check_key(override, base, groups)
+            _check_key(override, base)
         composed = _compose(config_name, overrides)
     return overrides, typed(composed, schema)
 
@@ -181,12 +185,10 @@ def _compose(config_name: str, overrides: list[str]) -> DictConfig:
         raise InputError(_omegaconf_line(error)) from error
 
 
-def _check_key(override: Override, base: DictConfig, groups: set[str]) -> None:
+def _check_key(override: Override, base: DictConfig) -> None:
     key = override.key_or_group
     if override.is_hydra_override() or _extends(override):
         return
-    if key in groups and key not in base:
-        raise InputError(unknown_key(key, (str(name) for name in base)))
     node: object = OmegaConf.to_container(base, resolve=False)
     walked: list[str] = []
     for part in key.split("."):

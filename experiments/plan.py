@@ -29,6 +29,10 @@ SHOWN = (
     "objective", "lower_bound", "unit", "gap", "feasible", "seconds", "evaluations",
     "peak_memory_bytes", "plan",
 )  # fmt: skip
+ANSWERS = {  # methods of agents, and the problems they are asked for
+    "plan": "makespan", "partition": "max_load, latency", "allocate": "bandwidth",
+    "plan_jointly": "joint", "improve": "shared",
+}  # fmt: skip
 _ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
 
 
@@ -66,7 +70,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
     if warm_up is None:
         raise InputError(
             f"config key 'agent': {config.agent.get('_target_')} does not plan "
-            f"problem={objective.name}"
+            f"problem={objective.name}{_instead(agent)}"
         )
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())
@@ -122,6 +126,12 @@ def plan(config: PlanConfig, run: Run) -> Result:
     for violation in verdict.violations:
         run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)
     return Result(values, provenance, SHOWN)
+
+
+def _instead(agent: object) -> str:
+    """What an agent plans in place of what it was asked for."""
+    names = [name for method, name in ANSWERS.items() if hasattr(agent, method)]
+    return f"; it plans problem={', '.join(names)}" if names else ""
 
 
 def agent_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as shortened
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,8 +107,8 @@ def read_bandwidth(path: str | Path, network: Network) -> BandwidthAllocation | 
                 f"unknown channel (known: {known})", file=path, record=name, field=field
             )
         number = isinstance(rate, int | float) and not isinstance(rate, bool)
-        if not number or not 0.0 <= rate < float("inf"):
-            fault = f"{rate!r} is not a rate in bytes/s, 0 or more"
+        if not number or not 0 <= rate <= sys.float_info.max:
+            fault = f"{shortened(rate)} is not a rate in bytes/s, 0 or more"
             raise InputError(fault, file=path, record=name, field=field)
         found[channels[name]] = rate
     allocation = BandwidthAllocation(found)
@@ -140,6 +142,9 @@ def _document(path: str | Path) -> dict[str, object]:
         )
     if version < BANDWIDTH_SCHEMA_VERSION and "bandwidth" in document:
         fault = f"needs schema_version {BANDWIDTH_SCHEMA_VERSION}, the file has {version}"
+        raise InputError(fault, file=path, field="bandwidth")
+    if version == BANDWIDTH_SCHEMA_VERSION and document.get("bandwidth") is None:
+        fault = f"is missing: a plan with schema_version {version} has it"
         raise InputError(fault, file=path, field="bandwidth")
     return document
 

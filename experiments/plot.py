@@ -9,6 +9,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from envs.errors import InputError
 from experiments.app import Result, Run, run_app
 from experiments.artifacts import write_figure, write_json
 from experiments.evaluation import evaluate_plan
@@ -47,13 +50,16 @@ def plot(config: PlotConfig, run: Run) -> Result:
     communication = plan_communication(config.communication, allocation, run.overrides)
     plan = read_plan(config.plan, problem, rule)
     evaluation = evaluate_plan(problem, plan, communication)
+    if not np.isfinite(evaluation.step_time):
+        raise InputError("; ".join(evaluation.violations), file=config.plan)
     timeline = evaluation.timeline
+    played = communication.simulator(problem).problem  # with the pipes of the plan's bandwidth
     title = (
         f"{problem.graph.name} on {problem.topology.name}: one step takes "
         f"{evaluation.step_time * 1e3:.1f} ms"
     )
-    write_figure(run.folder / GANTT_FILE, draw_gantt(problem, timeline, title), provenance)
-    trace = stamp(trace_document(problem, timeline), provenance, kind="trace")
+    write_figure(run.folder / GANTT_FILE, draw_gantt(played, timeline, title), provenance)
+    trace = stamp(trace_document(played, timeline), provenance, kind="trace")
     write_json(run.folder / TRACE_FILE, trace)
     values: dict[str, object] = {
         "step_time_s": evaluation.step_time,

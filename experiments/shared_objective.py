@@ -1,10 +1,9 @@
-"""The objective of plans under a communication model that no planner of this project plans for."""
+"""The objective of plans whose transfers share the network as they come."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from agents.placement.contiguous import ContiguousSplit, EqualShares
@@ -14,10 +13,9 @@ from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.communication import Communication
 from envs.simulation.order import OrderRule
 from envs.simulation.problem import StepProblem
-from experiments.evaluation import evaluate_plan, require_fit
-from experiments.objectives import Search, Task, Verdict
-from experiments.plan_file import read_plan, write_plan
-from experiments.provenance import Provenance, file_hash
+from experiments.objectives import Search, StepTask, Task, Verdict
+from experiments.plan_file import read_plan
+from experiments.provenance import file_hash
 
 _TOY_SECONDS = 0.1  # the split it is for needs less
 
@@ -67,20 +65,11 @@ class Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedTask:
+class SharedTask(StepTask):
     """A placement and an order for `problem` under `communication`, starting from `plans`."""
 
-    problem: StepProblem
     communication: Communication
     plans: tuple[Plan, ...]
-
-    def bound(self) -> float:
-        """`agents.placement.lower_bound`, which holds under any communication, in seconds.
-
-        Raises:
-            InputError: no placement fits; says which bound is violated by how much.
-        """
-        return require_fit(self.problem).seconds
 
     def search(self, agent: Any) -> Search | None:
         """`agent.improve` on the problem and the plans."""
@@ -91,19 +80,5 @@ class SharedTask:
         )
 
     def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The plan as the simulator of the model plays it, on all operators."""
-        evaluation = evaluate_plan(self.problem, plan, self.communication)
-        peak = float(evaluation.timeline.peak_memory.max())
-        return Verdict(evaluation.step_time, evaluation.violations, peak)
-
-    def write(
-        self,
-        folder: Path,
-        plan: Plan,
-        allocation: BandwidthAllocation | None,
-        provenance: Provenance,
-    ) -> Path:
-        """Write `plan.json`, a plan file."""
-        path = folder / "plan.json"
-        write_plan(path, plan, self.problem, provenance)
-        return path
+        """The plan as the simulator of the model plays it."""
+        return self.played(plan, self.communication)

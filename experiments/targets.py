@@ -191,6 +191,8 @@ def _has_methods(target: type, hint: Any) -> bool:
 
 def _hints(function: Any) -> dict[str, Any]:
     described = function.__init__ if inspect.isclass(function) else function
+    if dataclasses.is_dataclass(function):  # whose bases may be of other modules, with other names
+        described = function
     try:
         return typing.get_type_hints(described)
     except (NameError, TypeError, AttributeError):

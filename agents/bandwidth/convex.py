@@ -7,23 +7,22 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.bandwidth.convex_program.piped_step import Path, PipedStep
+from agents.bandwidth.convex_program.rate_dual import PipeRange, dual_bound
+from agents.bandwidth.convex_program.rate_master import RateMaster
 from agents.bandwidth.incumbent import AllocationIncumbent
-from agents.bandwidth.piped_step import Path, PipedStep
 from agents.bandwidth.proportional import proportional_allocation
-from agents.bandwidth.rate_dual import PipeRange, dual_bound
-from agents.bandwidth.rate_master import RateMaster
 from agents.bandwidth.square_root import square_root_allocation
 from agents.bandwidth.traffic import PipeTraffic, channel_capacity
 from agents.base import PlannerResult
 from envs.errors import InputError
 from envs.network.allocated import uniform_allocation
 from envs.network.max_min import weighted_allocation
-from envs.plans import BandwidthAllocation, Plan
+from envs.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 
 FloatArray = NDArray[np.float64]
 
-_SLACK = 1e-9  # relative; what `BandwidthAllocation.violations` lets a link carry beyond its room
 _LEAST_WEIGHT = 1e-9  # of the fastest channel: what one of a pipe in use weighs at least
 _TANGENT_ERROR = 0.3  # of the gap: what tangents may leave between the program and the step
 _TOWARDS = 0.5  # how far the second point of a round lies from the best allocation to the first
@@ -110,10 +109,10 @@ class _Search:
         self.paths: list[Path] = []
         self.volume = traffic.volume.ravel()
         used = np.flatnonzero(traffic.transfers.ravel() > 0)
-        number = self.network.channel_source * step.num_servers + self.network.channel_destination
+        number = self.network.channel_pipe
         self.in_use = np.isin(number, used)
         most = np.zeros(step.num_servers**2)
-        np.add.at(most, number, channel_capacity(self.network) * (1.0 + _SLACK))
+        np.add.at(most, number, channel_capacity(self.network) * (1.0 + LINK_SLACK))
         self.within = PipeRange(used, np.zeros(len(used)), most[used])
         self.unit = float(most.max(initial=0.0)) or 1.0  # bytes/s
         self.master: RateMaster | None = None
@@ -137,7 +136,7 @@ class _Search:
         if path.seconds < self.best_seconds:
             self.best_seconds, self.best_rate = path.seconds, allocation.rate
             # A pipe sends its bytes one after the other, all of them within the step.
-            low = self.volume[self.within.pipe] / (path.seconds or np.inf) * (1.0 - _SLACK)
+            low = self.volume[self.within.pipe] / (path.seconds or np.inf) * (1.0 - LINK_SLACK)
             self.within = PipeRange(self.within.pipe, low, self.within.high)
         if path.seconds < self.incumbent.step_time:
             self.incumbent.offer(allocation)

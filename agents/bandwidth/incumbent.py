@@ -6,17 +6,14 @@ import time
 
 import numpy as np
 
-from agents.bandwidth.piped_step import PipedStep
+from agents.bandwidth.convex_program.piped_step import PATH_ROUNDING, PipedStep
 from agents.bandwidth.traffic import channel_capacity
 from agents.base import PlannerResult, Status
 from agents.placement.incumbent import AT_THE_BOUND
 from envs.network.allocated import allocated_problem
-from envs.plans import BandwidthAllocation, Plan
+from envs.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
-
-_ROUNDING = 1e-11  # relative; covers the sums along a path of a hundred thousand nodes
-_SLACK = 1e-9  # relative; what `BandwidthAllocation.violations` lets a link carry beyond its room
 
 
 class AllocationIncumbent:
@@ -111,6 +108,6 @@ class AllocationIncumbent:
 
     def _alone(self, step: PipedStep) -> float:
         """Seconds of the step when every pipe has its links for itself: a bound."""
-        alone = BandwidthAllocation(channel_capacity(self.network) * (1.0 + _SLACK))
+        alone = BandwidthAllocation(channel_capacity(self.network) * (1.0 + LINK_SLACK))
         path = step.longest_path(step.slowness(alone.pipes(self.network)))
-        return path.seconds * (1.0 - _ROUNDING)
+        return path.seconds * (1.0 - PATH_ROUNDING)

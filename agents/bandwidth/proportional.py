@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from agents.bandwidth.incumbent import AllocationIncumbent
+from agents.bandwidth.rule import RuleOfShares
 from agents.bandwidth.traffic import PipeTraffic, shared_by_weight
-from agents.base import PlannerResult
 from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 
@@ -20,21 +19,9 @@ def proportional_allocation(problem: StepProblem, plan: Plan) -> BandwidthAlloca
     return shared_by_weight(problem.topology.network, traffic.volume, traffic.transfers)
 
 
-class ProportionalShares:
-    """`proportional_allocation`, with no search."""
+class ProportionalShares(RuleOfShares):
+    """Best for transfers that begin together."""
 
-    def allocate(
-        self,
-        problem: StepProblem,
-        plan: Plan,
-        budget_s: float,
-        deterministic_limit: int | None = None,
-    ) -> PlannerResult:
-        """As `BandwidthPlanner.allocate`; needs neither budget nor limit.
-
-        The bound is the step in which every pipe has its links for itself.
-        """
-        incumbent = AllocationIncumbent(problem, plan)
-        if not incumbent.impossible:
-            incumbent.offer(proportional_allocation(problem, plan))
-        return incumbent.result()
+    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
+        """`proportional_allocation`."""
+        return proportional_allocation(problem, plan)

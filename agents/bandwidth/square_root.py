@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agents.bandwidth.incumbent import AllocationIncumbent
+from agents.bandwidth.rule import RuleOfShares
 from agents.bandwidth.traffic import PipeTraffic, shared_by_weight
-from agents.base import PlannerResult
 from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 
@@ -24,21 +23,9 @@ def square_root_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocat
     return shared_by_weight(problem.topology.network, np.sqrt(traffic.volume), traffic.transfers)
 
 
-class SquareRootShares:
-    """`square_root_allocation`, with no search."""
+class SquareRootShares(RuleOfShares):
+    """Best for sends that follow one another."""
 
-    def allocate(
-        self,
-        problem: StepProblem,
-        plan: Plan,
-        budget_s: float,
-        deterministic_limit: int | None = None,
-    ) -> PlannerResult:
-        """As `BandwidthPlanner.allocate`; needs neither budget nor limit.
-
-        The bound is the step in which every pipe has its links for itself.
-        """
-        incumbent = AllocationIncumbent(problem, plan)
-        if not incumbent.impossible:
-            incumbent.offer(square_root_allocation(problem, plan))
-        return incumbent.result()
+    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
+        """`square_root_allocation`."""
+        return square_root_allocation(problem, plan)

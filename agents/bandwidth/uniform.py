@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from agents.bandwidth.incumbent import AllocationIncumbent
-from agents.base import PlannerResult
+from agents.bandwidth.rule import RuleOfShares
 from envs.network.allocated import uniform_allocation
-from envs.plans import Plan
+from envs.plans import BandwidthAllocation, Plan
 from envs.simulation.problem import StepProblem
 
 
-class UniformShares:
+class UniformShares(RuleOfShares):
     """Equal shares whatever the traffic: what a cluster does that reserves without looking."""
 
-    def allocate(
-        self,
-        problem: StepProblem,
-        plan: Plan,
-        budget_s: float,
-        deterministic_limit: int | None = None,
-    ) -> PlannerResult:
-        """As `BandwidthPlanner.allocate`; needs neither budget nor limit.
-
-        The bound is the step in which every pipe has its links for itself.
-        """
-        incumbent = AllocationIncumbent(problem, plan)
-        incumbent.offer(uniform_allocation(problem.topology.network))
-        return incumbent.result()
+    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
+        """`uniform_allocation`."""
+        return uniform_allocation(problem.topology.network)

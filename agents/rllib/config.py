@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -129,16 +127,12 @@ class TrainingConfig:
                 raise InputError(f"{getattr(self, name)} is below 1", field=name)
 
 
-def rllib_config(config: TrainingConfig, task: Task, make_env: Callable[[Any], Any]) -> PPOConfig:
-    """The same run in RLlib's terms.
-
-    Env runner and learner live in this process. `seed` stays unset on RLlib's side: it would reset
-    every sample's environments with one and the same seed. `restore.seeded_generators` seeds.
+def rllib_config(config: TrainingConfig, task: Task) -> PPOConfig:
+    """The same run in RLlib's terms, as far as its learner, in this process, needs it.
 
     Args:
         config: the run.
         task: who decides.
-        make_env: called with RLlib's context for each of the vectorised environments.
 
     Raises:
         InputError: `config.model` is not what the task needs.
@@ -152,12 +146,6 @@ def rllib_config(config: TrainingConfig, task: Task, make_env: Callable[[Any], A
         PPOConfig()
         .api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)
         .framework("torch")
-        .environment(env=make_env, disable_env_checking=True)
-        .env_runners(
-            num_env_runners=0,
-            num_envs_per_env_runner=ppo.num_envs,
-            gym_env_vectorize_mode="sync",
-        )
         .learners(num_learners=0)
         .training(
             learner_class=ClippedPPOLearner,

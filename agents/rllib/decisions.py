@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from agents.rllib.module import PolicyModule
@@ -20,14 +21,13 @@ def greedy(modules: Mapping[str, PolicyModule], task: Task) -> Act:
     """The most probable actions of the policies."""
 
     def decide(module: str, observations: Sequence[Any]) -> list[Any]:
-        batch = {name: torch.from_numpy(array) for name, array in _stacked(observations).items()}
+        batch = {name: torch.from_numpy(array) for name, array in stacked(observations).items()}
         chosen = modules[module]
         with torch.inference_mode():
             inputs, _ = chosen.policy.decide(batch)
             distribution = chosen.get_inference_action_dist_cls().from_logits(inputs)
             actions = distribution.to_deterministic().sample().numpy()
-        space = chosen.action_space
-        return list(np.clip(actions, space.low, space.high) if is_box(space) else actions)
+        return list(within(chosen.action_space, actions))
 
     return _by_module(decide, task)
 
@@ -37,19 +37,20 @@ def follow_look_ahead(task: Task) -> Act:
 
     def decide(module: str, observations: Sequence[Any]) -> list[Any]:
         del module
-        batch = _stacked(observations)
+        batch = stacked(observations)
         worse, allowed = task.look_ahead(batch), batch["action_mask"] == 1
         return list(np.where(allowed, worse, np.inf).argmin(axis=1))
 
     return _by_module(decide, task)
 
 
-def is_box(space: Any) -> bool:
-    """Whether actions are real numbers, of which samples beyond the bounds act as the bounds."""
-    return hasattr(space, "low") and hasattr(space, "high")
+def within(space: Any, actions: NDArray[Any]) -> NDArray[Any]:
+    """(B, ...) `actions` as they act: real numbers beyond the bounds of a `Box` as the bounds."""
+    return np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
 
 
-def _stacked(observations: Sequence[Any]) -> dict[str, NDArray[Any]]:
+def stacked(observations: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """Every array of the observations, stacked."""
     return {name: np.stack([seen[name] for seen in observations]) for name in observations[0]}
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from pettingzoo import ParallelEnv
-from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from agents.rllib.archive import Archive, Record
 from agents.rllib.tasks import Task
+
+ALONE = ""  # the name of an agent without others
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,8 @@ class EndedEpisode:
 class EpisodeKeeper:
     """Seeds the episodes of one environment, remembers them and offers their plans to the archive.
 
-    Episode k of environment i is seeded by (seed, i, k), whatever the caller of `reset` says:
-    RLlib seeds every reset between samples with the *same* number, and a counter is all that a
-    checkpoint then has to keep of the environment's randomness.
+    Episode k of environment i is seeded by (seed, i, k): a counter is all that a checkpoint has to
+    keep of the environment's randomness.
 
     Every state that is a whole plan counts, not only an episode's last. One that the environment
     finds faster than all that fit before it is simulated on every operator, memory included
@@ -56,14 +54,14 @@ class EpisodeKeeper:
         self._total_reward, self._length = 0.0, 0
         self.fastest = float("inf")  # plan offered, by the environment's own simulation, seconds
 
-    def begin(self, options: dict[str, Any] | None) -> tuple[Any, Any]:
+    def begin(self) -> tuple[Any, Any]:
         """Reset the environment for the next episode."""
         entropy = np.random.SeedSequence([*self._key, self.episodes_started])
         self.episodes_started += 1
         self._total_reward, self._length = 0.0, 0
         episode_seed = int(entropy.generate_state(1)[0])
-        begun: tuple[Any, Any] = self.env.reset(seed=episode_seed, options=options)
-        if options is not None or self.restart_share == 0.0:
+        begun: tuple[Any, Any] = self.env.reset(seed=episode_seed)
+        if self.restart_share == 0.0:
             return begun
         rng = np.random.default_rng(entropy)
         record = self.archive.draw(rng) if rng.random() < self.restart_share else None
@@ -99,59 +97,39 @@ class EpisodeKeeper:
         return ended
 
 
-class TrainingEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment of one agent as the learner runs it."""
+class TrainingEnv:
+    """The environment of `keeper` as the learner's runner steps it: every agent by its name.
 
-    def __init__(self, keeper: EpisodeKeeper) -> None:
-        super().__init__(keeper.env)
-        self.keeper = keeper
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start the next episode; `seed` is left aside (see `EpisodeKeeper`)."""
-        del seed
-        return self.keeper.begin(options)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One decision."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        self.keeper.note(info, float(reward), terminated or truncated)
-        return observation, float(reward), terminated, truncated, info
-
-
-class TeamTrainingEnv(MultiAgentEnv):
-    """A PettingZoo environment whose agents share one reward, as the learner runs it.
-
-    All agents act in every step and end together: one that first appeared in the last step would
-    never act.
+    The agents of a PettingZoo `ParallelEnv` share one reward, act in every step and end together.
+    The agent of a Gymnasium environment is called `ALONE`.
     """
 
     def __init__(self, keeper: EpisodeKeeper) -> None:
-        super().__init__()
-        self.keeper = keeper
-        env: ParallelEnv[str, Any, Any] = keeper.env
-        self._env = env
-        self.agents = self.possible_agents = list(env.possible_agents)
-        self.observation_spaces = {name: env.observation_space(name) for name in self.agents}
-        self.action_spaces = {name: env.action_space(name) for name in self.agents}
+        self.keeper, self.env = keeper, keeper.env
+        self.team = keeper.task.team
+        self.agents: list[str] = list(self.env.possible_agents) if self.team else [ALONE]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start the next episode; `seed` is left aside (see `EpisodeKeeper`)."""
-        del seed
-        observations, _infos = self.keeper.begin(options)
-        return observations, {}
+    def spaces_of(self, agent: str) -> tuple[Any, Any]:
+        """Of its observations and of its actions."""
+        env = self.env
+        if not self.team:
+            return env.observation_space, env.action_space
+        return env.observation_space(agent), env.action_space(agent)
 
-    def step(
-        self, action_dict: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]:
-        """One joint decision."""
-        observations, rewards, terminations, truncations, infos = self._env.step(action_dict)
-        first = next(iter(infos))
-        terminated = {**terminations, "__all__": all(terminations.values())}
-        truncated = {**truncations, "__all__": all(truncations.values())}
-        ended = terminated["__all__"] or truncated["__all__"]
-        self.keeper.note(infos[first], float(rewards[first]), ended)
-        return observations, rewards, terminated, truncated, {}
+    def reset(self) -> dict[str, Any]:
+        """Start the next episode."""
+        observation, _ = self.keeper.begin()
+        return observation if self.team else {ALONE: observation}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool]:
+        """One decision of every agent: observations, the reward, terminated, truncated."""
+        seen, reward, terminated, truncated, info = self.env.step(
+            actions if self.team else actions[ALONE]
+        )
+        if self.team:
+            terminated, truncated = all(terminated.values()), all(truncated.values())
+            reward, info = reward[self.agents[0]], info[self.agents[0]]
+        else:
+            seen = {ALONE: seen}
+        self.keeper.note(info, float(reward), terminated or truncated)
+        return seen, float(reward), bool(terminated), bool(truncated)

@@ -1,4 +1,4 @@
-"""RLlib's env runner and PPO learner in this process, without a Ray runtime."""
+"""Our sampler and RLlib's PPO learner in this process, without a Ray runtime."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
-from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from torch import nn
 
@@ -19,18 +16,18 @@ from agents.rllib import restore
 from agents.rllib.archive import Archive, Record
 from agents.rllib.config import TrainingConfig, rllib_config
 from agents.rllib.decisions import Act, greedy
-from agents.rllib.environment import EndedEpisode, EpisodeKeeper, TeamTrainingEnv, TrainingEnv
+from agents.rllib.environment import EndedEpisode, EpisodeKeeper, TrainingEnv
 from agents.rllib.module import PolicyModule
 from agents.rllib.restore import Progress
+from agents.rllib.runner import Episode, Runner
 from agents.rllib.tasks import Task
 from models.architecture import Policy
 
 EnvFactory = Callable[[], Any]
-_RLLIB_ENV_IDS = ("rllib-single-agent-env-v0", "rllib-multi-agent-env-v0")  # of all environments
 
 
 class PPOSession:
-    """Environments, env runner, learner and archive of one run.
+    """Environments, runner, learner and archive of one run.
 
     Draws from the global generators: make and use it inside `restore.seeded_generators`.
 
@@ -46,31 +43,19 @@ class PPOSession:
     def __init__(self, config: TrainingConfig, env_factory: EnvFactory, task: Task) -> None:
         self.config, self.task = config, task
         self.archive = Archive(config.ppo.num_envs)
-        self.keepers: list[EpisodeKeeper] = []
-        wrapper = TeamTrainingEnv if task.team else TrainingEnv
-
-        def make_env(_context: Any) -> Any:
-            keeper = EpisodeKeeper(
-                env_factory(),
-                task,
-                config.seed,
-                len(self.keepers),
-                self.archive,
-                config.restart_share,
+        self.keepers = [
+            EpisodeKeeper(
+                env_factory(), task, config.seed, index, self.archive, config.restart_share
             )
-            self.keepers.append(keeper)
-            return wrapper(keeper)
-
+            for index in range(config.ppo.num_envs)
+        ]
         self.exam_envs = [env_factory() for _ in range(config.ppo.num_envs)]
-        settings = rllib_config(config, task, make_env)
-        for name in _RLLIB_ENV_IDS:
-            gym.registry.pop(name, None)  # a former run's
-        runner = MultiAgentEnvRunner if task.team else SingleAgentEnvRunner
-        self.runner = runner(config=settings)
-        self.learner = settings.build_learner(spaces=self.runner.get_spaces())
-        self.modules: dict[str, PolicyModule] = {
-            name: self.learner.module[name] for name in task.architectures(config.model)
-        }
+        envs = [TrainingEnv(keeper) for keeper in self.keepers]
+        names = task.architectures(config.model)
+        spaces = {task.module_of(agent): envs[0].spaces_of(agent) for agent in envs[0].agents}
+        self.learner = rllib_config(config, task).build_learner(spaces=spaces)
+        self.modules: dict[str, PolicyModule] = {name: self.learner.module[name] for name in names}
+        self.runner = Runner(envs, self.modules, task)
         self.policies: dict[str, Policy] = {name: m.policy for name, m in self.modules.items()}
         self.network: nn.Module = (
             nn.ModuleDict(self.policies) if task.team else self.policies[DEFAULT_MODULE_ID]
@@ -79,13 +64,6 @@ class PPOSession:
             name: self.learner.get_optimizer(name) for name in self.modules
         }
         self.act: Act = greedy(self.modules, task)
-        self.sync_weights()
-
-    def sync_weights(self) -> None:
-        """Copy the learner's weights to the env runner's policies."""
-        for name, policy in self.policies.items():
-            module = self.runner.module[name] if self.task.team else self.runner.module
-            module.policy.load_state_dict(policy.state_dict())
 
     def restore(self, run_folder: Path, identity: dict[str, Any]) -> Progress:
         """Take up the last checkpoint of `run_folder`."""
@@ -103,7 +81,6 @@ class PPOSession:
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: progress.env_steps}
         )  # brings the schedules to where they were
         self.learner.metrics.reduce()  # lets go of what that logged
-        self.sync_weights()
         return progress
 
     def save(self, progress: Progress, run_folder: Path, identity: dict[str, Any]) -> None:
@@ -116,29 +93,26 @@ class PPOSession:
         optimizers = list(self.optimizers.values())
         restore.save(run_folder, progress, self.network, optimizers, identity)
 
-    def sample(self, horizon: int) -> tuple[list[Any], list[EndedEpisode]]:
-        """RLlib's episodes of one batch, and what the episodes that ended came to.
+    def sample(self, horizon: int) -> tuple[list[Episode], list[EndedEpisode]]:
+        """The episodes of one batch, and what the episodes that ended came to.
 
         Every batch starts from fresh episodes, so that nothing but counters carries over from one
         iteration to the next. `horizon` decisions per episode end all episodes that long; where
         some end sooner, others start, and what is then left over is cut (and bootstrapped).
         """
-        decisions = self.config.ppo.batch_episodes * horizon
-        batch = self.runner.sample(num_timesteps=decisions, force_reset=True)
-        self.runner.get_metrics()  # lets go of the episodes it keeps for its own metrics
+        batch = self.runner.sample(self.config.ppo.batch_episodes * horizon)
         return batch, [ended for keeper in self.keepers for ended in keeper.drain()]
 
-    def learn(self, batch: Sequence[Any], env_steps: int) -> dict[str, dict[str, float]]:
+    def learn(self, batch: Sequence[Episode], env_steps: int) -> dict[str, dict[str, float]]:
         """One PPO update on `batch`; RLlib's metrics of it, by module."""
         ppo = self.config.ppo
         results = self.learner.update(
-            episodes=list(batch),
+            episodes=[part for episode in batch for part in episode.parts.values()],
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: env_steps},
             num_epochs=ppo.num_epochs,
             minibatch_size=ppo.minibatch_size,
             shuffle_batch_per_epoch=True,
         )
-        self.sync_weights()
         return {
             module: {name: float(stat.peek()) for name, stat in results[module].items()}
             for module in self.modules

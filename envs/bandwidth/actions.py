@@ -97,7 +97,7 @@ class WeightLevels:
     def weights(self, action: NDArray[Any]) -> FloatArray:
         """(C,)."""
         level = np.asarray(action)
-        if not ((level >= 0) & (level < self.levels)).all():
+        if not ((level >= 0) & (level < self.levels) & (level == np.floor(level))).all():
             raise InputError(f"holds a level outside 0..{self.levels - 1}", field="action")
         return np.exp2(self.octaves * (2.0 * level / (self.levels - 1) - 1.0))
 

@@ -20,6 +20,7 @@ from envs.bandwidth.toy import toy_sends
 from envs.errors import InputError
 from envs.network.max_min import weighted_allocation
 from envs.plans import BandwidthAllocation, Plan
+from envs.reward import memory_overflow
 from envs.simulation.phased import PhasedSimulator, PhasedStep
 from envs.simulation.problem import StepProblem
 
@@ -163,7 +164,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         known, self._instance = self._instance, self.generator(self.np_random)
         if known is not self._instance:
             network = self._instance.problem.topology.network
-            self._pipe = network.channel_source * network.num_servers + network.channel_destination
+            self._pipe = network.channel_pipe
             self._simulator = PhasedSimulator(self._instance.problem)
         plan = self._instance.plan
         self._step = self._simulator.begin(plan.placement.device, plan.order, self._instance.begins)
@@ -225,10 +226,9 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         assert self._step is not None
         peak, capacity = self._step.timeline().peak_memory, self.instance.problem.capacity
         self._peak = float(peak.max())
-        self._feasible = bool((peak <= capacity).all())
-        if self._feasible:
-            return None
-        return float(np.maximum(peak / np.maximum(capacity, 1.0) - 1.0, 0.0).sum())
+        overflow = memory_overflow(peak, capacity)
+        self._feasible = overflow is None
+        return overflow
 
     def _completed(self) -> PhasedStep:
         """A copy of the step, played to its end with uniform shares."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.bandwidth.phases import PhaseCut
-from envs.bandwidth.traffic import PipeTraffic, pipe_traffic
+from envs.bandwidth.traffic import PhaseTraffic, phase_traffic
 from envs.errors import InputError
 from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.plans import Plan
@@ -27,7 +27,7 @@ class BandwidthInstance:
     problem: StepProblem
     plan: Plan
     begins: IntArray  # (P,) first position of each phase, see `PhaseCut`
-    traffic: PipeTraffic
+    traffic: PhaseTraffic
     uniform_rate: FloatArray  # (C,) bytes/s: `uniform_allocation`
     uniform: Timeline  # of the whole step at those rates
     uniform_begin_s: FloatArray  # (P + 1,) when each phase begins at those rates; the step time
@@ -49,7 +49,7 @@ class BandwidthInstance:
         rates = uniform_allocation(problem.topology.network)
         through = allocated_problem(problem, rates)
         uniform = StepSimulator(through).run(plan.placement.device, plan.order)
-        traffic = pipe_traffic(problem, plan, begins)
+        traffic = phase_traffic(problem, plan, begins)
         if not traffic.count.any():
             raise InputError("nothing is sent between servers", file=name)
         if not 0.0 < uniform.step_time < np.inf:

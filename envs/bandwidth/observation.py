@@ -154,7 +154,7 @@ class _Static:
         self.incidence = network.incidence
         _check(instance, bounds)
         servers = network.num_servers
-        self.pipe = network.channel_source * servers + network.channel_destination  # (C,)
+        self.pipe = network.channel_pipe  # (C,)
         pipes = servers * servers
         self.split = np.maximum(np.bincount(self.pipe, minlength=pipes), 1)  # (S * S,)
         self.uniform_pipe = np.bincount(

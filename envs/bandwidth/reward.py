@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envs.errors import InputError
+from envs.reward import WeightedTerms, memory_violation
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"time_saved": 1.0, "memory_violation": 1.0}
 
@@ -20,7 +20,7 @@ class PhaseOutcome:
     overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
 
 
-class BandwidthReward:
+class BandwidthReward(WeightedTerms):
     """A weighted sum of named terms.
 
     | term             | value |
@@ -38,17 +38,14 @@ class BandwidthReward:
     """
 
     def __init__(self, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> None:
-        for name in weights:
-            if name not in DEFAULT_WEIGHTS:
-                known = ", ".join(DEFAULT_WEIGHTS)
-                raise InputError(f"unknown reward term (known: {known})", field=name)
-        self.weights = {name: float(weights.get(name, 0.0)) for name in DEFAULT_WEIGHTS}
+        super().__init__(DEFAULT_WEIGHTS, weights)
 
     def terms(self, outcome: PhaseOutcome) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""
         saved = outcome.uniform_phase_s - outcome.phase_s
-        values = {
-            "time_saved": saved / outcome.reference_s,
-            "memory_violation": 0.0 if outcome.overflow is None else -(1.0 + outcome.overflow),
-        }
-        return {name: self.weights[name] * value for name, value in values.items()}
+        return self.weighted(
+            {
+                "time_saved": saved / outcome.reference_s,
+                "memory_violation": memory_violation(outcome.overflow),
+            }
+        )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from envs.bandwidth.sends import FixedCut, Send, placed_sends
-from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.hardware.topology import Device, Topology
 from envs.plans import Plan
 from envs.simulation.problem import StepProblem
+from envs.toy_layers import toy_device
 
 CAPACITY = 1.0  # bytes/s of every link
 SERIAL = (1.0, 4.0, 9.0)  # bytes to the three receivers, one after another
@@ -51,16 +52,7 @@ def star(servers: int, capacity: float, memory_bytes: float) -> Topology:
     """
     number = np.arange(servers)
     apart = number[:, None] != number[None, :]
-    spec = DeviceSpec(
-        name="toy",
-        peak_flops={"float32": 1.0},
-        memory_bandwidth=1.0,
-        memory_bytes=memory_bytes,
-        launch_overhead_s=0.0,
-        compute_efficiency=1.0,
-        memory_efficiency=1.0,
-        source="made up",
-    )
+    spec = toy_device("toy", 1.0, memory_bytes)
     return Topology(
         name="star",
         devices=tuple(Device(f"device{d}", spec, d) for d in range(servers)),

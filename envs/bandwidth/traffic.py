@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class PipeTraffic:
+class PhaseTraffic:
     """What passes each pipe in each of P phases.
 
     The pipe from server s to server e has number s x S + e. A tensor is sent once to every
@@ -27,7 +27,7 @@ class PipeTraffic:
     count: IntArray  # (P, S * S) transfers
 
 
-def pipe_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PipeTraffic:
+def phase_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PhaseTraffic:
     """The traffic of `plan` cut at `begins` (P,).
 
     The bytes of a tensor are those its transfer time tells of: (seconds - latency) x bandwidth of
@@ -53,4 +53,4 @@ def pipe_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PipeTraf
     count = np.zeros((len(begins), servers * servers), dtype=np.int64)
     np.add.at(volume, (phase, pipe), nbytes)
     np.add.at(count, (phase, pipe), 1)
-    return PipeTraffic(volume, count)
+    return PhaseTraffic(volume, count)

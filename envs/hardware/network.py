@@ -56,6 +56,11 @@ class Network:
         """C."""
         return len(self.channel_names)
 
+    @property
+    def channel_pipe(self) -> IntArray:
+        """(C,) pipe of each channel: source server x S + destination server."""
+        return self.channel_source * self.num_servers + self.channel_destination
+
     def links_of(self, channel: int) -> IntArray:
         """The links of one channel."""
         return self.channel_links[self.channel_ptr[channel] : self.channel_ptr[channel + 1]]

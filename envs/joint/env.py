@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +22,7 @@ from envs.placement.completion import CompletionRule
 from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
 from envs.placement.reward import Outcome, PlacementReward
 from envs.plans import BandwidthAllocation, Placement
+from envs.reward import memory_overflow
 from envs.simulation.order import OrderRule
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
@@ -46,8 +47,10 @@ class JointEnv(ParallelEnv[str, Observation, int]):
 
     ## Description
     A PettingZoo `ParallelEnv` with 1 + S agents that all act in every step and all end together.
-    The `placer` decides the groups of a fused training step one by one, as the agent of
-    `meshwright/Placement-v0` does. `allocator_s`, one for each server s, changes the weights of its
+    The `placer` decides the groups of a fused training step one after another, as the agent of
+    `meshwright/Placement-v0` does, in several sweeps, and in each of them as many consecutive
+    groups together as `sweeps` says: from coarse to fine, so that a boundary between two devices
+    can move by more than a group. `allocator_s`, one for each server s, changes the weights of its
     *pipes*, the ways from its server to each other one: the pipe (s, e) at level l has the weight
     2^(l / levels per octave). The rates of the channels (`envs.hardware.network`) are their
     weighted max-min shares (`envs.network.max_min.weighted_allocation`), each channel with the
@@ -56,7 +59,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
 
     All actions of a step are carried out together; then one step is simulated. Before, every agent
     is shown what its own action would do if no other agent acted: the step time with the current
-    group on each device, and with each pipe one level up or down.
+    run on each device, and with each pipe one level up or down.
 
     ## Observation Space
     `observation_space(agent)`. Placer: a `PaddedGraph`,
@@ -64,11 +67,12 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     `server_features` and `action_mask`, `envs.joint.observation.AllocatorObservation`.
 
     The `action_mask` of the placer is that of `meshwright/Placement-v0`: where no device has room,
-    of those that can run the group the one with the most free memory is allowed, and the episode
-    ends with that decision. An allocator may always keep its weights.
+    of those that can run the groups the one with the most free memory is allowed, and the episode
+    ends with that decision. `current` and the candidates' features but mask and look-ahead are
+    those of the run's first group. An allocator may always keep its weights.
 
     ## Action Space
-    `action_space(agent)`. Placer: `Discrete(D)`, the device of the current group. An action outside
+    `action_space(agent)`. Placer: `Discrete(D)`, the device of the current run. An action outside
     the mask is carried out as far as it can be and ends the episode. Allocators:
     `Discrete(1 + 2 (S - 1))`: 0 keeps all weights, 1 + i raises the pipe to the i-th other server
     by one level, S + i lowers it. An action outside the mask changes nothing.
@@ -89,8 +93,9 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     `reset(options={"start": (G,) devices, "levels": (S, S) levels})` says otherwise.
 
     ## Episode End
-    All agents are terminated after G x `passes` steps, or after the placer's first decision that
-    does not fit. There is no horizon: truncations are always False.
+    All agents are terminated after the last sweep, or after the placer's first decision that does
+    not fit. A sweep of runs of L groups takes G / L steps, more where no device can run L groups.
+    There is no horizon: truncations are always False.
 
     ## Information
     Flat and, but for `action_mask`, the same for all agents, after `reset` and every step:
@@ -106,7 +111,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     * `servers`: S, of every instance.
     * `reward`: the terms and their weights.
     * `order_rule`: the order of a placement; 1F1B by default.
-    * `passes`: sweeps over the groups, as in `meshwright/Placement-v0`.
+    * `sweeps`: groups decided together in each sweep over the groups.
     * `octaves`: weights go from 2^-octaves to 2^octaves.
     * `levels_per_octave`: levels from a weight to its double.
     * `render_mode`: `"rgb_array"` draws the timeline of the present plan and the rates.
@@ -115,7 +120,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     * v0: first version.
 
     Raises:
-        InputError: an argument is below 1, or `servers` below 2.
+        InputError: an argument is below 1, `servers` below 2, or there is no sweep.
     """
 
     metadata = METADATA
@@ -127,21 +132,21 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         servers: int = 4,
         reward: PlacementReward | None = None,
         order_rule: OrderRule | None = None,
-        passes: int = 1,
+        sweeps: Sequence[int] = (1,),
         octaves: int = OCTAVES,
         levels_per_octave: int = LEVELS_PER_OCTAVE,
         render_mode: str | None = None,
     ) -> None:
         for field, value, least in (
             ("servers", servers, 2),
-            ("passes", passes, 1),
+            ("sweeps", min(sweeps, default=0), 1),
             ("octaves", octaves, 1),
             ("levels_per_octave", levels_per_octave, 1),
         ):
             if value < least:
                 raise InputError(f"{value} is below {least}", field=field)
         self.generator = generator if generator is not None else default_generator()
-        self.servers, self.passes = servers, passes
+        self.servers, self.sweeps = servers, tuple(sweeps)
         self.top, self._step_octaves = octaves * levels_per_octave, 1.0 / levels_per_octave
         self.reward = reward if reward is not None else PlacementReward()
         self.render_mode = render_mode
@@ -252,9 +257,10 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         if self._state is None or not self._state.follows(instance):
             self._state = self._new_state(instance)
         level = np.zeros((self.servers, self.servers), dtype=np.int64)
-        self._state.start(options.get("start", instance.start), options.get("levels", level))
+        devices, levels = options.get("start", instance.start), options.get("levels", level)
+        self._state.start(devices, levels, self.sweeps[0])
         self.agents = self.possible_agents.copy()
-        self._decisions = 0
+        self._sweep = 0
         self._feasible = False
         self._held = self._state.groups.used  # (D,) bytes: placed state; at the end the peak
         return self._observe(), self._infos({})
@@ -268,7 +274,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Place the current group and change the weights, all at once.
+        """Place the current run and change the weights, all at once.
 
         Raises:
             InputError: an agent has no action, or one that is not in its space.
@@ -278,16 +284,17 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         chosen = self._checked_actions(actions)
         state, groups = self.current, self.current.groups
         before, device = state.step_time, chosen[PLACER]
-        supported = bool(groups.able[groups.current, device])
+        supported = bool(groups.able_now[device])
         fits = bool(groups.fits[device])
         state.decide(device, [chosen[agent] for agent in self._allocators])
-        self._decisions += 1
-        ended = not fits or self._decisions == len(groups.device) * self.passes
+        following = groups.run.stop % len(groups.device)
+        self._sweep += following == 0
+        ended = not fits or self._sweep == len(self.sweeps)
         overflow = None
         if ended:
             overflow = self._finish()
         else:
-            state.advance(self._decisions % len(groups.device))
+            state.advance(following, self.sweeps[self._sweep])
         outcome = Outcome(before, state.step_time, state.reference, overflow, not supported)
         terms = self.reward.terms(outcome)
         reward = float(sum(terms.values()))
@@ -328,27 +335,25 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         for agent in self.agents:
             if agent not in actions:
                 raise InputError("has no action", record=agent, field="actions")
-            value = int(actions[agent])
-            if not self.action_spaces[agent].contains(np.int64(value)):
+            value = actions[agent]
+            if np.size(value) != 1 or value not in range(int(self.action_spaces[agent].n)):
                 raise InputError(
                     f"{value} is not in {self.action_spaces[agent]}", record=agent, field="actions"
                 )
-            chosen[agent] = value
+            chosen[agent] = int(value)
         return chosen
 
     def _finish(self) -> float | None:
         """Check the peak memory of the whole step; the overflow when it does not fit."""
-        peak, capacity = self.current.finish(), self.instance.fused.capacity
-        self._held = peak
-        exceeded = bool((peak > capacity).any())
-        self._feasible = not exceeded and bool(self.current.groups.placed.all())
-        if not exceeded:
-            return None
-        return float(np.maximum(peak / np.maximum(capacity, 1.0) - 1.0, 0.0).sum())
+        self._held = self.current.finish()
+        overflow = memory_overflow(self._held, self.instance.fused.capacity)
+        self._feasible = overflow is None and bool(self.current.groups.placed.all())
+        return overflow
 
     def _observe(self) -> dict[str, Observation]:
         state = self.current
-        decided = self._decisions / (len(state.groups.device) * self.passes)
+        within = state.groups.current / len(state.groups.device) if self.agents else 0.0
+        decided = (self._sweep + within) / len(self.sweeps)
         tables = self.allocator_observation(state.allocation_state(decided))
         placer = self.placer_observation(state.placement_state(), state.piped.class_seconds)
         seen: dict[str, Observation] = {

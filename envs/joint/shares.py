@@ -40,7 +40,7 @@ def shares_of(network: Network, step: float) -> Shares:
         capacity=np.ascontiguousarray(network.link_capacity, dtype=np.float64),
         channel_ptr=np.ascontiguousarray(network.channel_ptr, dtype=np.int64),
         channel_links=np.ascontiguousarray(network.channel_links, dtype=np.int64),
-        pipe=network.channel_source * network.num_servers + network.channel_destination,
+        pipe=network.channel_pipe,
         active=np.arange(c),
         priority=np.zeros(c, dtype=np.int64),
         weight=np.zeros(c),

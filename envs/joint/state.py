@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.joint.groups import GroupPlacement
 from envs.joint.observation import AllocationState
-from envs.joint.piped_step import PipedStep
+from envs.joint.weighted_step import WeightedStep
 from envs.placement.generator import PlacementInstance
+from envs.placement.groups import GroupPlacement
 from envs.placement.observation import PlacementState
 from envs.plans import BandwidthAllocation
 from envs.simulation.order import OrderRule
@@ -39,7 +39,7 @@ class JointState:
     ) -> None:
         topology = instance.problem.topology
         self._given = instance.fused
-        self.piped = PipedStep(instance.problem, instance.fusion, top, step, order_rule)
+        self.piped = WeightedStep(instance.problem, instance.fusion, top, step, order_rule)
         self.instance = replace(instance, fused=self.piped.problem)
         self.groups = GroupPlacement(self.piped.problem, instance.fusion)
         self._alone_rate = self.piped.alone_rate()
@@ -58,13 +58,16 @@ class JointState:
         """The rates of the channels."""
         return self.piped.allocation
 
-    def start(self, devices: Any, levels: Any) -> None:
+    def start(self, devices: Any, levels: Any, length: int) -> None:
         """Nothing decided: groups on `devices` (G,), pipes at `levels` (S, S).
+
+        The first `length` groups are the current run.
 
         Raises:
             InputError: either is not what it should be, or the step takes no time.
         """
         self.groups.start(devices)
+        self.groups.look(0, length)
         shape, top = self.piped.level.shape, self.piped.top
         given = np.array(levels, dtype=np.int64)
         if given.shape != shape or (np.abs(given) > top).any():
@@ -77,7 +80,7 @@ class JointState:
         self._look()
 
     def decide(self, device: int, changes: list[int]) -> None:
-        """Put the current group on `device` and change levels as the allocators' actions say.
+        """Put the current run on `device` and change levels as the allocators' actions say.
 
         Action 0 keeps, 1 + i raises the pipe to the i-th other server, S + i lowers it; a level at
         its end stays.
@@ -94,9 +97,9 @@ class JointState:
         self.piped.set_levels(level)
         self.step_time = self._simulate()
 
-    def advance(self, group: int) -> None:
-        """Make `group` the current one and look ahead."""
-        self.groups.look(group)
+    def advance(self, group: int, length: int) -> None:
+        """Make the run of `length` groups from `group` the current one and look ahead."""
+        self.groups.look(group, length)
         self._look()
 
     def finish(self) -> FloatArray:
@@ -116,6 +119,7 @@ class JointState:
             action_mask=self.groups.mask,
             candidate_s=self._candidate_s,
             reference_s=self.reference,
+            length=self.groups.run.stop - self.groups.run.start,
         )
 
     def allocation_state(self, decided: float) -> AllocationState:

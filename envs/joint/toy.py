@@ -8,11 +8,11 @@ import numpy as np
 
 from envs.bandwidth.toy import star
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+from envs.graphs.op_graph import OpGraph
 from envs.simulation.problem import StepProblem
+from envs.toy_layers import add_backward, add_forward, add_updates, layer_seconds
 
 LAYERS, MICRO_BATCHES, SERVERS = 5, 2, 3
-FORWARD_S, BACKWARD_S, UPDATE_S = 1.0, 2.0, 0.5  # seconds
 ACTIVATION_BYTES = (4.0, 1.0, 4.0, 1.0)  # from each layer to the next, and as gradients back
 SKIP_BYTES = 6.0  # from the first layer to the last
 ROOM = 2  # layers whose parameters fit on a device
@@ -34,15 +34,10 @@ def toy_stages() -> StepProblem:
     nbytes = graph.tensor_bytes
     graph = replace(graph, tensor_bytes=np.zeros_like(nbytes))
     topology = star(SERVERS, CAPACITY, 4.0 * ROOM)
-    seconds = np.select(
-        [graph.phase == Phase.FORWARD, graph.phase == Phase.BACKWARD],
-        [FORWARD_S, BACKWARD_S],
-        UPDATE_S,
-    )
     return StepProblem(
         graph=graph,
         topology=topology,
-        op_seconds=np.repeat(seconds[:, None], SERVERS, axis=1),
+        op_seconds=np.repeat(layer_seconds(graph)[:, None], SERVERS, axis=1),
         transfer_seconds=np.ascontiguousarray(nbytes[:, None] / topology.class_bandwidth[None, :]),
         capacity=topology.memory_bytes,
     )
@@ -53,42 +48,18 @@ def _graph() -> OpGraph:
     gradients: list[list[int]] = [[] for _ in range(LAYERS)]
     first: list[int] = []
     for m in range(MICRO_BATCHES):
-        forward = [
-            builder.add_operator(
-                f"forward{layer}.{m}", kind=Kind.MATMUL, micro_batch=m, colocation=layer
-            )
-            for layer in range(LAYERS)
-        ]
+        forward = [add_forward(builder, layer, m) for layer in range(LAYERS)]
         for layer, size in enumerate(ACTIVATION_BYTES):
             builder.add_use(builder.add_tensor(forward[layer], size), forward[layer + 1])
         builder.add_use(builder.add_tensor(forward[0], SKIP_BYTES), forward[-1])
         first = first or forward
         later: int | None = None
         for layer in reversed(range(LAYERS)):
-            op = builder.add_operator(
-                f"backward{layer}.{m}",
-                kind=Kind.MATMUL,
-                phase=Phase.BACKWARD,
-                micro_batch=m,
-                colocation=layer,
-                mirror=forward[layer],
-            )
+            op = add_backward(builder, layer, m, forward[layer])
             builder.add_use(builder.add_tensor(forward[layer], 0.0), op)
             if later is not None:
                 builder.add_use(builder.add_tensor(later, ACTIVATION_BYTES[layer]), op)
             gradients[layer].append(builder.add_tensor(op, 0.0))
             later = op
-    for layer in range(LAYERS):
-        op = builder.add_operator(
-            f"update{layer}",
-            kind=Kind.UPDATE,
-            phase=Phase.OPTIMIZER,
-            micro_batch=NONE,
-            colocation=layer,
-        )
-        for tensor in gradients[layer]:
-            builder.add_use(tensor, op)
-        builder.add_parameter(
-            f"weight{layer}", first[layer], parameter=1.0, gradient=1.0, optimizer=2.0
-        )
+    add_updates(builder, gradients, first)
     return builder.build()

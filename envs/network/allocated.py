@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.hardware.network import Network
+from envs.network.pipes import check_bandwidth, pipe_of_pairs, pipe_topology
 from envs.plans import BandwidthAllocation
 from envs.simulation.problem import StepProblem
 from envs.units import GIGA
 
-IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
@@ -46,13 +46,7 @@ def allocated_problem(problem: StepProblem, allocation: BandwidthAllocation) -> 
             topology has no bandwidth between some servers, only tabulated times.
     """
     topology = problem.topology
-    apart = topology.server[:, None] != topology.server[None, :]
-    for old in np.unique(topology.link_class[apart]):
-        if not np.isfinite(topology.class_bandwidth[old]):
-            raise InputError(
-                f"link class {topology.class_names[old]!r} has no bandwidth to allocate",
-                file=f"topology {topology.name}",
-            )
+    check_bandwidth(topology)
     violations = allocation.violations(topology.network)
     if violations:
         raise InputError("; ".join(violations), file=f"allocation for topology {topology.name}")
@@ -61,53 +55,21 @@ def allocated_problem(problem: StepProblem, allocation: BandwidthAllocation) -> 
 
 def _through_pipes(problem: StepProblem, pipes: FloatArray) -> StepProblem:
     topology = problem.topology
-    d, servers, server = topology.num_devices, topology.num_servers, topology.server
-    inner = topology.network.inner_bandwidth
-    link_class = np.zeros((d, d), dtype=np.int64)
-    ports = len(topology.port_names)
-    send, receive = topology.send_port.copy(), topology.receive_port.copy()
-    classes: dict[tuple[int, float], int] = {(0, np.inf): 0}
-    for i in range(d):
-        for j in range(d):
-            if i == j:
-                continue
-            old, rate = int(topology.link_class[i, j]), np.inf
-            if server[i] != server[j]:
-                rate = min(float(pipes[server[i], server[j]]), float(inner[i, j]))
-                pipe = int(server[i] * servers + server[j])
-                send[i, j], receive[i, j] = ports + 2 * pipe, ports + 2 * pipe + 1
-            link_class[i, j] = classes.setdefault((old, rate), len(classes))
-    before = np.array([key for key, _ in classes], dtype=np.int64)  # (L,)
-    given = np.array([rate for _, rate in classes])  # (L,) bytes/s
-    own = ~np.isfinite(given)  # classes inside a server keep their bandwidth
-    bandwidth = np.where(own, topology.class_bandwidth[before], given)
-    latency = topology.class_latency[before]
+    _, pipe = pipe_of_pairs(topology)
+    rate = np.minimum(pipes.ravel()[pipe], topology.network.inner_bandwidth)  # (D, D)
+    rates, mark = np.unique(rate, return_inverse=True)
+    through, before, marked = pipe_topology(topology, mark.reshape(rate.shape))
+    own = marked < 0  # classes inside a server keep their bandwidth
+    given = np.where(own, np.inf, rates[marked])  # (L,) bytes/s
+    latency, bandwidth = through.class_latency, through.class_bandwidth
     moving = problem.transfer_seconds[:, before]
     with np.errstate(divide="ignore", invalid="ignore"):
-        slower = latency + (moving - latency) * (topology.class_bandwidth[before] / given)
+        slower = latency + (moving - latency) * (bandwidth / given)
     kept = own | (moving <= latency)
     seconds = np.where(kept, moving, np.where(given > 0.0, slower, np.inf))
     names = tuple(
-        topology.class_names[k] if mine else f"{topology.class_names[k]} at {r / GIGA:.6g} GB/s"
-        for k, mine, r in zip(before, own, given, strict=True)
+        name if mine else f"{name} at {r / GIGA:.6g} GB/s"
+        for name, mine, r in zip(through.class_names, own, given, strict=True)
     )
-    through = replace(
-        topology,
-        link_class=link_class,
-        class_names=names,
-        class_latency=latency,
-        class_bandwidth=bandwidth,
-        send_port=send,
-        receive_port=receive,
-        port_names=(
-            *topology.port_names,
-            *(
-                f"server{s} -> server{e} {way}"
-                for s in range(servers)
-                for e in range(servers)
-                for way in ("send", "receive")
-            ),
-        ),
-        fabric=None,
-    )
+    through = replace(through, class_names=names, class_bandwidth=np.where(own, bandwidth, given))
     return replace(problem, topology=through, transfer_seconds=np.ascontiguousarray(seconds))

@@ -80,7 +80,7 @@ def read_flow_file(path: str | Path) -> FlowFile:
     """
     rows, lines = _rows(path)
     column = {name: index for index, name in enumerate(rows[0])}
-    table = _Table(path, lines[1:], dict(zip(column, zip(*rows[1:], strict=True), strict=True)))
+    table = _Table(path, lines[1:], dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True)))
     name = np.array([cell.strip() for cell in table.cells["shard"]])
     table.refuse("shard", name == "", "is missing")
     arrival = table.numbers("arrival_ns")

@@ -14,10 +14,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.errors import InputError
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.hardware.topology import Topology
+from envs.network.pipes import check_bandwidth, pipe_name, pipe_of_pairs, pipe_topology
 from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -123,44 +123,17 @@ def _seconds(table: PipeTable, t: int, kind: int, given: float) -> float:
 
 def _classes(topology: Topology) -> tuple[Topology, IntArray, IntArray, FloatArray]:
     """The topology with pipes for ports, and (L,) the old class, pipe and inner rate of classes."""
-    d, servers, server = topology.num_devices, topology.num_servers, topology.server
+    check_bandwidth(topology)
+    _, pipe = pipe_of_pairs(topology)
     inner = topology.network.inner_bandwidth
-    ports = topology.num_ports
-    link_class = np.zeros((d, d), dtype=np.int64)
-    send, receive = topology.send_port.copy(), topology.receive_port.copy()
-    known: dict[tuple[int, int, float], int] = {(0, NONE, np.inf): 0}
-    for i in range(d):
-        for j in range(d):
-            if i == j:
-                continue
-            old, pipe, limit = int(topology.link_class[i, j]), NONE, np.inf
-            if server[i] != server[j]:
-                pipe, limit = int(server[i] * servers + server[j]), float(inner[i, j])
-                send[i, j], receive[i, j] = ports + 2 * pipe, ports + 2 * pipe + 1
-                if not np.isfinite(topology.class_bandwidth[old]):
-                    raise InputError(
-                        f"link class {topology.class_names[old]!r} has no bandwidth to allocate",
-                        file=f"topology {topology.name}",
-                    )
-            link_class[i, j] = known.setdefault((old, pipe, limit), len(known))
-    before = np.array([old for old, _, _ in known], dtype=np.int64)
-    pipe_of = np.array([pipe for _, pipe, _ in known], dtype=np.int64)
-    names = [f"server{p // servers} -> server{p % servers}" for p in range(servers * servers)]
-    through = replace(
-        topology,
-        link_class=link_class,
-        class_names=tuple(
-            topology.class_names[k] + ("" if p == NONE else f", {names[p]}")
-            for k, p in zip(before, pipe_of, strict=True)
-        ),
-        class_latency=topology.class_latency[before],
-        class_bandwidth=topology.class_bandwidth[before],
-        send_port=send,
-        receive_port=receive,
-        port_names=(
-            *topology.port_names,
-            *(f"{name} {way}" for name in names for way in ("send", "receive")),
-        ),
-        fabric=None,
+    keys = np.stack([pipe.ravel(), inner.ravel()], axis=1)
+    kinds, mark = np.unique(keys, axis=0, return_inverse=True)
+    through, before, marked = pipe_topology(topology, mark.reshape(pipe.shape))
+    own = marked < 0
+    pipe_of = np.where(own, NONE, kinds[marked, 0].astype(np.int64))
+    names = tuple(
+        name if p == NONE else f"{name}, {pipe_name(*divmod(int(p), topology.num_servers))}"
+        for name, p in zip(through.class_names, pipe_of, strict=True)
     )
-    return through, before, pipe_of, np.array([limit for _, _, limit in known])
+    limit = np.where(own, np.inf, kinds[marked, 1])
+    return replace(through, class_names=names), before, pipe_of, limit

@@ -11,18 +11,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.placement.completion import CompletionRule, group_seconds, group_state_bytes
+from envs.placement.completion import CompletionRule
 from envs.placement.generator import (
     FixedInstance,
     InstanceGenerator,
     PlacementInstance,
     default_generator,
 )
+from envs.placement.groups import GroupPlacement
 from envs.placement.observation import PlacementObservation, PlacementState
 from envs.placement.render import timeline_frame
 from envs.placement.reward import Outcome, PlacementReward
 from envs.placement.toy import toy_pipeline
 from envs.plans import Placement
+from envs.reward import memory_overflow
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 from envs.spaces import PaddedGraph
@@ -164,17 +166,17 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     @property
     def group_device(self) -> IntArray:
         """(G,) device of every group now, completion included."""
-        return self._device.copy()
+        return self._groups.device.copy()
 
     @property
     def able(self) -> NDArray[np.bool_]:
         """(G, D) whether each device can run each group of this episode's instance."""
-        return self._able.copy()
+        return self._groups.able.copy()
 
     @property
     def placement(self) -> Placement:
         """The present placement of every operator of the original problem."""
-        return Placement(self.instance.fusion.expand(self._device))
+        return Placement(self.instance.fusion.expand(self._groups.device))
 
     def plan_outcome(self) -> tuple[float, bool]:
         """The present placement played on every operator of the original problem.
@@ -200,13 +202,11 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         """
         super().reset(seed=seed)
         self._use(self.generator(self.np_random))
-        self._device = self._start((options or {}).get("start", self.instance.start))
-        self._placed = np.zeros(len(self._device), dtype=np.bool_)
-        self._used = np.zeros(self.instance.fused.topology.num_devices)
+        self._groups.start((options or {}).get("start", self.instance.start))
         self._decisions = 0
         self._ended = False
         self._feasible = False
-        self._held = self._used  # (D,) bytes: placed state, at the end the simulated peak
+        self._held = self._groups.used  # (D,) bytes: placed state, at the end the simulated peak
         self._step_time = self._reference = self._simulate()
         if not self._reference > 0.0:
             raise InputError("a step takes no time", file=f"graph {self.instance.fused.graph.name}")
@@ -217,22 +217,23 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         """Put the current group on device `action`."""
         if self._ended:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
-        group, device = self._current, int(action)
+        groups, device = self._groups, int(action)
         if not self.action_space.contains(np.int64(device)):
             raise InputError(
                 f"{action} is not one of {self.action_space.n} devices", field="action"
             )
         before = self._step_time
-        supported, fits = bool(self._able[group, device]), bool(self._fits[device])
+        supported, fits = bool(groups.able[groups.current, device]), bool(groups.fits[device])
         if supported:
-            self._place(group, device)
+            groups.place(device)
             self._step_time = float(self._candidate_s[device])
         self._decisions += 1
         overflow = None
-        if not fits or self._decisions == len(self._device) * self.passes:
+        if not fits or self._decisions == len(groups.device) * self.passes:
             self._ended = True
             overflow = self._finish()
         else:
+            groups.look(self._decisions % len(groups.device))
             self._look()
         terms = self.reward.terms(
             Outcome(before, self._step_time, self._reference, overflow, not supported)
@@ -245,7 +246,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         """(H, W, 3) uint8 timeline of the present placement; None without a render mode."""
         if self.render_mode != "rgb_array":
             return None
-        timeline = self._simulator.run(self.instance.fusion.expand_pieces(self._device))
+        timeline = self._simulator.run(self._groups.pieces)
         return timeline_frame(self.instance.fused, timeline)
 
     def _use(self, instance: PlacementInstance) -> None:
@@ -254,79 +255,35 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         self._instance = instance
         if known:
             return
-        fused, fusion = instance.fused, instance.fusion
-        self._simulator = self._make_simulator(fused)
+        self._simulator = self._make_simulator(instance.fused)
         self._full_simulator = None
-        self._state_bytes = group_state_bytes(fused, fusion)  # (G,)
-        self._able = np.isfinite(group_seconds(fused, fusion))  # (G, D)
-
-    def _start(self, devices: Any) -> IntArray:
-        """(G,) a fresh copy of `devices`, checked."""
-        start = np.array(devices, dtype=np.int64)
-        groups, count = self._able.shape
-        if start.shape != (groups,) or not ((start >= 0) & (start < count)).all():
-            raise InputError(f"is not one of {count} devices for each of {groups} groups",
-                             field="options.start")  # fmt: skip
-        if not self._able[np.arange(groups), start].all():
-            raise InputError("puts a group where it cannot run", field="options.start")
-        return start
-
-    def _place(self, group: int, device: int) -> None:
-        if self._placed[group]:
-            self._used[self._device[group]] -= self._state_bytes[group]
-        self._device[group] = device
-        self._placed[group] = True
-        self._used[device] += self._state_bytes[group]
+        self._groups = GroupPlacement(instance.fused, instance.fusion)
 
     def _simulate(self) -> float:
-        return self._simulator.step_time(self.instance.fusion.expand_pieces(self._device))
+        return self._simulator.step_time(self._groups.pieces)
 
     def _look(self) -> None:
-        """Find the current group and the devices it may go to."""
-        group = self._current = self._decisions % len(self._device)
-        others = self._used.copy()
-        if self._placed[group]:
-            others[self._device[group]] -= self._state_bytes[group]
-        capacity = self.instance.fused.capacity
-        self._fits = self._able[group] & (others + self._state_bytes[group] <= capacity)
-        self._candidate_s = self._look_ahead(group)
-        self._mask = self._fits
-        if not self._fits.any():
-            free = np.where(self._able[group], capacity - others, -np.inf)
-            self._mask = np.arange(len(free)) == np.argmax(free)
-
-    def _look_ahead(self, group: int) -> FloatArray:
-        """(D,) step time with `group` on each device, all others where they are; inf: unable."""
-        devices = np.flatnonzero(self._able[group])
-        variants = np.repeat(self._device[None, :], len(devices), axis=0)
-        variants[:, group] = devices
-        seconds = np.full(self._able.shape[1], np.inf)
-        pieces = variants[:, self.instance.fusion.piece_group]
-        seconds[devices] = self._simulator.step_times(pieces)
-        return seconds
+        """The step time with the current group on each device, all others where they are."""
+        devices, variants = self._groups.variants()
+        self._candidate_s: FloatArray = np.full(self._groups.able.shape[1], np.inf)  # inf: unable
+        self._candidate_s[devices] = self._simulator.step_times(variants)
 
     def _finish(self) -> float | None:
         """Check the peak memory of the whole step; the overflow when it does not fit."""
-        timeline = self._simulator.run(self.instance.fusion.expand_pieces(self._device))
-        peak, capacity = timeline.peak_memory, self.instance.fused.capacity
-        relative = peak / np.maximum(capacity, 1.0)
-        self._held = peak
-        exceeded = bool((peak > capacity).any())
-        self._feasible = not exceeded and bool(self._placed.all()) and bool(self._fits_all())
-        return float(np.maximum(relative - 1.0, 0.0).sum()) if exceeded else None
-
-    def _fits_all(self) -> bool:
-        return bool(self._able[np.arange(len(self._device)), self._device].all())
+        self._held = self._simulator.run(self._groups.pieces).peak_memory
+        overflow = memory_overflow(self._held, self.instance.fused.capacity)
+        self._feasible = overflow is None and bool(self._groups.placed.all())
+        return overflow
 
     def _observe(self) -> PaddedGraph:
         return self.observation(
             PlacementState(
                 instance=self.instance,
-                device=self._device,
-                placed=self._placed,
-                current=self._current,
-                used_bytes=self._used,
-                action_mask=self._mask,
+                device=self._groups.device,
+                placed=self._groups.placed,
+                current=self._groups.current,
+                used_bytes=self._groups.used,
+                action_mask=self._groups.mask,
                 candidate_s=self._candidate_s,
                 reference_s=self._reference,
             )
@@ -338,8 +295,8 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
             "reference_step_time_s": self._reference,
             "feasible": self._feasible,
             "peak_memory_bytes": float(self._held.max()),
-            "placed": int(self._placed.sum()),
-            "action_mask": self._mask.astype(np.int8),
+            "placed": int(self._groups.placed.sum()),
+            "action_mask": self._groups.mask.astype(np.int8),
         }
 
 

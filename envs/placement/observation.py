@@ -36,6 +36,7 @@ class PlacementState:
     action_mask: BoolArray  # (D,)
     candidate_s: FloatArray  # (D,) step time with the current group there, seconds; inf: unable
     reference_s: float  # step time at the start, seconds
+    length: int = 1  # groups decided together, `current` being the first
 
 
 class PlacementObservation:
@@ -56,7 +57,7 @@ class PlacementObservation:
     | 8 | place in the order of groups, 0..1 |
     | 9 | forward pieces per micro-batch - 1: how often the step returns to the group |
     | 10 | 1: placed |
-    | 11 | 1: current |
+    | 11 | 1: current, decided now |
     | 12 + 2k, 13 + 2k | sin, cos of 2^k pi x feature 8, k = 0..4: where in the order, sharply |
 
     | node_device_features | |
@@ -119,7 +120,7 @@ class PlacementObservation:
 
         nodes = observation["node_features"]
         nodes[:groups, _PLACED] = state.placed
-        nodes[current, _CURRENT] = 1.0
+        nodes[current : current + state.length, _CURRENT] = 1.0
         observation["placement"][:groups] = state.device
         observation["placed"][:groups] = state.placed
         observation["current"][0] = current

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envs.errors import InputError
+from envs.reward import WeightedTerms, memory_violation
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {
     "step_time_improvement": 1.0,
@@ -25,7 +25,7 @@ class Outcome:
     unsupported: bool  # the device cannot run the group
 
 
-class PlacementReward:
+class PlacementReward(WeightedTerms):
     """A weighted sum of named terms.
 
     | term                  | value |
@@ -45,17 +45,14 @@ class PlacementReward:
     """
 
     def __init__(self, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> None:
-        for name in weights:
-            if name not in DEFAULT_WEIGHTS:
-                known = ", ".join(DEFAULT_WEIGHTS)
-                raise InputError(f"unknown reward term (known: {known})", field=name)
-        self.weights = {name: float(weights.get(name, 0.0)) for name in DEFAULT_WEIGHTS}
+        super().__init__(DEFAULT_WEIGHTS, weights)
 
     def terms(self, outcome: Outcome) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""
-        values = {
-            "step_time_improvement": (outcome.before_s - outcome.after_s) / outcome.reference_s,
-            "memory_violation": 0.0 if outcome.overflow is None else -(1.0 + outcome.overflow),
-            "unsupported_device": -1.0 if outcome.unsupported else 0.0,
-        }
-        return {name: self.weights[name] * value for name, value in values.items()}
+        return self.weighted(
+            {
+                "step_time_improvement": (outcome.before_s - outcome.after_s) / outcome.reference_s,
+                "memory_violation": memory_violation(outcome.overflow),
+                "unsupported_device": -1.0 if outcome.unsupported else 0.0,
+            }
+        )

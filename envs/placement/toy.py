@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
-from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.graphs.op_graph import OpGraph
+from envs.hardware.topology import Device, Topology
 from envs.simulation.problem import StepProblem
+from envs.toy_layers import add_backward, add_forward, add_updates, layer_seconds, toy_device
 
 LAYERS, MICRO_BATCHES = 6, 3
-FORWARD_S, BACKWARD_S, UPDATE_S = 1.0, 2.0, 0.5  # seconds on a device of speed 1
 SPEED = (1.0, 1.0, 0.5)  # of the three devices
 ROOM = (4, 4, 2)  # layers whose parameters fit on each
 NEAR_S, FAR_S = 0.25, 1.0  # transfer seconds inside a server and between the two
@@ -29,15 +29,10 @@ def toy_pipeline() -> StepProblem:
     says nothing of plans that bring an order of their own.
     """
     graph, topology = _graph(), _topology()
-    seconds = np.select(
-        [graph.phase == Phase.FORWARD, graph.phase == Phase.BACKWARD],
-        [FORWARD_S, BACKWARD_S],
-        UPDATE_S,
-    )
     return StepProblem(
         graph=graph,
         topology=topology,
-        op_seconds=seconds[:, None] / np.array(SPEED)[None, :],
+        op_seconds=layer_seconds(graph)[:, None] / np.array(SPEED)[None, :],
         transfer_seconds=np.tile([0.0, NEAR_S, FAR_S], (graph.num_tensors, 1)),
         capacity=topology.memory_bytes,
     )
@@ -51,9 +46,7 @@ def _graph() -> OpGraph:
         forward: list[int] = []
         previous: int | None = None
         for layer in range(LAYERS):
-            op = builder.add_operator(
-                f"forward{layer}.{m}", kind=Kind.MATMUL, micro_batch=m, colocation=layer
-            )
+            op = add_forward(builder, layer, m)
             if previous is not None:
                 builder.add_use(previous, op)
             previous = builder.add_tensor(op, 0.0)
@@ -61,31 +54,12 @@ def _graph() -> OpGraph:
         if m == 0:
             first = forward
         for layer in reversed(range(LAYERS)):
-            op = builder.add_operator(
-                f"backward{layer}.{m}",
-                kind=Kind.MATMUL,
-                phase=Phase.BACKWARD,
-                micro_batch=m,
-                colocation=layer,
-                mirror=forward[layer],
-            )
+            op = add_backward(builder, layer, m, forward[layer])
             if previous is not None:
                 builder.add_use(previous, op)
             previous = builder.add_tensor(op, 0.0)
             gradients[layer].append(builder.add_tensor(op, 0.0))
-    for layer in range(LAYERS):
-        op = builder.add_operator(
-            f"update{layer}",
-            kind=Kind.UPDATE,
-            phase=Phase.OPTIMIZER,
-            micro_batch=NONE,
-            colocation=layer,
-        )
-        for tensor in gradients[layer]:
-            builder.add_use(tensor, op)
-        builder.add_parameter(
-            f"weight{layer}", first[layer], parameter=1.0, gradient=1.0, optimizer=2.0
-        )
+    add_updates(builder, gradients, first)
     return builder.build()
 
 
@@ -100,7 +74,12 @@ def _topology() -> Topology:
     return Topology(
         name="toy",
         devices=tuple(
-            Device(f"device{d}", _spec(SPEED[d], 4.0 * ROOM[d]), int(server[d])) for d in range(3)
+            Device(
+                f"device{d}",
+                toy_device(f"toy-{SPEED[d]:g}", SPEED[d], 4.0 * ROOM[d]),
+                int(server[d]),
+            )
+            for d in range(3)
         ),
         link_class=np.where(apart, 1 + far, 0).astype(np.int64),
         class_names=("same device", "inside", "between"),
@@ -113,17 +92,4 @@ def _topology() -> Topology:
             for owner in ("device0", "device1", "device2", "nic0", "nic1")
             for way in ("send", "receive")
         ),
-    )
-
-
-def _spec(speed: float, memory_bytes: float) -> DeviceSpec:
-    return DeviceSpec(
-        name=f"toy-{speed:g}",
-        peak_flops={"float32": speed},
-        memory_bandwidth=1.0,
-        memory_bytes=memory_bytes,
-        launch_overhead_s=0.0,
-        compute_efficiency=1.0,
-        memory_efficiency=1.0,
-        source="made up",
     )

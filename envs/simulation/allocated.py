@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from envs.errors import InputError
 from envs.hardware.network import Network
 from envs.network.allocated import allocated_problem
 from envs.plans import BandwidthAllocation
@@ -22,10 +23,19 @@ class Allocated:
     Args:
         name: what tables and files call it.
         allocation: the rates, or the rule that gives them to the problem's network.
+
+    Raises:
+        InputError: `allocation` is neither.
     """
 
     name: str
     allocation: BandwidthAllocation | Callable[[Network], BandwidthAllocation]
+
+    def __post_init__(self) -> None:
+        given: object = self.allocation
+        if not isinstance(given, BandwidthAllocation) and not callable(given):
+            fault = f"{given!r} is neither an allocation nor a rule that gives one"
+            raise InputError(fault, field="allocation")
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
         """The simulator of `problem` with the allocated rates.

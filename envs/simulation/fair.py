@@ -11,7 +11,6 @@ from envs.simulation.arrays import step_arrays
 from envs.simulation.bottlenecks import Bottlenecks, bottlenecks
 from envs.simulation.fair_kernel import fair_state, play_fair
 from envs.simulation.fair_rates import rate_scratch
-from envs.simulation.memory import peak_memory
 from envs.simulation.order import OneFOneB, OrderRule
 from envs.simulation.problem import StepProblem
 from envs.simulation.timeline import Timeline
@@ -84,22 +83,10 @@ class FairSimulator:
         start, finish = times[0, :n].copy(), times[1, :n].copy()
         moved = np.flatnonzero(np.isfinite(times[2, :uses]))
         moved = moved[np.argsort(times[2, moved], kind="stable")]
-        tensor = self._arrays.use_tensor[moved]
-        destination = device[self._arrays.use_op[moved]]
-        begin, end = times[2, moved], times[3, moved]
-        return Timeline(
-            device=device,
-            op_start=start,
-            op_finish=finish,
-            transfer_tensor=tensor,
-            transfer_source=device[self._state.producer[moved]],
-            transfer_destination=destination,
-            transfer_start=begin,
-            transfer_finish=end,
-            peak_memory=peak_memory(
-                self.problem.graph, self.problem.topology.num_devices, device, start, finish,
-                tensor, destination, begin, end,
-            ),
+        return Timeline.of(
+            self.problem, device, start, finish, self._arrays.use_tensor[moved],
+            device[self._state.producer[moved]], device[self._arrays.use_op[moved]],
+            times[2, moved], times[3, moved],
         )  # fmt: skip
 
     def _play(self, device: IntArray, order: IntArray | None, times: FloatArray) -> float:

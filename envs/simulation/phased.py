@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.simulation.memory import peak_memory
+from envs.network.pipes import check_bandwidth
 from envs.simulation.order import OneFOneB, OrderRule
 from envs.simulation.phased_kernel import (
     PhasedArrays,
@@ -151,20 +151,9 @@ class PhasedStep:
         destination = arrays.device[arrays.use_op[moved]].astype(np.int64)
         start, finish = np.empty_like(state.op_start), np.empty_like(state.op_start)
         start[arrays.order], finish[arrays.order] = state.op_start, state.op_finish
-        begin, end = state.move_start[moved], state.move_finish[moved]
-        return Timeline(
-            device=self._device,
-            op_start=start,
-            op_finish=finish,
-            transfer_tensor=tensor,
-            transfer_source=source,
-            transfer_destination=destination,
-            transfer_start=begin,
-            transfer_finish=end,
-            peak_memory=peak_memory(
-                self.problem.graph, self.problem.topology.num_devices, self._device, start, finish,
-                tensor, destination, begin, end,
-            ),
+        return Timeline.of(
+            self.problem, self._device, start, finish, tensor, source, destination,
+            state.move_start[moved], state.move_finish[moved],
         )  # fmt: skip
 
 
@@ -190,13 +179,7 @@ class PhasedSimulator:
     """
 
     def __init__(self, problem: StepProblem, *, order_rule: OrderRule | None = None) -> None:
-        topology = problem.topology
-        apart = topology.server[:, None] != topology.server[None, :]
-        for unknown in np.unique(topology.link_class[apart & np.isinf(topology.bandwidth)]):
-            raise InputError(
-                f"link class {topology.class_names[unknown]!r} has no bandwidth to allocate",
-                file=f"topology {topology.name}",
-            )
+        check_bandwidth(problem.topology)
         self.problem = problem
         self.order_rule: OrderRule = order_rule if order_rule is not None else OneFOneB()
 

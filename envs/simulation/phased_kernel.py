@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.network.pipes import pipe_of_pairs
 from envs.simulation.arrays import step_arrays
 from envs.simulation.kernel import relabel
 from envs.simulation.problem import StepProblem
@@ -108,8 +109,8 @@ def phased_arrays(
     use_op, use_tensor, use_slot = np.zeros((3, uses), dtype=np.int64)
     relabel(order, base.use_ptr, base.use_op, base.use_tensor, base.use_slot,
             position, use_ptr, use_op, use_tensor, use_slot)  # fmt: skip
-    server, servers = topology.server, topology.num_servers
-    apart = server[:, None] != server[None, :]
+    servers = topology.num_servers
+    apart, pipe = pipe_of_pairs(topology)
     arrays = PhasedArrays(
         device=device[order],
         order=order,
@@ -127,7 +128,7 @@ def phased_arrays(
         receive_port=np.ascontiguousarray(topology.receive_port),
         num_ports=topology.num_ports,
         slots=int(use_slot.max(initial=0)) + 1,
-        pair_pipe=np.where(apart, server[:, None] * servers + server[None, :], INSIDE),
+        pair_pipe=np.where(apart, pipe, INSIDE),
         inner=topology.network.inner_bandwidth,
         num_pipes=servers * servers,
         traffic=np.zeros((len(begins), servers * servers)),
@@ -177,6 +178,8 @@ def _drain(w: PhasedState, phase: int, pipe: int, inner: float, at: float, left:
             if left <= rate * (end - at):
                 return at + left / rate
             left -= rate * (end - at)
+        if end == np.inf:
+            return np.inf
         at = end
         i += 1
 

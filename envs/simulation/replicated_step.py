@@ -13,7 +13,6 @@ from envs.network.collectives.play import Progress
 from envs.network.collectives.schedule import Schedule
 from envs.network.shared_links import SharedLinks
 from envs.simulation.gradient_buckets import Bucket, Gradient
-from envs.simulation.memory import peak_memory
 from envs.simulation.problem import StepProblem
 from envs.simulation.timeline import Timeline
 
@@ -219,21 +218,9 @@ class ReplicatedStep:
         own = slice(replica * self.n, (replica + 1) * self.n)
         rows = np.flatnonzero(moved[:, 0] == replica)
         device = np.array(self.device[own], dtype=np.int64)
-        tensor, source, destination = moved[rows, 1], moved[rows, 2], moved[rows, 3]
-        begin, end = times[0, rows], times[1, rows]
-        return Timeline(
-            device=device,
-            op_start=self.start[own],
-            op_finish=self.finish[own],
-            transfer_tensor=tensor,
-            transfer_source=source,
-            transfer_destination=destination,
-            transfer_start=begin,
-            transfer_finish=end,
-            peak_memory=peak_memory(
-                self.problem.graph, self.problem.topology.num_devices, device, self.start[own],
-                self.finish[own], tensor, destination, begin, end,
-            ),
+        return Timeline.of(
+            self.problem, device, self.start[own], self.finish[own], moved[rows, 1], moved[rows, 2],
+            moved[rows, 3], times[0, rows], times[1, rows],
         )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from envs.simulation.arrays import (
     step_arrays,
 )
 from envs.simulation.kernel import play, record, relabel
-from envs.simulation.memory import peak_memory
 from envs.simulation.order import OneFOneB, OrderRule, one_f_one_b
 from envs.simulation.problem import StepProblem
 from envs.simulation.timeline import Timeline
@@ -122,20 +121,9 @@ class StepSimulator:
         moved_time: FloatArray,  # (K, 2): start, finish
     ) -> Timeline:
         tensor, source, destination = moved[:, 0], moved[:, 1], moved[:, 2]
-        return Timeline(
-            device=device,
-            op_start=start,
-            op_finish=finish,
-            transfer_tensor=tensor,
-            transfer_source=source,
-            transfer_destination=destination,
-            transfer_start=moved_time[:, 0],
-            transfer_finish=moved_time[:, 1],
-            peak_memory=peak_memory(
-                self.problem.graph, self.problem.topology.num_devices, device, start, finish,
-                tensor, destination, moved_time[:, 0], moved_time[:, 1],
-            ),
-        )  # fmt: skip
+        return Timeline.of(
+            self.problem, device, start, finish, tensor, source, destination, *moved_time.T
+        )
 
     @property
     def _num_ports(self) -> int:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.simulation.memory import peak_memory
+from envs.simulation.problem import StepProblem
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -24,6 +27,26 @@ class Timeline:
     transfer_start: FloatArray  # (K,)
     transfer_finish: FloatArray  # (K,)
     peak_memory: FloatArray  # (D,) bytes: resident state and the peak of live activations
+
+    @classmethod
+    def of(
+        cls,
+        problem: StepProblem,
+        device: IntArray,  # (N,)
+        op_start: FloatArray,  # (N,)
+        op_finish: FloatArray,  # (N,)
+        tensor: IntArray,  # (K,)
+        source: IntArray,  # (K,) device
+        destination: IntArray,  # (K,) device
+        start: FloatArray,  # (K,)
+        finish: FloatArray,  # (K,)
+    ) -> Timeline:
+        """What happened, with the peak memory that follows."""
+        peak = peak_memory(
+            problem.graph, problem.topology.num_devices, device, op_start, op_finish, tensor,
+            destination, start, finish,
+        )  # fmt: skip
+        return cls(device, op_start, op_finish, tensor, source, destination, start, finish, peak)
 
     @property
     def step_time(self) -> float:

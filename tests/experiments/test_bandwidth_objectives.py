@@ -131,6 +131,21 @@ def test_bandwidth_is_judged_in_the_simulator_and_written_with_the_plan(
     assert document["units"]["bandwidth"] == "byte/s"
 
 
+def test_a_plan_whose_pipes_get_nothing_is_not_feasible_and_not_drawn(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("plan", "agent=convex", "problem=bandwidth")
+    document = json.loads((work / "run" / "plan.json").read_text())
+    document["bandwidth"] = {}
+    (work / "none.json").write_text(json.dumps(document))
+    found = ask("evaluate", "plan=none.json", run="again")
+    assert (found["feasible"], found["step_time_s"]) == (False, None)
+    assert "no bandwidth from 'server" in found["violations"][0]
+    line = refused(capsys, "plot", "plan=none.json")
+    assert "none.json" in line
+    assert "never ends" in line
+
+
 def test_a_person_sees_objective_bound_and_gap(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,10 @@ FAULTY_HOSTS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "name with a slash": (
         lambda d: d["servers"].update({"../n": d["servers"].pop("node-0")}), ["../n", "'servers'"],
     ),
+    "name too long for a file": (
+        lambda d: d["servers"].update({"n" * 201: d["servers"].pop("node-0")}),
+        ["'servers'", "201 characters"],
+    ),
     "unknown server key": (lambda d: edit_server(d, "rack", 1), ["node-1", "'rack'"]),
     "address in words": (lambda d: edit_server(d, "address", "here"), ["node-1", "IPv4"]),
     "address of a number": (lambda d: edit_server(d, "address", 10.1), ["node-1", "10.1"]),

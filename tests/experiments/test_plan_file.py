@@ -163,11 +163,18 @@ BANDWIDTH_FAULTS: dict[str, tuple[Callable[[Document], object], str, str, str]] 
         lambda d: d["bandwidth"].update({CHANNEL: "1GB/s"}), CHANNEL, "bandwidth", "'1GB/s'",
     ),
     "true": (lambda d: d["bandwidth"].update({CHANNEL: True}), CHANNEL, "bandwidth", "True"),
+    "more than a float holds": (
+        lambda d: d["bandwidth"].update({CHANNEL: 10**400}), CHANNEL, "bandwidth", "is not a rate",
+    ),
     "a link over its capacity": (
         lambda d: d["bandwidth"].update({CHANNEL: 1e12}), "server0/nic0 -> switch", "bandwidth",
         "bytes/s too many",
     ),
     "a list": (lambda d: d.update(bandwidth=[1.0]), "", "bandwidth", "not a mapping"),
+    "none": (lambda d: d.update(bandwidth=None), "", "bandwidth", "is missing"),
+    "another spelling": (
+        lambda d: d.update(bandwith=d.pop("bandwidth")), "", "bandwidth", "is missing",
+    ),
     "an older version": (
         lambda d: d.update(schema_version=1), "", "bandwidth", "needs schema_version 2",
     ),

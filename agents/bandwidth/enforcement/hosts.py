@@ -126,5 +126,5 @@ def check_address(text: str) -> None:
         address = IPv4Address(text)
     except AddressValueError as error:
         raise InputError(f"{text!r} is no IPv4 address", field="address") from error
-    if address.is_multicast or address.is_unspecified or address.is_loopback:
+    if address.is_multicast or address.is_reserved or address.is_unspecified or address.is_loopback:
         raise InputError(f"{text} is no address of one machine", field="address")

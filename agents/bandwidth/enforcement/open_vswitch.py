@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agents.bandwidth.enforcement.hosts import HostNic
-from agents.bandwidth.enforcement.routing import PolicyRouting
+from agents.bandwidth.enforcement.queues import Queues
 from agents.bandwidth.enforcement.script import Script, command, comment
 from agents.bandwidth.enforcement.server_plan import ServerPlan, Uplink
-from agents.bandwidth.enforcement.traffic_control import check_queue
 from envs.errors import InputError
 
 COOKIE = "0x4d57"  # of our flows; a clean-up touches no other
@@ -25,35 +24,25 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class OpenVSwitch:
+class OpenVSwitch(Queues):
     """`ovs-vsctl` and `ovs-ofctl` commands: a queue for each destination server and NIC.
 
     Every NIC is a port of a bridge of its own, and the bridge's local port has the NIC's address.
     OpenFlow cannot tell acknowledgements by their length: they share the queue of their
     destination, or queue 0 where the plan gives that destination nothing.
 
-    Args:
-        routing: chooses the NIC, that is the bridge, of each connection.
-        rest_share: of a NIC's capacity, the rate of what the plan does not name; it comes on top.
-        burst_s: seconds; a queue may catch up on as much of its rate after a late timer.
-        least_burst: bytes; and on as much at least: one segment as large as they get.
+    Args: those of `Queues`, and
         flow_priority: of our flows in the bridges' tables.
 
     Raises:
         InputError: naming the config key that is out of range.
     """
 
-    routing: PolicyRouting
-    rest_share: float
-    burst_s: float
-    least_burst: int
     flow_priority: int
 
     def __post_init__(self) -> None:
-        check_queue("rest_share", self.rest_share, 0.0001, 1.0)
-        check_queue("burst_s", self.burst_s, 0.0, 1.0)
-        check_queue("least_burst", self.least_burst, 1600, 2**24)
-        check_queue("flow_priority", self.flow_priority, 1, 65_535)
+        super().__post_init__()
+        self.check("flow_priority", self.flow_priority, 1, 65_535)
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs.
@@ -91,7 +80,7 @@ class OpenVSwitch:
         words += [f"other-config:max-rate={capacity}"]
         words += [f"queues:{number}=@queue{number}" for number in queues]
         for number, (bits, priority) in queues.items():
-            burst = 8 * max(self.least_burst, int(bits / 8 * self.burst_s))
+            burst = 8 * self.burst(bits)
             words += ["--", f"--id=@queue{number}", "create", "Queue", mark]
             words += [f"other-config:{key}-rate={bits}" for key in ("min", "max")]
             words += [f"other-config:burst={burst}", f"other-config:priority={priority}"]

@@ -134,13 +134,16 @@ class PolicyRouting:
 def _weights(plan: ServerPlan, host: Host) -> list[tuple[tuple[Uplink, Lane], int]]:
     """The lanes that carry a plan's traffic to a server, and their shares as small integers.
 
-    A server that the plan gives no rate to is still reached: by its first lane.
+    A server that the plan gives no rate to is still reached: by its first lane. A lane far slower
+    than the fastest one (half a weight) gets no connection that did not ask for it.
     """
     lanes = plan.lanes_to(host)
     given = [(up, lane) for up, lane in lanes if lane.bits(plan.framing) > 0]
     if not given:
         return [(lanes[0], 1)]
     most = max(lane.rate for _, lane in given)
-    weights = [max(1, round(MOST_WEIGHT * lane.rate / most)) for _, lane in given]
+    weights = [round(MOST_WEIGHT * lane.rate / most) for _, lane in given]
     divisor = gcd(*weights)
-    return [(pair, weight // divisor) for pair, weight in zip(given, weights, strict=True)]
+    return [
+        (pair, weight // divisor) for pair, weight in zip(given, weights, strict=True) if weight
+    ]

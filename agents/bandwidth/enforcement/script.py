@@ -58,9 +58,10 @@ class Script:
             "}",
             "clean",
             f"trap 'clean; echo \"$0: {_FAILED}\" >&2' EXIT",
+            "trap 'exit 130' HUP INT TERM  # not every shell runs the line above on a signal",
             *self.apply,
             "",
-            "trap - EXIT",
+            "trap - EXIT HUP INT TERM",
         ]
         clean = [
             *_head([f"Takes back what {apply_name} did; may run at any time, any number of times.",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agents.bandwidth.enforcement.hosts import HostNic
-from agents.bandwidth.enforcement.routing import PolicyRouting
+from agents.bandwidth.enforcement.queues import Queues
 from agents.bandwidth.enforcement.script import Script, attempt, command, comment
 from agents.bandwidth.enforcement.server_plan import ServerPlan, Uplink
-from envs.errors import InputError
 
 HANDLE = "4d57:"  # of the queue discipline; a clean-up touches no other
 _REST = 0xFFFF  # class of everything the plan does not name
@@ -21,34 +20,24 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class TrafficControl:
+class TrafficControl(Queues):
     """`tc` commands: one HTB class for each destination server and NIC, and one for the rest.
 
     Pure acknowledgements and other TCP packets below 128 bytes go to the class for the rest: they
     belong to the data that comes the other way, and must not wait behind a plan's data.
 
-    Args:
-        routing: chooses the NIC of each connection.
-        rest_share: of a NIC's capacity, the rate of what the plan does not name; it comes on top.
-        burst_s: seconds; a class may catch up on as much of its rate after a late timer.
-        least_burst: bytes; and on as much at least: one segment as large as they get.
+    Args: those of `Queues`, and
         quantum: bytes a class sends in turn; HTB's own choice is too large for fast classes.
 
     Raises:
         InputError: naming the config key that is out of range.
     """
 
-    routing: PolicyRouting
-    rest_share: float
-    burst_s: float
-    least_burst: int
     quantum: int
 
     def __post_init__(self) -> None:
-        check_queue("rest_share", self.rest_share, 0.0001, 1.0)
-        check_queue("burst_s", self.burst_s, 0.0, 1.0)
-        check_queue("least_burst", self.least_burst, 1600, 2**24)
-        check_queue("quantum", self.quantum, 1500, 200_000)
+        super().__post_init__()
+        self.check("quantum", self.quantum, 1500, 200_000)
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs."""
@@ -98,7 +87,7 @@ class TrafficControl:
         return lines
 
     def _class(self, device: str, minor: int, bits: int, priority: int) -> list[str]:
-        burst = max(self.least_burst, int(bits / 8 * self.burst_s))
+        burst = self.burst(bits)
         return [command(
             "tc", "class", "add", "dev", device, "parent", HANDLE, "classid",
             f"{HANDLE}{minor:x}", "htb", "rate", f"{bits}bit", "ceil", f"{bits}bit",
@@ -109,13 +98,3 @@ class TrafficControl:
 def interface(nic: HostNic) -> str:
     """Where the addresses of a NIC are: on the NIC itself."""
     return nic.interface
-
-
-def check_queue(key: str, value: float, least: float, most: float) -> None:
-    """Refuse a setting that no queue can have.
-
-    Raises:
-        InputError: `value` is outside of `least`..`most`.
-    """
-    if not least <= value <= most:
-        raise InputError(f"config key '{key}': {value} is not in {least:g}..{most:g}")

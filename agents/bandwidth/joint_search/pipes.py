@@ -12,6 +12,7 @@ from agents.placement.linear_program import LinearProgram
 from envs.graphs.contraction import sum_rows
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
+from envs.network.pipes import pipe_of_pairs
 from envs.simulation.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -49,25 +50,21 @@ class Pipes:
         `whole` is the topology before, which has the network.
         """
         topology, network = problem.topology, whole.network
-        server, servers = topology.server, network.num_servers
+        servers = network.num_servers
         width = np.where(np.isfinite(topology.class_bandwidth), topology.class_bandwidth, 0.0)
         moving = np.maximum(problem.transfer_seconds - topology.class_latency, 0.0)
         timed = problem.transfer_seconds > 0.0
         source, destination = network.channel_source, network.channel_destination
-        of_channel = source * servers + destination
+        apart, pipe = pipe_of_pairs(whole)
         return cls(
             network=network,
             names=tuple(device.name for device in topology.devices),
-            of_pair=np.where(
-                server[:, None] != server[None, :],
-                server[:, None] * servers + server[None, :],
-                INSIDE,
-            ),
-            of_channel=of_channel,
+            of_pair=np.where(apart, pipe, INSIDE),
+            of_channel=network.channel_pipe,
             inner=network.inner_bandwidth,
             latency=np.where(timed, topology.class_latency, 0.0),
             volume=np.where(timed, moving, 0.0) * width,
-            full=np.array([_most(network, of_channel == p) for p in range(servers**2)]),
+            full=np.array([_most(network, network.channel_pipe == p) for p in range(servers**2)]),
             most_out=np.array([_most(network, source == s) for s in range(servers)]),
             most_in=np.array([_most(network, destination == s) for s in range(servers)]),
         )

@@ -6,7 +6,9 @@ Parallel Computing 35(12), 2009.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envs.errors import InputError
 from envs.network.collectives.collective import AlphaBeta, checked_participants
@@ -16,7 +18,31 @@ _Edge = tuple[int, int, int]  # tree, parent, child
 
 
 @dataclass(frozen=True)
-class DoubleTree:
+class _DoubleTree(ABC):
+    """Passes over both trees, in `chunks` chunks each."""
+
+    passes: ClassVar[int] = 1
+    chunks: int
+
+    def __post_init__(self) -> None:
+        if self.chunks < 1:
+            raise InputError(f"{self.chunks} is not positive", field="chunks")
+
+    @abstractmethod
+    def _rounds(self, n: int) -> list[Round]: ...
+
+    def schedule(self, participants: int) -> Schedule:
+        """2 `chunks` chunks."""
+        n = checked_participants(participants)
+        return Schedule(n, n, 2 * self.chunks, freeze(self._rounds(n)))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """Rounds (latency + S / (2 chunks) / B)."""
+        rounds = self.passes * _num_rounds(checked_participants(participants), self.chunks)
+        return rounds * link.seconds(size / (2 * self.chunks))
+
+
+class DoubleTree(_DoubleTree):
     """All-reduce: reduce to rank 0 over both trees, then broadcast from it.
 
     The ranks 1 to n - 1 form two binary trees, and what is interior in one is a leaf in the other;
@@ -31,10 +57,7 @@ class DoubleTree:
         InputError: `chunks` is not positive.
     """
 
-    chunks: int
-
-    def __post_init__(self) -> None:
-        _check_chunks(self.chunks)
+    passes: ClassVar[int] = 2
 
     @property
     def name(self) -> str:
@@ -46,34 +69,21 @@ class DoubleTree:
         """All-reduce."""
         return Operation.ALL_REDUCE
 
-    def schedule(self, participants: int) -> Schedule:
-        """2 `chunks` chunks."""
-        n = checked_participants(participants)
+    def _rounds(self, n: int) -> list[Round]:
         down = _broadcast(n, self.chunks)
         up = [
             [Message(m.destination, m.source, m.first, m.end, True) for m in messages]
             for messages in reversed(down)
         ]
-        return Schedule(n, n, 2 * self.chunks, freeze(up + down))
-
-    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
-        """Rounds (latency + S / (2 chunks) / B)."""
-        rounds = 2 * _num_rounds(checked_participants(participants), self.chunks)
-        return rounds * link.seconds(size / (2 * self.chunks))
+        return up + down
 
 
-@dataclass(frozen=True)
-class DoubleTreeBroadcast:
+class DoubleTreeBroadcast(_DoubleTree):
     """The second half of `DoubleTree`.
 
     Raises:
         InputError: `chunks` is not positive.
     """
-
-    chunks: int
-
-    def __post_init__(self) -> None:
-        _check_chunks(self.chunks)
 
     @property
     def name(self) -> str:
@@ -85,20 +95,8 @@ class DoubleTreeBroadcast:
         """Broadcast."""
         return Operation.BROADCAST
 
-    def schedule(self, participants: int) -> Schedule:
-        """2 `chunks` chunks."""
-        n = checked_participants(participants)
-        return Schedule(n, n, 2 * self.chunks, freeze(_broadcast(n, self.chunks)))
-
-    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
-        """Rounds (latency + S / (2 chunks) / B)."""
-        rounds = _num_rounds(checked_participants(participants), self.chunks)
-        return rounds * link.seconds(size / (2 * self.chunks))
-
-
-def _check_chunks(chunks: int) -> None:
-    if chunks < 1:
-        raise InputError(f"{chunks} is not positive", field="chunks")
+    def _rounds(self, n: int) -> list[Round]:
+        return _broadcast(n, self.chunks)
 
 
 def _num_rounds(n: int, chunks: int) -> int:

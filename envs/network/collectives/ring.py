@@ -7,8 +7,10 @@ MPICH, IJHPCA 19(1), 2005 (the all-gather).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envs.errors import InputError
 from envs.network.collectives.collective import AlphaBeta, checked_participants
@@ -57,7 +59,31 @@ def ring_all_reduce(ranks: Sequence[int], chunks: Chunks, step: int) -> list[Rou
 
 
 @dataclass(frozen=True)
-class RingAllReduce:
+class _Ring(ABC):
+    """Over the ring 0, 1, ..., n - 1, in passes of n - 1 rounds of S / n bytes."""
+
+    passes: ClassVar[int] = 1
+    step: int = TO_NEXT
+
+    def __post_init__(self) -> None:
+        if self.step not in (TO_NEXT, TO_PREVIOUS):
+            raise InputError(f"{self.step} is neither {TO_NEXT} nor {TO_PREVIOUS}", field="step")
+
+    @abstractmethod
+    def _rounds(self, n: int) -> list[Round]: ...
+
+    def schedule(self, participants: int) -> Schedule:
+        """Rounds over the ring 0, 1, ..., n - 1."""
+        n = checked_participants(participants)
+        return Schedule(n, n, n, freeze(self._rounds(n)))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """Passes (n - 1) (latency + S / n / B)."""
+        n = checked_participants(participants)
+        return self.passes * (n - 1) * link.seconds(size / n)
+
+
+class RingAllReduce(_Ring):
     """2 (n - 1) rounds of S / n bytes: 2 (n - 1) latency + 2 (n - 1) / n S / B seconds.
 
     No all-reduce sends fewer bytes per rank (Patarasuk and Yuan).
@@ -69,10 +95,7 @@ class RingAllReduce:
         InputError: `step` is neither.
     """
 
-    step: int = TO_NEXT
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
+    passes: ClassVar[int] = 2
 
     @property
     def name(self) -> str:
@@ -84,29 +107,16 @@ class RingAllReduce:
         """All-reduce."""
         return Operation.ALL_REDUCE
 
-    def schedule(self, participants: int) -> Schedule:
-        """Rounds over the ring 0, 1, ..., n - 1."""
-        n = checked_participants(participants)
-        return Schedule(n, n, n, freeze(ring_all_reduce(range(n), (0, n), self.step)))
-
-    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
-        """2 (n - 1) (latency + S / n / B)."""
-        n = checked_participants(participants)
-        return 2 * (n - 1) * link.seconds(size / n)
+    def _rounds(self, n: int) -> list[Round]:
+        return ring_all_reduce(range(n), (0, n), self.step)
 
 
-@dataclass(frozen=True)
-class RingReduceScatter:
+class RingReduceScatter(_Ring):
     """The first half of `RingAllReduce`.
 
     Raises:
         InputError: `step` is neither `TO_NEXT` nor `TO_PREVIOUS`.
     """
-
-    step: int = TO_NEXT
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
 
     @property
     def name(self) -> str:
@@ -118,30 +128,16 @@ class RingReduceScatter:
         """Reduce-scatter."""
         return Operation.REDUCE_SCATTER
 
-    def schedule(self, participants: int) -> Schedule:
-        """Rounds over the ring 0, 1, ..., n - 1."""
-        n = checked_participants(participants)
-        rounds = ring_reduce_scatter(range(n), blocks_of(0, n, n), self.step)
-        return Schedule(n, n, n, freeze(rounds))
-
-    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
-        """(n - 1) (latency + S / n / B)."""
-        n = checked_participants(participants)
-        return (n - 1) * link.seconds(size / n)
+    def _rounds(self, n: int) -> list[Round]:
+        return ring_reduce_scatter(range(n), blocks_of(0, n, n), self.step)
 
 
-@dataclass(frozen=True)
-class RingAllGather:
+class RingAllGather(_Ring):
     """The second half of `RingAllReduce`; S is the size of the gathered vector.
 
     Raises:
         InputError: `step` is neither `TO_NEXT` nor `TO_PREVIOUS`.
     """
-
-    step: int = TO_NEXT
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
 
     @property
     def name(self) -> str:
@@ -153,18 +149,5 @@ class RingAllGather:
         """All-gather."""
         return Operation.ALL_GATHER
 
-    def schedule(self, participants: int) -> Schedule:
-        """Rounds over the ring 0, 1, ..., n - 1."""
-        n = checked_participants(participants)
-        rounds = ring_all_gather(range(n), blocks_of(0, n, n), self.step)
-        return Schedule(n, n, n, freeze(rounds))
-
-    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
-        """(n - 1) (latency + S / n / B)."""
-        n = checked_participants(participants)
-        return (n - 1) * link.seconds(size / n)
-
-
-def _check_step(step: int) -> None:
-    if step not in (TO_NEXT, TO_PREVIOUS):
-        raise InputError(f"{step} is neither {TO_NEXT} nor {TO_PREVIOUS}", field="step")
+    def _rounds(self, n: int) -> list[Round]:
+        return ring_all_gather(range(n), blocks_of(0, n, n), self.step)

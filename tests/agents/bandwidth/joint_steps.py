@@ -8,6 +8,10 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
+from agents.base import PlannerResult
+from agents.placement.fusion_milp import FusionMilp
+from agents.placement.integer_program.order import OrderFormulation
+from agents.placement.lower_bound import lower_bound
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.network import Network
 from envs.network.allocated import allocated_problem
@@ -16,6 +20,8 @@ from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
 from tests.agents.bandwidth.placed_steps import AMPLE, cluster, problem_of, with_capacities
 from tests.agents.placement.test_milp_unfused import orders
+
+AMPLE_S = 120.0  # seconds; the deterministic limits end the searches
 
 
 @st.composite
@@ -55,7 +61,7 @@ def level_allocations(network: Network, levels: tuple[float, ...]) -> list[Bandw
 
     There a pipe may have what is left of its two servers: half of it in each plane.
     """
-    pipe = network.channel_source * network.num_servers + network.channel_destination
+    pipe = network.channel_pipe
     used = np.unique(pipe)
     full = 2.0 * network.link_capacity[network.links_of(0)].min()
     found = []
@@ -89,3 +95,36 @@ def best_of_all(problem: StepProblem, allocations: list[BandwidthAllocation]) ->
         for order in orders(problem.graph):
             best = min(best, float(simulator.step_times(placements, np.array(order)).min()))
     return best
+
+
+def diamond_step(memory: float) -> StepProblem:
+    """Four operators: the first sends to two, whose results the last one needs."""
+    builder = GraphBuilder("diamond")
+    for op in range(4):
+        builder.add_operator(f"op{op}")
+        builder.add_parameter(f"w{op}", op, parameter=4.0, gradient=0.0, optimizer=0.0)
+    for op, size in ((1, 2.0), (2, 1.0)):
+        builder.add_use(builder.add_tensor(0, size), op)
+        builder.add_use(builder.add_tensor(op, size), 3)
+    return problem_of(builder, [0.5, 2.0, 3.0, 0.5], cluster(3, 1, 2, memory=memory))
+
+
+def placer() -> FusionMilp:
+    formulation = OrderFormulation(gap=0.0, at_once=8)
+    return FusionMilp(coarse=(4,), levels=(4, 8), formulation=formulation, warm_start=None, seed=0)
+
+
+def check_promises(problem: StepProblem, result: PlannerResult) -> None:
+    """What a plan with an allocation promises."""
+    assert result.plan is not None
+    assert result.allocation is not None
+    assert result.allocation.violations(problem.topology.network) == []
+    allocated = allocated_problem(problem, result.allocation)
+    assert result.plan.violations(allocated) == []
+    played = StepSimulator(allocated).step_time(result.plan.placement.device, result.plan.order)
+    assert result.step_time == played >= result.lower_bound
+    assert result.lower_bound == lower_bound(problem).seconds
+    assert (result.status == "optimal") == (played <= result.lower_bound * (1 + 1e-9))
+    assert result.trajectory[-1][1] == played
+    steps = [seconds for _, seconds in result.trajectory]
+    assert steps == sorted(steps, reverse=True)

@@ -10,8 +10,14 @@ from envs.errors import InputError
 from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
-from tests.agents.bandwidth.joint_steps import best_of_all, unplaced_steps
-from tests.agents.bandwidth.test_joint import AMPLE_S, check, fork, placer
+from tests.agents.bandwidth.joint_steps import (
+    AMPLE_S,
+    best_of_all,
+    check_promises,
+    diamond_step,
+    placer,
+    unplaced_steps,
+)
 
 
 def planner(**changed: object) -> Alternation:
@@ -26,7 +32,7 @@ def planner(**changed: object) -> Alternation:
 @given(problem=unplaced_steps())
 def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepProblem) -> None:
     result = planner().plan_jointly(problem, AMPLE_S, 24)
-    check(problem, result)
+    check_promises(problem, result)
     alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)
     uniform = alone.plan_jointly(problem, AMPLE_S, 6)  # the share of one turn
     assert result.step_time <= uniform.step_time
@@ -34,7 +40,7 @@ def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepPr
 
 def test_the_rates_are_those_of_the_plan() -> None:
     """No other allocation to its plan is faster than the one it returns."""
-    problem = fork(15.0)
+    problem = diamond_step(15.0)
     result = planner().plan_jointly(problem, AMPLE_S, 80)
     assert result.plan is not None
     alone = ConvexRates(gap=1e-6, rounds=60).allocate(problem, result.plan, AMPLE_S)
@@ -43,7 +49,7 @@ def test_the_rates_are_those_of_the_plan() -> None:
 
 
 def test_every_turn_is_offered_with_uniform_shares_first() -> None:
-    problem = fork(15.0)
+    problem = diamond_step(15.0)
     result = planner().plan_jointly(problem, AMPLE_S, 80)
     shares = allocated_problem(problem, uniform_allocation(problem.topology.network))
     placed = placer().plan(shares, AMPLE_S, 20)
@@ -53,7 +59,7 @@ def test_every_turn_is_offered_with_uniform_shares_first() -> None:
 
 
 def test_what_fits_no_server_is_infeasible() -> None:
-    result = planner().plan_jointly(fork(3.0), AMPLE_S, 10)
+    result = planner().plan_jointly(diamond_step(3.0), AMPLE_S, 10)
     assert (result.plan, result.status, result.lower_bound) == (None, "infeasible", float("inf"))
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.piped_step import PipedStep
+from agents.bandwidth.convex_program.piped_step import PipedStep
+from agents.bandwidth.convex_program.rate_dual import PipeRange, dual_bound
 from agents.bandwidth.proportional import ProportionalShares
-from agents.bandwidth.rate_dual import PipeRange, dual_bound
 from agents.bandwidth.square_root import SquareRootShares
 from agents.bandwidth.traffic import PipeTraffic, channel_capacity
 from agents.bandwidth.uniform import UniformShares

@@ -8,8 +8,14 @@ from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.milp import Milp
 from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.simulation.problem import StepProblem
-from tests.agents.bandwidth.joint_steps import best_of_all, unplaced_steps
-from tests.agents.bandwidth.test_joint import AMPLE_S, check, fork, placer
+from tests.agents.bandwidth.joint_steps import (
+    AMPLE_S,
+    best_of_all,
+    check_promises,
+    diamond_step,
+    placer,
+    unplaced_steps,
+)
 
 
 @settings(max_examples=8, deadline=None)
@@ -17,7 +23,7 @@ from tests.agents.bandwidth.test_joint import AMPLE_S, check, fork, placer
 def test_the_plan_is_that_of_the_planner_at_those_shares(problem: StepProblem) -> None:
     alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)
     result = alone.plan_jointly(problem, AMPLE_S, 8)
-    check(problem, result)
+    check_promises(problem, result)
     shares = uniform_allocation(problem.topology.network)
     placed = placer().plan(allocated_problem(problem, shares), AMPLE_S, 8)
     assert result.step_time == placed.step_time
@@ -27,7 +33,7 @@ def test_the_plan_is_that_of_the_planner_at_those_shares(problem: StepProblem) -
 
 def test_a_proof_for_those_shares_is_no_bound_for_others() -> None:
     """An exact planner proves its plan; with other shares there is a faster one."""
-    problem = fork(15.0)
+    problem = diamond_step(15.0)
     exact = Milp(formulation=OrderFormulation(gap=0.0, at_once=8), warm_start=None, seed=0)
     shares = uniform_allocation(problem.topology.network)
     proved = exact.plan(allocated_problem(problem, shares), AMPLE_S, 500)
@@ -35,11 +41,11 @@ def test_a_proof_for_those_shares_is_no_bound_for_others() -> None:
     assert proved.step_time <= best_of_all(problem, [shares]) * (1 + 1e-6)
     alone = PlacementAlone(placement=exact, allocation=uniform_allocation)
     result = alone.plan_jointly(problem, AMPLE_S, 500)
-    check(problem, result)
+    check_promises(problem, result)
     assert result.status == "feasible"
 
 
 def test_what_fits_no_server_is_infeasible() -> None:
     alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)
-    result = alone.plan_jointly(fork(3.0), AMPLE_S, 8)
+    result = alone.plan_jointly(diamond_step(3.0), AMPLE_S, 8)
     assert (result.plan, result.status, result.lower_bound) == (None, "infeasible", float("inf"))

@@ -11,8 +11,8 @@ from envs.plans import Plan
 from envs.simulation.fair import Fair
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import SINGLE_PORT
+from tests.agents.bandwidth.joint_steps import AMPLE_S, diamond_step
 from tests.agents.bandwidth.placed_steps import placed_steps, plan_of
-from tests.agents.bandwidth.test_joint import AMPLE_S, fork
 
 FAIR = Fair(name="fair", multipath=True)
 
@@ -39,7 +39,7 @@ def test_it_is_never_slower_than_what_it_starts_from(
 
 
 def test_it_leaves_a_plan_on_one_device() -> None:
-    problem = fork(100.0)
+    problem = diamond_step(100.0)
     plan = plan_of(problem, dict.fromkeys(problem.graph.op_names, 0))
     result = planner().improve(problem, FAIR, [plan], AMPLE_S, 10)
     every = np.stack(np.meshgrid(*[np.arange(3)] * 4), axis=-1).reshape(-1, 4)

@@ -51,9 +51,7 @@ def optimum(problem: StepProblem, communication: Ports) -> float:
     problem=problems(max_operators=5),
     communication=st.sampled_from([SINGLE_PORT, NO_COMMUNICATION]),
 )
-def test_no_placement_and_order_beats_the_bound(
-    problem: StepProblem, communication: Ports
-) -> None:
+def test_no_placement_and_order_beats_the_bound(problem: StepProblem, communication: Ports) -> None:
     bound = lower_bound(problem)
     best = optimum(problem, communication)
     assert bound.seconds <= best * (1 + 1e-12)

@@ -16,6 +16,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 )
 
 from agents.rllib.config import TrainingConfig
+from agents.rllib.environment import ALONE
 from agents.rllib.session import PPOSession
 from agents.rllib.tasks import BandwidthTask
 from agents.rllib.training import train
@@ -69,9 +70,8 @@ def test_levels_and_real_weights_have_their_distributions() -> None:
 def test_actions_beyond_the_box_act_as_its_edge() -> None:
     session = PPOSession(config(), continuous_toy_environment, BandwidthTask())
     session.policies["default_policy"].log_deviation.data.fill_(2.0)  # type: ignore[union-attr]
-    session.sync_weights()
     batch, ended = session.sample(2)
-    drawn = np.concatenate([episode.get_actions() for episode in batch])
+    drawn = np.concatenate([episode.parts[ALONE].get_actions() for episode in batch])
     assert np.abs(drawn).max() > 1.0  # what was drawn is what is learned from
     assert len(ended) == session.config.ppo.batch_episodes
 
@@ -80,8 +80,9 @@ def test_a_masked_level_is_never_drawn() -> None:
     session = PPOSession(config(), toy_environment, BandwidthTask())
     batch, _ = session.sample(2)
     for episode in batch:
-        for t, action in enumerate(episode.get_actions()):
-            allowed = episode.get_observations(t)["action_mask"]
+        part = episode.parts[ALONE]
+        for t, action in enumerate(part.get_actions()):
+            allowed = part.get_observations(t)["action_mask"]
             assert (np.take_along_axis(allowed, action[:, None], axis=1) == 1).all()
 
 

@@ -36,7 +36,7 @@ def test_bad_arguments_are_input_errors() -> None:
     for octaves in (0.0, np.inf):
         with pytest.raises(InputError, match="octaves"):
             ContinuousWeights(octaves=octaves)
-    for action in ([0, 21], [-1, 0]):
+    for action in ([0, 21], [-1, 0], [0.0, 3.5], [0.0, np.nan]):
         with pytest.raises(InputError, match="level outside"):
             WeightLevels().weights(np.array(action))
     with pytest.raises(InputError, match="outside -1"):

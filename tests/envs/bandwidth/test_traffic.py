@@ -7,13 +7,13 @@ import pytest
 
 from envs.bandwidth.generator import default_generator
 from envs.bandwidth.toy import SERIAL, TOGETHER, toy_sends
-from envs.bandwidth.traffic import pipe_traffic
+from envs.bandwidth.traffic import phase_traffic
 from envs.simulation.phased import PhasedSimulator
 
 
 def test_the_toys_traffic_is_its_sends() -> None:
     problem, plan, cut = toy_sends()
-    traffic = pipe_traffic(problem, plan, cut(problem, plan))
+    traffic = phase_traffic(problem, plan, cut(problem, plan))
     assert traffic.volume[:, 1:4].tolist() == [list(SERIAL), list(TOGETHER)]
     assert traffic.count[:, 1:4].tolist() == [[1, 1, 1], [1, 1, 1]]
     assert not traffic.volume[:, 4:].any()

@@ -152,7 +152,7 @@ class Uniformly(InstanceGenerator):
 
 
 def test_while_allocators_keep_their_weights_the_placer_is_that_of_placement() -> None:
-    env, rng = JointEnv(passes=2), np.random.default_rng(0)
+    env, rng = JointEnv(sweeps=(1, 1)), np.random.default_rng(0)
     alone = PlacementEnv(Uniformly(env.generator), passes=2)
     for seed in range(3):
         observations, infos = env.reset(seed=seed)
@@ -214,11 +214,39 @@ def test_an_episode_starts_where_the_options_say() -> None:
     assert not env.levels.any()
 
 
+def test_a_run_of_groups_is_decided_together_and_looked_ahead_together() -> None:
+    env = JointEnv(sweeps=(3, 1))
+    observations, infos = env.reset(seed=4)
+    groups, decisions = len(env.group_device), 0
+    rng = np.random.default_rng(0)
+    while env.agents:
+        seen = observations[PLACER]
+        first = int(seen["current"][0])
+        length = min(3, groups - first) if decisions < -(-groups // 3) else 1
+        assert seen["node_features"][:groups, 11].tolist() == [
+            float(first <= group < first + length) for group in range(groups)
+        ]
+        device = int(rng.choice(np.flatnonzero(seen["action_mask"])))
+        expected = env.group_device
+        expected[first : first + length] = device
+        at_once = env.current._candidate_s[device]
+        keep = dict.fromkeys(env.agents, KEEP) | {PLACER: device}
+        observations, _, _, _, infos = env.step(keep)
+        decisions += 1
+        assert env.group_device.tolist() == expected.tolist()
+        assert infos[PLACER]["step_time_s"] == pytest.approx(at_once, rel=1e-12)
+    assert decisions == -(-groups // 3) + groups
+    assert infos[PLACER]["feasible"]
+
+
 def test_bad_arguments_are_input_errors() -> None:
-    for field in ("servers", "passes", "octaves", "levels_per_octave"):
+    for field in ("servers", "octaves", "levels_per_octave"):
         with pytest.raises(InputError, match="below") as refused:
             JointEnv(**{field: 0})
         assert refused.value.field == field
+    for sweeps in ((), (2, 0)):
+        with pytest.raises(InputError, match="below"):
+            JointEnv(sweeps=sweeps)
     with pytest.raises(InputError, match="3 servers"):
         JointEnv(toy_environment().generator, servers=4).reset()
     with pytest.raises(InputError, match="no bandwidth to allocate"):
@@ -228,7 +256,7 @@ def test_bad_arguments_are_input_errors() -> None:
         with pytest.raises(InputError, match="options"):
             env.reset(options=options)
     env.reset()
-    for actions in ({PLACER: 0}, joint(3), joint(0, 5)):
+    for actions in ({PLACER: 0}, joint(3), joint(0, 5), joint(0.5), joint(np.inf)):
         with pytest.raises(InputError, match="actions"):
             env.step(actions)
 
@@ -238,7 +266,7 @@ def test_the_yaml_files_make_the_environments() -> None:
     env = instantiate(chosen)(toy_stages())
     assert isinstance(env, JointEnv)
     assert env.placer_observation.layout.max_nodes == chosen.max_groups
-    assert (env.passes, env.top) == (chosen.passes, chosen.octaves * chosen.levels_per_octave)
+    assert (list(env.sweeps), env.top) == (chosen.sweeps, chosen.octaves * chosen.levels_per_octave)
     toy = instantiate(OmegaConf.load(CONF / "joint_toy.yaml"))
     assert toy.top == 1
     assert play(toy, [joint(device) for device in OPTIMAL])[-1]["feasible"]

@@ -10,7 +10,7 @@ from envs.graphs.fusion import fuse, fused_problem
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
-from envs.joint.piped_step import PipedStep
+from envs.joint.weighted_step import WeightedStep
 from envs.network.allocated import allocated_problem
 from envs.network.max_min import weighted_allocation
 from envs.simulation.problem import StepProblem
@@ -29,8 +29,8 @@ def problem() -> StepProblem:
 
 
 @pytest.fixture
-def piped(problem: StepProblem) -> PipedStep:
-    return PipedStep(problem, fuse(problem, 8), TOP, STEP)
+def piped(problem: StepProblem) -> WeightedStep:
+    return WeightedStep(problem, fuse(problem, 8), TOP, STEP)
 
 
 def anew(problem: StepProblem, level: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> float:
@@ -46,7 +46,7 @@ def anew(problem: StepProblem, level: np.ndarray[tuple[int, int], np.dtype[np.in
 GROUPS = np.array([0, 3, 1, 2, 5, 4, 0, 2])
 
 
-def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: PipedStep) -> None:
+def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: WeightedStep) -> None:
     rng = np.random.default_rng(3)
     device = fuse(problem, 8).expand_pieces(GROUPS)
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: Piped
                         )
 
 
-def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: PipedStep) -> None:
+def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: WeightedStep) -> None:
     device = fuse(problem, 8).expand_pieces(GROUPS)
     piped.set_levels(np.full((SERVERS, SERVERS), 1) + np.arange(SERVERS))
     seconds = piped.simulator.arrays.transfer_seconds.copy()
@@ -80,7 +80,7 @@ def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: PipedS
 
 
 def test_crossings_are_the_transfers_of_the_simulation(
-    problem: StepProblem, piped: PipedStep
+    problem: StepProblem, piped: WeightedStep
 ) -> None:
     rng = np.random.default_rng(1)
     piped.set_levels(rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS)))
@@ -100,14 +100,14 @@ def test_crossings_are_the_transfers_of_the_simulation(
     )
 
 
-def test_class_seconds_are_the_sums_of_the_table(piped: PipedStep) -> None:
+def test_class_seconds_are_the_sums_of_the_table(piped: WeightedStep) -> None:
     piped.set_levels(np.arange(SERVERS * SERVERS).reshape(SERVERS, SERVERS) - 4)
     np.testing.assert_allclose(
         piped.class_seconds, piped.simulator.arrays.transfer_seconds.sum(axis=0), rtol=1e-12
     )
 
 
-def test_a_pipe_alone_has_its_links(piped: PipedStep) -> None:
+def test_a_pipe_alone_has_its_links(piped: WeightedStep) -> None:
     alone = piped.alone_rate()
     assert not np.diag(alone).any()
     np.testing.assert_allclose(alone[~np.eye(SERVERS, dtype=bool)], 2 * 3.125e9)

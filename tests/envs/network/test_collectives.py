@@ -32,7 +32,6 @@ from envs.network.collectives.ring import (
     RingReduceScatter,
 )
 from envs.network.collectives.schedule import Message, Operation, Schedule
-from envs.network.collectives.wire import wire_bytes
 from envs.network.max_min import weighted_allocation
 from envs.simulation.problem import StepProblem
 
@@ -258,12 +257,6 @@ def test_larger_vectors_take_longer(n: int, first: float, more: float, which: in
     small = play_collective(schedule, first, topology, range(schedule.ranks)).seconds
     large = play_collective(schedule, first + more, topology, range(schedule.ranks)).seconds
     assert small <= large * (1 + 1e-9)
-
-
-def test_wire_bytes_are_those_of_full_frames() -> None:
-    assert wire_bytes(1448) == 1514
-    assert wire_bytes(0) == 0
-    assert wire_bytes(1e9) == pytest.approx(1.0455801104972375e9, rel=1e-15)
 
 
 @pytest.mark.parametrize("n", [0, -1])

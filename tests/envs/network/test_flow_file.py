@@ -86,7 +86,7 @@ def test_the_same_flows_in_another_form(form: str, tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(text.encode()))
     elif form == "other columns":
         order = [6, 3, 0, 4, 2, 1]
-        lines = [",".join(["extra", *(row[c] for c in order)]) for row in table]
+        lines = [",".join(["extra", "extra", *(row[c] for c in order)]) for row in table]
         path.write_text("\n".join(lines))
     elif form == "no fct":
         path.write_text("\n".join(",".join(row[:5] + row[6:]) for row in table))

@@ -111,6 +111,23 @@ def test_a_pipe_that_opens_in_the_second_phase_delivers_then():
     assert step.now == np.inf
 
 
+def test_what_waits_for_a_phase_that_never_begins_never_ends():
+    """Operator 1 waits for a closed pipe, so that phases 2 and 3 never begin; 3 sends from 1 s."""
+    problem = two_servers([(0, 1), (3, 4)], [1, 1, 1, 1, 1])
+    topology = topology_of([0, 0, 1], nic_per_server=True)
+    problem = replace(problem, topology=topology, op_seconds=np.ones((5, 3)))
+    step = PhasedSimulator(problem).begin(
+        np.array([2, 0, 0, 1, 2]), np.arange(5), np.array([0, 1, 2, 3])
+    )
+    step.advance(rates(1, 0))
+    step.advance(rates(0, 0))
+    assert step.now == np.inf
+    step.advance(rates(1, 0))
+    step.advance(rates(1, 0))
+    assert step.timeline().op_finish.tolist() == [1, np.inf, np.inf, 1, np.inf]
+    assert step.now == np.inf
+
+
 def test_what_runs_ahead_of_its_phase_is_sent_at_the_former_rate():
     """Operator 1 of phase 1 ends at 2 s, on another device than operator 0, which ends at 4 s."""
     problem = two_servers([(1, 2)], [4, 2, 1])

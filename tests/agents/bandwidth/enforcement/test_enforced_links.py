@@ -24,7 +24,6 @@ from agents.bandwidth.enforce import enforcement_files
 from envs.network.allocated import uniform_allocation
 from envs.network.collectives.collective import AlphaBeta
 from envs.network.collectives.ring import TO_PREVIOUS, RingAllReduce
-from envs.network.collectives.wire import wire_bytes
 from envs.plans import BandwidthAllocation
 
 LINK = 25e6  # bytes/s of a cable: 200 Mb/s
@@ -226,7 +225,7 @@ def test_an_all_reduce_takes_the_predicted_time(links: Cluster, tmp_path: Path) 
             apply(links, rate, tmp_path)
             pipes = BandwidthAllocation(rate).pipes(NETWORK)
             link = AlphaBeta(LATENCY, min(float(pipes[pair]) for pair in sent))
-            expected = ring.seconds(SERVERS, wire_bytes(RING_BYTES), link)
+            expected = ring.seconds(SERVERS, RING_BYTES / PAYLOAD(1.0), link)
 
             def measured(kept: list[float] = taken[name]) -> list[float]:
                 kept.append(seconds())

@@ -1,4 +1,4 @@
-"""`PipedStep`: a fused training step under a placement and pipe weights that both may change."""
+"""`WeightedStep`: a fused training step under a placement and pipe weights that both may change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-class PipedStep:
+class WeightedStep:
     """Simulates the pieces of a fusion through pipes whose weights are 2^(level x step).
 
     Args:

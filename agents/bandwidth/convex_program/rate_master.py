@@ -9,8 +9,8 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.bandwidth.piped_step import Path, PipedStep
-from agents.bandwidth.rate_dual import PipeRange
+from agents.bandwidth.convex_program.piped_step import Path, PipedStep
+from agents.bandwidth.convex_program.rate_dual import PipeRange
 from agents.placement.linear_program import LinearProgram
 
 IntArray = NDArray[np.int64]
@@ -41,7 +41,7 @@ class RateMaster:
 
     def __init__(self, step: PipedStep, pipes: IntArray, unit: FloatArray, seconds: float) -> None:
         network = step.network
-        number = network.channel_source * step.num_servers + network.channel_destination
+        number = network.channel_pipe
         self._step = step
         self._seconds = seconds
         self._unit = unit  # (P,)

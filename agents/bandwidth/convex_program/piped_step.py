@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.bandwidth.path_kernel import NOTHING, Ways, longest_path
+from agents.bandwidth.convex_program.path_kernel import NOTHING, Ways, longest_path
 from envs.errors import InputError
+from envs.network.pipes import check_bandwidth, pipe_of_pairs
 from envs.plans import Plan
 from envs.simulation.arrays import StepArrays, step_arrays
 from envs.simulation.kernel import relabel
@@ -18,6 +19,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.uint32]
 
+PATH_ROUNDING = 1e-11  # relative; covers the sums along a path of a hundred thousand nodes
 _ROUNDING = 1e-9  # relative; what a transfer may be faster than its latency by
 
 
@@ -51,14 +53,13 @@ class PipedStep:
 
     def __init__(self, problem: StepProblem, plan: Plan) -> None:
         topology = problem.topology
-        network, server = topology.network, topology.server
+        network = topology.network
         d, servers = topology.num_devices, topology.num_servers
         self.problem = problem
         self.plan = plan
         self.network = network
         self.num_servers = servers
-        apart = server[:, None] != server[None, :]
-        pipe = server[:, None] * servers + server[None, :]
+        apart, pipe = pipe_of_pairs(topology)
         keys = np.stack([pipe[apart], network.inner_bandwidth[apart]], axis=1)
         known, which = np.unique(keys, axis=0, return_inverse=True)
         crossing = np.full((d, d), NOTHING)
@@ -116,11 +117,9 @@ class PipedStep:
 
     def _check(self, apart: NDArray[np.bool_]) -> None:
         topology = self.problem.topology
+        check_bandwidth(topology)
         for kind in np.unique(topology.link_class[apart]):
-            name, where = topology.class_names[kind], f"topology {topology.name}"
-            if not np.isfinite(topology.class_bandwidth[kind]):
-                fault = f"link class {name!r} has no bandwidth to allocate"
-                raise InputError(fault, file=where)
+            name = topology.class_names[kind]
             seconds = self.problem.transfer_seconds[:, kind]
             floor = topology.class_latency[kind] * (1.0 - _ROUNDING)
             short = np.flatnonzero((seconds > 0.0) & (seconds < floor))

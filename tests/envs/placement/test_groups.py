@@ -9,8 +9,8 @@ import pytest
 
 from envs.errors import InputError
 from envs.graphs.fusion import fuse, fused_problem
-from envs.joint.groups import GroupPlacement
 from envs.joint.toy import toy_stages
+from envs.placement.groups import GroupPlacement
 from envs.simulation.problem import StepProblem
 
 START = [0, 0, 1, 1, 2]  # devices hold two layers each

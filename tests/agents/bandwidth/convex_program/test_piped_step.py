@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.bandwidth.piped_step import PipedStep
+from agents.bandwidth.convex_program.piped_step import PipedStep
 from agents.bandwidth.traffic import PipeTraffic
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder

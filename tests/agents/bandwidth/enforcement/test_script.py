@@ -49,6 +49,12 @@ def test_a_plan_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
     assert made[-3:] == [["ip", "one"], ["ip", "two"], ["ip", "clean"]]
 
 
+def test_a_plan_that_is_interrupted_is_taken_back(tmp_path: Path) -> None:
+    text = script("ip one", "kill -INT $$", "ip two").files("node", [])[0].text
+    made = calls(tmp_path, text, expected=130)
+    assert made[-2:] == [["ip", "one"], ["ip", "clean"]]
+
+
 def test_nothing_is_changed_where_a_check_fails(tmp_path: Path) -> None:
     text = script("ip one").files("node", [])[0].text
     made = calls(tmp_path, text, failing="check", expected=1)

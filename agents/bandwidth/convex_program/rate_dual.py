@@ -8,13 +8,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.bandwidth.piped_step import Path, PipedStep
+from agents.bandwidth.convex_program.piped_step import PATH_ROUNDING, Path, PipedStep
+from envs.plans import LINK_SLACK
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-
-_ROUNDING = 1e-11  # relative; covers the sums along a path of a hundred thousand nodes
-_SLACK = 1e-9  # relative; what `BandwidthAllocation.violations` lets a link carry beyond its room
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +56,9 @@ def dual_bound(
     network = step.network
     constant = float(weight @ np.array([path.constant for path in paths]))
     mixed = weight @ np.stack([path.volume for path in paths])  # (J,) bytes
-    rent = float(price @ network.link_capacity) * (1.0 + _SLACK)
+    rent = float(price @ network.link_capacity) * (1.0 + LINK_SLACK)
     of_channel = price @ network.incidence  # (C,) per byte/s
-    number = network.channel_source * step.num_servers + network.channel_destination
+    number = network.channel_pipe
     cheapest = np.full(step.num_servers**2, np.inf)
     np.minimum.at(cheapest, number, of_channel)
     total = 0.0
@@ -69,7 +67,7 @@ def dual_bound(
         total += _cheapest_rate(
             mixed[inside], step.inner[inside], float(cheapest[pipe]), float(low), float(high)
         )
-    return constant + total - rent - _ROUNDING * (constant + total + rent)
+    return constant + total - rent - PATH_ROUNDING * (constant + total + rent)
 
 
 def _cheapest_rate(

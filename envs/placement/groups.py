@@ -18,11 +18,12 @@ BoolArray = NDArray[np.bool_]
 
 
 class GroupPlacement:
-    """Decided one by one, as in `meshwright/Placement-v0`.
+    """Groups that are decided one by one, or a run of consecutive ones together.
 
     A group may go to a device that can run it and whose capacity holds its parameters, gradients
     and optimizer state beside those of the groups decided there. Where no device allows that, of
-    those that can run it the one with the most free memory is allowed.
+    those that can run it the one with the most free memory is allowed. A run goes where all of its
+    groups may go together.
     """
 
     def __init__(self, fused: StepProblem, fusion: Fusion) -> None:
@@ -50,29 +51,40 @@ class GroupPlacement:
         self.used: FloatArray = np.zeros(count)  # (D,) bytes of decided groups
         self.look(0)
 
-    def look(self, group: int) -> None:
-        """Make `group` the current one."""
-        self.current = group
-        others = self.used.copy()
-        if self.placed[group]:
-            others[self.device[group]] -= self.state_bytes[group]
-        able = self.able[group]
-        self.fits: BoolArray = able & (others + self.state_bytes[group] <= self.capacity)  # (D,)
+    def look(self, group: int, length: int = 1) -> None:
+        """Make the run of `length` groups from `group` the current one.
+
+        It is cut where the groups end, and before the first group that leaves no device which can
+        run them all.
+        """
+        able = self.able[group].copy()
+        end = group + 1
+        while end < min(group + length, len(self.able)) and (able & self.able[end]).any():
+            able &= self.able[end]
+            end += 1
+        self.current, self.run = group, slice(group, end)
+        state = self.state_bytes[self.run]
+        here = np.where(self.placed[self.run], state, 0.0)
+        others = self.used - np.bincount(
+            self.device[self.run], weights=here, minlength=len(self.used)
+        )
+        self.able_now: BoolArray = able  # (D,)
+        self.fits: BoolArray = able & (others + state.sum() <= self.capacity)  # (D,)
         self.mask: BoolArray = self.fits  # (D,)
         if not self.fits.any():
             free = np.where(able, self.capacity - others, -np.inf)
             self.mask = np.arange(len(free)) == np.argmax(free)
 
     def place(self, device: int) -> None:
-        """Decide the current group; one that `device` cannot run stays where it is."""
-        group = self.current
-        if not self.able[group, device]:
+        """Decide the current run; one that `device` cannot run stays where it is."""
+        if not self.able_now[device]:
             return
-        if self.placed[group]:
-            self.used[self.device[group]] -= self.state_bytes[group]
-        self.device[group] = device
-        self.placed[group] = True
-        self.used[device] += self.state_bytes[group]
+        for group in range(self.run.start, self.run.stop):
+            if self.placed[group]:
+                self.used[self.device[group]] -= self.state_bytes[group]
+            self.device[group] = device
+            self.placed[group] = True
+            self.used[device] += self.state_bytes[group]
 
     @property
     def pieces(self) -> IntArray:
@@ -80,10 +92,10 @@ class GroupPlacement:
         return self.fusion.expand_pieces(self.device)
 
     def variants(self) -> tuple[IntArray, IntArray]:
-        """The devices that can run the current group, and (B, N) the pieces with it on each."""
-        devices = np.flatnonzero(self.able[self.current])
+        """The devices that can run the current run, and (B, N) the pieces with it on each."""
+        devices = np.flatnonzero(self.able_now)
         variants = np.repeat(self.device[None, :], len(devices), axis=0)
-        variants[:, self.current] = devices
+        variants[:, self.run] = devices[:, None]
         return devices, variants[:, self.fusion.piece_group]
 
     def compute_seconds(self) -> FloatArray:

@@ -16,7 +16,7 @@ from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
 from experiments.targets import build
 
-CONF = Path(__file__).resolve().parents[3] / "conf"
+CONF = Path(__file__).resolve().parents[4] / "conf"
 SERVERS, PLANES = 3, 2
 
 
