@@ -220,21 +220,27 @@ def as_rllib_collects_them(episode: Episode) -> MultiAgentEpisode:
 
 
 @pytest.mark.parametrize("short", [0, 2])
-def test_losses_equal_those_of_rllibs_multi_agent_episodes(short: int) -> None:
+def test_an_update_equals_one_with_rllibs_multi_agent_episodes(short: int) -> None:
     def updated(multi: bool) -> dict[str, dict[str, float]]:
         with seeded_generators(3):
             session, _ = team_session(short)
             batch, _ = session.sample(GROUPS)
-            episodes = [as_rllib_collects_them(e) for e in batch] if multi else parts_of(batch)
+            theirs = [as_rllib_collects_them(episode) for episode in batch]
+            ours = [  # in the order of a set of names, which is RLlib's
+                episode.parts[agent]
+                for episode, their in zip(batch, theirs, strict=True)
+                for agent in their.agent_ids
+            ]
             results = session.learner.update(
-                episodes=episodes,
+                episodes=theirs if multi else ours,
                 timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 32},
-                num_epochs=1,
-                minibatch_size=1_000,  # whole: RLlib's agents of an episode have no fixed order
+                num_epochs=3,
+                minibatch_size=PPO.minibatch_size,
+                shuffle_batch_per_epoch=True,
             )
             return {m: {k: float(v.peek()) for k, v in results[m].items()} for m in session.modules}
 
     ours, theirs = updated(False), updated(True)
     for name, metrics in ours.items():
         for key in ("policy_loss", "vf_loss", "total_loss", "entropy", "gradient_norm"):
-            assert metrics[key] == pytest.approx(theirs[name][key], rel=1e-4, abs=1e-6), key
+            assert metrics[key] == pytest.approx(theirs[name][key], rel=1e-6), key
