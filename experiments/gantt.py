@@ -101,7 +101,10 @@ def _frame(
 def _used_ports(
     problem: StepProblem, timeline: Timeline
 ) -> list[tuple[str, FloatArray, FloatArray, IntArray]]:
-    """(name, starts, finishes, tensors) of every port that carries a transfer; seconds."""
+    """(name, starts, finishes, tensors) of every port that carries a transfer; seconds.
+
+    The two ends of a pipe, which hold the same transfers, are one row.
+    """
     topology = problem.topology
     source, destination = timeline.transfer_source, timeline.transfer_destination
     lasts = timeline.transfer_finish > timeline.transfer_start
@@ -113,7 +116,12 @@ def _used_ports(
         mine = np.flatnonzero(holds & lasts)
         if len(mine):
             start, finish = timeline.transfer_start[mine], timeline.transfer_finish[mine]
-            found.append((name, start, finish, timeline.transfer_tensor[mine]))
+            tensor = timeline.transfer_tensor[mine]
+            pipe = name.removesuffix(" receive")
+            if found and found[-1][0] == f"{pipe} send" and np.array_equal(found[-1][3], tensor):
+                found[-1] = (pipe, start, finish, tensor)
+            else:
+                found.append((name, start, finish, tensor))
     return found
 
 

@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from envs.cost.roofline import RooflineCost
+from envs.graphs.builder import GraphBuilder
+from envs.hardware.builders import planes
+from envs.hardware.servers import PcieServer
+from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.plans import Plan
 from envs.simulation.problem import StepProblem
 from envs.simulation.step import StepSimulator
@@ -41,6 +46,21 @@ def test_gantt_names_every_device_and_every_port_that_is_used(
     }
     assert used == set(labels[topology.num_devices :])
     assert axes.get_xlim()[1] > timeline.step_time * 1e3
+
+
+def test_a_pipe_is_one_row_of_the_gantt() -> None:
+    pcie = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
+    cable = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
+    topology = planes("t", PcieServer("V100-16GB", 1, pcie, nics=2), 3, cable)
+    builder = GraphBuilder("a send")
+    builder.add_operator("source")
+    builder.add_operator("sink")
+    builder.add_use(builder.add_tensor(0, 1e6), 1)
+    problem = StepProblem.build(builder.build(), topology, RooflineCost())
+    played = allocated_problem(problem, uniform_allocation(topology.network))
+    axes = draw_gantt(played, StepSimulator(played).run(np.array([0, 2])), "title").axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[3:] == ["server0 -> server2"]
 
 
 def test_gantt_bars_cover_the_busy_time_of_each_device(
