@@ -108,7 +108,7 @@ def _used_ports(
     topology = problem.topology
     source, destination = timeline.transfer_source, timeline.transfer_destination
     lasts = timeline.transfer_finish > timeline.transfer_start
-    found = []
+    found: list[tuple[str, FloatArray, FloatArray, IntArray]] = []
     for port, name in enumerate(topology.port_names):
         holds = (topology.send_port[source, destination] == port) | (
             topology.receive_port[source, destination] == port
