@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint test check bench clean
+.PHONY: help venv run seeds placement ratio gain joint team test check bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -38,6 +38,12 @@ gain: $(STAMP)  ## step time of the searches against the expert split, m-SCT and
 
 joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
 	@$(BIN)/python -m experiments.benchmark suite=joint $(ARGS)
+
+team: $(STAMP)  ## multi-agent PPO on placement and bandwidth, five seeds: half an hour
+	@$(BIN)/python -m experiments.seeds app=train +job.env=joint +job.agent=ppo_joint \
+		+job.model=joint +job.topology=planes_4x1 +job.baselines=joint +job.baseline_budget_s=150 \
+		+job.training.budget_s=150 +job.training.restart_share=0.95 +job.training.kick=13 \
+		+job.training.exam_episodes=8 $(ARGS)
 
 test: $(STAMP)  ## the test suite
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests

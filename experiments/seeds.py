@@ -3,8 +3,8 @@
 make seeds
 python -m experiments.seeds seeds=[0,1,2] +job.budget_s=30
 python -m experiments.seeds app=train +job.env=joint +job.agent=ppo_joint +job.model=joint \
-    +job.topology=planes_4x1 +job.baselines=joint +job.baseline_budget_s=300 \
-    +job.training.budget_s=300 +job.training.restart_share=0.9 +job.training.exam_episodes=8
+    +job.topology=planes_4x1 +job.baselines=joint \
+    +job.training.budget_s=300
 """
 
 from __future__ import annotations
