@@ -2,9 +2,7 @@
 
 make seeds
 python -m experiments.seeds seeds=[0,1,2] +job.budget_s=30
-python -m experiments.seeds app=train +job.env=joint +job.agent=ppo_joint +job.model=joint \
-    +job.topology=planes_4x1 +job.baselines=joint \
-    +job.training.budget_s=300
+make team
 """
 
 from __future__ import annotations
