@@ -34,6 +34,7 @@ WORKER = Path(__file__).with_name("ring_worker.py")
 RING_BYTES = 2 * 12_582_912  # reduced at once, half on each plane
 LATENCY = 1e-4  # seconds; a message's way over a cable and two bridges, at most
 FIRST_PORT = 5200
+TRIES = 4
 PATIENCE = 60.0  # seconds a rank may take to answer
 STATE = (
     "ip -4 rule", "ip -4 route show table all",
@@ -75,8 +76,11 @@ def state(links: Cluster, server: int) -> list[str]:
 
 
 def steady(measure: Callable[[], list[float]], expected: Sequence[float], share: float) -> None:
-    """Medians of three measurements are within `share` of what is expected; one more try."""
-    for attempt in (1, 2):
+    """Medians of three measurements are within `share` of what is expected.
+
+    Tried again on a machine too busy for that, where rates fall behind the plan.
+    """
+    for attempt in range(1, TRIES + 1):
         runs = [measure() for _ in range(3)]
         found = [statistics.median(run[k] for run in runs) for k in range(len(expected))]
         error = [value / wanted - 1.0 for value, wanted in zip(found, expected, strict=True)]
@@ -181,9 +185,15 @@ def test_rates_are_not_borrowed(links: Cluster, listeners: int, tmp_path: Path) 
     apply(links, rates(NETWORK, {(0, 1): (LINK / 4, 0.0)}), tmp_path)
     flows = [(0, ("-c", links.address(1, 0))), (0, ("-c", links.address(2, 0)))]
     assert len(flows) <= listeners
-    planned, other = goodput(links, flows)
-    assert planned == pytest.approx(PAYLOAD(LINK / 4), rel=0.03)
-    assert other < 0.04 * LINK  # the class for the rest has 3 % of the link
+    others = []
+
+    def planned() -> list[float]:
+        found, other = goodput(links, flows)
+        others.append(other)
+        return [found]
+
+    steady(planned, [PAYLOAD(LINK / 4)], 0.03)
+    assert max(others) < 0.04 * LINK  # the class for the rest has 3 % of the link
 
 
 def test_a_destination_gets_more_than_one_link(
