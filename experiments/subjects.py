@@ -206,10 +206,8 @@ class JointSubject:
     deed: ClassVar[str] = "place and to share the network"
 
     def environment(self) -> JointEnv:
-        """A copy with an observation builder of its own, which remembers its environment's step."""
-        env = copy.copy(self.prototype)
-        env.placer_observation = copy.deepcopy(self.prototype.placer_observation)
-        return env
+        """A shallow copy."""
+        return copy.copy(self.prototype)
 
     def task(self, config: TrainingConfig) -> Task:
         """Placements and levels of pipes, kicked."""

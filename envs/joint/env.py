@@ -151,9 +151,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         self.reward = reward if reward is not None else PlacementReward()
         self.render_mode = render_mode
         self._order_rule = order_rule
-        self.placer_observation = PlacerObservation(
-            self.generator.max_groups, self.generator.max_edges, self.generator.num_devices
-        )
+        self.placer_observation = self._new_placer_observation()
         self.allocator_observation = AllocatorObservation(servers)
         self._allocators = [f"allocator_{server}" for server in range(servers)]
         self.possible_agents: list[str] = [PLACER, *self._allocators]
@@ -328,7 +326,13 @@ class JointEnv(ParallelEnv[str, Observation, int]):
                 file=f"graph {instance.problem.graph.name}",
                 field="servers",
             )
+        # it remembers the fused problem, which every state has for itself, copies of this one too
+        self.placer_observation = self._new_placer_observation()
         return JointState(instance, self.top, self._step_octaves, self._order_rule)
+
+    def _new_placer_observation(self) -> PlacerObservation:
+        generator = self.generator
+        return PlacerObservation(generator.max_groups, generator.max_edges, generator.num_devices)
 
     def _checked_actions(self, actions: Mapping[str, Any]) -> dict[str, int]:
         chosen = {}
