@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -139,17 +139,17 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
     @classmethod
     def of_trace(
         cls,
-        cluster: Cluster,
-        trace: Trace,
+        cluster: Cluster | Sequence[Cluster],
+        trace: Trace | Sequence[Trace],
         *,
-        windows: Callable[[Cluster, Trace], ClusterGenerator] = FixedCluster,
+        windows: Callable[[Any, Any], ClusterGenerator] = FixedCluster,
         **arguments: Any,
     ) -> ClusterEnv:
-        """An environment about the jobs of one trace on one cluster.
+        """An environment about the jobs of a trace on a cluster.
 
         Args:
-            cluster: the nodes.
-            trace: the jobs.
+            cluster: the nodes; several where `windows` takes several.
+            trace: the jobs; several traces where `windows` takes several.
             windows: what of them an episode is about; default: all.
             arguments: as of the constructor.
         """

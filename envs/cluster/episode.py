@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster import play_kernel
+from envs.cluster import history, play_kernel
 from envs.cluster.actions import ClusterActions
+from envs.cluster.features import HIGH, LOW
 from envs.cluster.instance import ClusterBounds, ClusterInstance
-from envs.cluster.observation import ClusterGraph, ClusterObservation
-from envs.cluster.observe_kernel import HIGH, LOW, PEER_WIDTH, observe, summarise
+from envs.cluster.observation import Buffers, ClusterGraph, ClusterObservation
+from envs.cluster.observe_kernel import CLUSTER_WIDTH, PEER_BASE, observe, summarise
 from envs.cluster.play_kernel import FORWARDED, PASSED_WIDTH, PREEMPTED
 from envs.cluster.reward import Passed
 from envs.cluster.views import Bookkeeping, job_profiles, view_of
@@ -88,10 +90,12 @@ class SchedulingEpisode:
             (LOW, HIGH),
         )
         self.forward_s = forward_s
-        self._owner, self._largest = owner, bounds.gpus
-        self._summaries = np.zeros((schedulers, PEER_WIDTH))
+        self._owner, self._largest, self._cluster_gpus = owner, bounds.gpus, cluster.num_gpus
+        self._summaries = np.zeros((schedulers, PEER_BASE + bounds.gpu_types))
         self._passed = np.zeros((schedulers, PASSED_WIDTH))
         holds = self._holds()
+        near = history.neighbours(trace, self.sizes.history)
+        gang = history.gangs(trace) if self.sizes.history else np.zeros(0, np.int32)
         self.book = Bookkeeping(
             home=_first_that_holds(trace.name, home, holds),
             there=np.zeros(len(trace)),
@@ -100,7 +104,14 @@ class SchedulingEpisode:
             window=np.full((schedulers, window), NONE, np.int32),
             shown=np.full((schedulers, running), NONE, np.int32),
             row=np.full(len(trace), NONE, np.int32),
+            near=near,
+            gap=history.gaps(trace, near),
+            took=np.zeros(len(gang)),
+            gang=gang,
+            finished=np.zeros((int(gang.max(initial=-1)) + 2, 3)),
         )
+        adviser = observation.adviser
+        self.advice = None if adviser is None else adviser.begin(self)
         self.wait()  # for the first event
 
     @property
@@ -125,8 +136,12 @@ class SchedulingEpisode:
             window=book.window.copy(),
             shown=book.shown.copy(),
             row=book.row.copy(),
+            took=book.took.copy(),
+            finished=book.finished.copy(),
         )
         twin._summaries, twin._passed = self._summaries.copy(), self._passed.copy()
+        if self.advice is not None:
+            twin.advice = self.advice.copy()
         return twin
 
     def act(self, scheduler: int, action: int) -> int:
@@ -197,10 +212,32 @@ class SchedulingEpisode:
         state = self.simulator.state
         summarise(state, self.book, self._owner, self._largest, self._summaries)
 
+    def shared_state(self, graphs: Sequence[ClusterGraph]) -> NDArray[np.float32]:
+        """(S * (16 + 7 + T),) what all schedulers know together, scheduler by scheduler.
+
+        After each one's cluster_features comes what it shows the others (peer_features), its GPUs
+        as a share of all GPUs of the cluster.
+
+        Args:
+            graphs: what the schedulers see now, after `summarise`.
+        """
+        rows = np.empty((self.schedulers, CLUSTER_WIDTH + self._summaries.shape[1]), np.float32)
+        for row, graph in zip(rows, graphs, strict=True):
+            row[:CLUSTER_WIDTH] = graph["cluster_features"]
+        shown = rows[:, CLUSTER_WIDTH:]
+        np.minimum(self._summaries, HIGH, out=shown, casting="same_kind")
+        shown[:, 0] = self._summaries[:, 0] / self._cluster_gpus
+        return rows.reshape(-1)
+
     def observe(self, scheduler: int) -> tuple[ClusterGraph, NDArray[np.int8]]:
         """What a scheduler sees and which actions are allowed: fresh arrays."""
         buffers = self.observation.buffers()
         mask = np.zeros(self.action_table.size, np.int8)
+        self.fill(scheduler, buffers, mask)
+        return self.observation.graph(buffers), mask
+
+    def fill(self, scheduler: int, buffers: Buffers, mask: NDArray[np.int8]) -> None:
+        """The same, written into memory that is all zero: one observation and (A,) flags."""
         observe(
             self.simulator.state,
             self.book,
@@ -212,7 +249,8 @@ class SchedulingEpisode:
             *buffers,
             mask,
         )
-        return self.observation.graph(buffers), mask
+        if self.advice is not None:
+            buffers.indices[-1] = self.advice.action(self, scheduler)
 
     def _holds(self) -> NDArray[np.int8]:
         """(J, S) 1: some server group of the scheduler can hold the job when nothing runs."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from envs.cluster.instance import ClusterBounds, ClusterInstance
+from envs.cluster.offered_load import at_load, reference_gpus
+from envs.cluster.ranges import checked_range, checked_whole_range
 from envs.errors import InputError
 from envs.hardware.cluster import Cluster
-from envs.workload.rescaling import stretch
 from envs.workload.slicing import at_most_gpus
 from envs.workload.trace import Trace
 
@@ -47,7 +48,7 @@ class TraceWindows:
 
     Their submissions begin at 0. With a load, gaps between them are stretched by one factor, so
     that the GPU-seconds asked for come to that share of what the cluster has from the first
-    submission to the last; submissions are then rounded to seconds.
+    submission to the last, each GPU counted by its speed; submissions are then rounded to seconds.
 
     Args:
         cluster: where they run; one of them at random in each episode where there are several.
@@ -55,9 +56,11 @@ class TraceWindows:
         jobs: least and most jobs of an episode; a number between the two is drawn.
         load: least and most load; a number between the two is drawn. None: gaps stay as they are.
         max_gpus: jobs that ask for more are not part of any window; None: there are none such.
+        speeds: of each GPU type, 1 = as in the trace; None: all GPUs count alike.
 
     Raises:
-        InputError: a range is empty or below 1 job, or the trace has too few jobs.
+        InputError: a range is empty or below 1 job, the trace has too few jobs, or a GPU type has
+            no speed.
     """
 
     def __init__(
@@ -68,28 +71,30 @@ class TraceWindows:
         jobs: Sequence[int],
         load: Sequence[float] | None = None,
         max_gpus: int | None = None,
+        speeds: Mapping[str, float] | None = None,
     ) -> None:
         self.clusters = (cluster,) if isinstance(cluster, Cluster) else tuple(cluster)
         if max_gpus is not None:
             trace = at_most_gpus(trace, max_gpus)
-        self.jobs = _whole_range("jobs", jobs)
-        self.load = None if load is None else _range("load", load)
+        self.jobs = checked_whole_range("jobs", jobs)
+        self.load = None if load is None else checked_range("load", load)
         if len(trace) < self.jobs[1]:
             raise InputError(
                 f"{len(trace)} jobs, {self.jobs[1]} are needed", file=trace.name, field="jobs"
             )
         self.trace = trace
+        self._capacity = [reference_gpus(cluster, speeds) for cluster in self.clusters]
         self.bounds = ClusterBounds.of(*self.clusters)
 
     def __call__(self, rng: np.random.Generator) -> ClusterInstance:
         """A window."""
-        cluster = self.clusters[int(rng.integers(len(self.clusters)))]
+        chosen = int(rng.integers(len(self.clusters)))
         jobs = int(rng.integers(*self.jobs, endpoint=True))
         first = int(rng.integers(len(self.trace) - jobs, endpoint=True))
         window = self.trace.take(slice(first, first + jobs)).canonical()
         if self.load is not None:
-            window = at_load(window, cluster, float(rng.uniform(*self.load)))
-        return ClusterInstance(cluster, window)
+            window = at_load(window, self._capacity[chosen], float(rng.uniform(*self.load)))
+        return ClusterInstance(self.clusters[chosen], window)
 
 
 class RandomJobs:
@@ -119,8 +124,8 @@ class RandomJobs:
         duration_s: Sequence[int],
     ) -> None:
         self.cluster, self.bounds = cluster, ClusterBounds.of(cluster)
-        self.jobs, self.load = _whole_range("jobs", jobs), _range("load", load)
-        self.duration_s = _whole_range("duration_s", duration_s)
+        self.jobs, self.load = checked_whole_range("jobs", jobs), checked_range("load", load)
+        self.duration_s = checked_whole_range("duration_s", duration_s)
         if not 1 <= max_gpus <= cluster.num_gpus:
             raise InputError(f"{max_gpus} is not in 1..{cluster.num_gpus}", field="max_gpus")
         self.max_gpus = max_gpus
@@ -135,31 +140,8 @@ class RandomJobs:
         seconds = np.exp(rng.uniform(least, most, jobs))
         submit = np.cumsum(gaps) - gaps[0]
         trace = Trace.of("random jobs", submit.astype(np.int64), np.rint(seconds).astype(int), gpus)
-        return ClusterInstance(
-            self.cluster, at_load(trace, self.cluster, float(rng.uniform(*self.load)))
-        )
-
-
-def at_load(trace: Trace, cluster: Cluster, load: float) -> Trace:
-    """`trace` from second 0, its gaps stretched to the offered load, rounded to seconds.
-
-    Jobs that are submitted all at once, or ask for no GPU, stay so: they have no load to change.
-    """
-    trace = trace.canonical()
-    if trace.span_s == 0 or not trace.num_gpus.any():
-        return trace
-    return stretch(trace, trace.offered_load(cluster.num_gpus) / load)
-
-
-def _range(field: str, bounds: Sequence[float]) -> tuple[float, float]:
-    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]:
-        raise InputError(f"{list(bounds)} is not a least and a most above 0", field=field)
-    return float(bounds[0]), float(bounds[1])
-
-
-def _whole_range(field: str, bounds: Sequence[int]) -> tuple[int, int]:
-    least, most = _range(field, bounds)
-    return int(least), int(most)
+        load = float(rng.uniform(*self.load))
+        return ClusterInstance(self.cluster, at_load(trace, self.cluster.num_gpus, load))
 
 
 def default_generator() -> RandomJobs:

@@ -8,13 +8,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.cluster.advice import Adviser
+from envs.cluster.features import HIGH, LOW
+from envs.cluster.history import width
 from envs.cluster.instance import ClusterBounds
 from envs.cluster.observe_kernel import (
     CLUSTER_WIDTH,
-    HIGH,
     JOB_BASE,
-    LOW,
-    PEER_WIDTH,
+    PEER_BASE,
     RACK_WIDTH,
     SERVER_BASE,
     SHARE_WIDTH,
@@ -26,6 +27,8 @@ from envs.errors import InputError
 ClusterGraph = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[int, ...]]
 WINDOW, RUNNING, SHARES = 16, 128, 256
+ADVISED = "advised"
+MOST_ACTIONS = 2**31 - 1
 
 
 class Buffers(NamedTuple):
@@ -49,20 +52,21 @@ class ClusterObservation:
     | server_features | float32 (N, 11 + T) | 0 |
     | server_rack | int64 (N,): its rack | R, the sink node a model appends |
     | server_mask | int8 (N,): 1 = a server | 0 |
-    | running_features | float32 (M, 25 + T) | 0 |
+    | running_features | float32 (M, 25 + T + H) | 0 |
     | running_mask | int8 (M,): 1 = a running job | 0 |
-    | pending_features | float32 (W, 25 + T) | 0 |
+    | pending_features | float32 (W, 25 + T + H) | 0 |
     | pending_mask | int8 (W,): 1 = a job of the window | 0 |
     | share_index | int64 (2, E): a running job, a server it runs on | M, N: sink nodes |
     | share_features | float32 (E, 2) | 0 |
     | share_mask | int8 (E,) | 0 |
-    | peer_features | float32 (F, 7), only with other schedulers | none |
+    | peer_features | float32 (F, 7 + T), only with other schedulers | none |
+    | advised | int64 (1,), only with an adviser: the action it would take | none |
 
     N servers, R racks and T GPU types are bounds; W, M and E arguments; F is the number of other
-    schedulers. A scheduler sees its own servers and its own jobs, and of others the last row. It
-    sees its servers by rack and number, racks by number, the first W pending jobs by the key of the
-    window, and running jobs by their first server, M of them; running jobs and shares beyond M and
-    E are only counted.
+    schedulers; H is 8 K + 5 with a history of K jobs, and 0 without. A scheduler sees its own
+    servers and its own jobs, of others the last row and the history. It sees its servers by rack
+    and number, racks by number, the first W pending jobs by the key of the window, and running jobs
+    by their first server, M of them; running jobs and shares beyond M and E are only counted.
 
     Features lie in [-1, 4] and are cut off there. *Count* of n is ln(1 + n) / 4, *time* of t
     seconds ln(1 + t / 60) / 4, which is 1.03 for an hour, 1.82 for a day, 2.67 for 30 days.
@@ -120,6 +124,29 @@ class ClusterObservation:
     | 21, 22 | its rate on two servers of a rack, on many of several racks |
     | 23, 24 | processor, memory it asks for / most of a server; 0 where nothing limits them |
     | 25.. | its speed on each GPU type, 0 where it may not run |
+    | 25 + T.. | with a history, which follows |
+
+    A history is 4 columns for each of the K jobs before it, nearest first, 4 for each of the K jobs
+    after it, nearest first, and 5 for the jobs that have finished.
+
+    | of a job before or after; all 0 while it has not arrived, or where there is none | |
+    |---|---|
+    | 0 | 1 |
+    | 1 | time for which it has held its GPUs |
+    | 2 | 1: it has finished |
+    | 3 | time between the two submissions |
+
+    | of the jobs that have finished; 0 before the first | |
+    |---|---|
+    | 0, 1 | those of its gang size: mean of the time they held their GPUs, standard deviation |
+    | 2 | count of them |
+    | 3, 4 | all: mean, standard deviation |
+
+    Before and after are by submission, among the jobs of the same gang size (GPUs, and the part of
+    each), of the same virtual cluster and user where the trace says them, whoever schedules them.
+    The means are of the *time* as a feature, over the jobs of all schedulers, and exponential: the
+    n-th job to finish has the weight max(0.05, 1 / n). Of those that finish at once, the one
+    submitted first comes first.
 
     | share_features | |
     |---|---|
@@ -131,6 +158,7 @@ class ClusterObservation:
     | 2 | most free GPUs on one of its servers / largest server's in the bounds |
     | 3, 4 | count of its pending jobs, GPUs they ask for / its GPUs |
     | 5, 6 | count of its running jobs, of the jobs on their way to it |
+    | 7.. | share of its GPUs that are of each type |
 
     Args:
         bounds: N, R, T and the GPUs of the largest server.
@@ -140,9 +168,12 @@ class ClusterObservation:
         shares: E.
         known_durations: whether jobs say how long they take.
         order: by what key the window is filled.
+        history: K; 0: no history is shown.
+        adviser: whose action is shown; None: nobody's.
 
     Raises:
-        InputError: a size is below 1, or the window's key needs durations that are not known.
+        InputError: a size is below 1, the history below 0, or the window's key needs durations that
+            are not known.
     """
 
     def __init__(
@@ -155,14 +186,18 @@ class ClusterObservation:
         shares: int = SHARES,
         known_durations: bool = True,
         order: WindowOrder | None = None,
+        history: int = 0,
+        adviser: Adviser | None = None,
     ) -> None:
         order = order if order is not None else QueueOrder()
         for name, value in (("window", window), ("running", running), ("shares", shares)):
             if value < 1:
                 raise InputError(f"{value} is below 1", field=name)
+        if history < 0:
+            raise InputError(f"{history} is below 0", field="history")
         if order.needs_durations and not known_durations:
             raise InputError(f"{type(order).__name__} needs known durations", field="order")
-        self.bounds = bounds
+        self.bounds, self.adviser = bounds, adviser
         self.table = ObservationTable(
             servers=bounds.servers,
             racks=bounds.racks,
@@ -174,9 +209,10 @@ class ClusterObservation:
             known=int(known_durations),
             key=order.code,
             most_forwards=0,
+            history=history,
         )
         n, r, t = bounds.servers, bounds.racks, bounds.gpu_types
-        job = JOB_BASE + t
+        job = JOB_BASE + t + width(history)
         floats: Shapes = {
             "cluster_features": (CLUSTER_WIDTH,),
             "rack_features": (r, RACK_WIDTH),
@@ -186,8 +222,10 @@ class ClusterObservation:
             "share_features": (shares, SHARE_WIDTH),
         }
         if peers:
-            floats["peer_features"] = (peers, PEER_WIDTH)
+            floats["peer_features"] = (peers, PEER_BASE + t)
         indices: Shapes = {"server_rack": (n,), "share_index": (2, shares)}
+        if adviser is not None:
+            indices[ADVISED] = (1,)  # the last
         flags: Shapes = {
             "rack_mask": (r,),
             "server_mask": (n,),
@@ -206,6 +244,8 @@ class ClusterObservation:
                 **{key: spaces.Box(0, 1, shape, np.int8) for key, shape in flags.items()},
             }
         )
+        if adviser is not None:
+            self.space[ADVISED] = spaces.Box(0, MOST_ACTIONS, (1,), np.int64)
 
     def buffers(self) -> Buffers:
         """Fresh memory, all zero, for `envs.cluster.observe_kernel.observe`."""

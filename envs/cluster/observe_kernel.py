@@ -5,7 +5,7 @@ What the columns mean stands in `envs.cluster.observation.ClusterObservation`.
 
 from __future__ import annotations
 
-from math import log
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -13,18 +13,19 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.actions import ActionTable
+from envs.cluster.features import bounded, count, minutes
 from envs.cluster.groups_kernel import offer
+from envs.cluster.history import MEAN, NEIGHBOUR_WIDTH, NUMBER, VARIANCE, width
 from envs.cluster.play_kernel import look, something_to_come
 from envs.cluster.views import PROFILE_WIDTH, Bookkeeping, View
-from envs.simulation.cluster_state import NONE, RUNNING, ClusterState
+from envs.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.simulation.lent import lent
 from envs.workload.trace import WHOLE_GPU
 
 Records = NDArray[np.void]
 
-LOW, HIGH = -1.0, 4.0
 AREA_WIDTH = 8  # what racks and the whole have in common
-RACK_WIDTH, CLUSTER_WIDTH, SHARE_WIDTH, PEER_WIDTH = AREA_WIDTH, AREA_WIDTH + 8, 2, 7
+RACK_WIDTH, CLUSTER_WIDTH, SHARE_WIDTH, PEER_BASE = AREA_WIDTH, AREA_WIDTH + 8, 2, 7
 SERVER_BASE, CHANGING = 11, 17  # columns of a server before its type, of a job before its profile
 JOB_BASE = CHANGING + PROFILE_WIDTH
 
@@ -42,24 +43,7 @@ class ObservationTable(NamedTuple):
     known: int  # 1: durations are
     key: int  # of the window
     most_forwards: int
-
-
-@njit(cache=True, inline="always")
-def bounded(value: float) -> float:
-    """The feature inside its bounds."""
-    return min(max(value, LOW), HIGH)
-
-
-@njit(cache=True, inline="always")
-def count(number: float) -> float:
-    """ln(1 + number) / 4."""
-    return min(log(1.0 + number) / 4.0, HIGH)
-
-
-@njit(cache=True, inline="always")
-def minutes(seconds: float) -> float:
-    """ln(1 + seconds / 60) / 4; what is not finite = above all."""
-    return min(log(1.0 + max(seconds, 0.0) / 60.0) / 4.0, HIGH)
+    history: int  # K
 
 
 @njit(cache=True)
@@ -83,7 +67,7 @@ def observe(
         book: whose queue jobs are in; the jobs shown are written there.
         view: of the scheduler.
         profiles: (J, ...) `envs.cluster.views.job_profiles`.
-        summaries: (S, PEER_WIDTH) of all schedulers; not read where there is one.
+        summaries: (S, PEER_BASE + T) of all schedulers; not read where there is one.
         actions: their numbering.
         sizes: of the observation.
         floats: cluster, racks, servers, running jobs, pending jobs, shares, peers.
@@ -94,7 +78,8 @@ def observe(
     state, book, view = lent(state), lent(book), lent(view)
     n, r, w = sizes.servers, sizes.racks, sizes.window
     m, e = sizes.running, sizes.shares
-    server_width, job_width = SERVER_BASE + sizes.gpu_types, JOB_BASE + sizes.gpu_types
+    server_width, peer_width = SERVER_BASE + sizes.gpu_types, PEER_BASE + sizes.gpu_types
+    job_width = JOB_BASE + sizes.gpu_types + width(sizes.history)
     cluster = floats[:CLUSTER_WIDTH]
     at = CLUSTER_WIDTH
     racks = floats[at : at + r * RACK_WIDTH].reshape(r, RACK_WIDTH)
@@ -107,7 +92,7 @@ def observe(
     at += w * job_width
     shares = floats[at : at + e * SHARE_WIDTH].reshape(e, SHARE_WIDTH)
     at += e * SHARE_WIDTH
-    peers = floats[at : at + sizes.peers * PEER_WIDTH].reshape(sizes.peers, PEER_WIDTH)
+    peers = floats[at : at + sizes.peers * peer_width].reshape(sizes.peers, peer_width)
 
     waiting, started = look(state, book, view, sizes.key)
     me = view.scheduler
@@ -130,7 +115,7 @@ def observe(
     for peer in range(sizes.peers):
         other = summaries[(me + 1 + peer) % (sizes.peers + 1)]
         peers[peer, 0] = bounded(other[0] / max(view.gpus, 1))
-        for column in range(1, PEER_WIDTH):
+        for column in range(1, peer_width):
             peers[peer, column] = bounded(other[column])
     fill_mask(state, book, view, actions, sizes.most_forwards, mask)
 
@@ -280,6 +265,41 @@ def fill_jobs(
             row[15] = 1.0 - remaining / record.work
         for column in range(profiles.shape[1]):
             row[CHANGING + column] = profiles[job, column]
+        if sizes.history > 0:
+            fill_history(state, book, job, row[JOB_BASE + sizes.gpu_types :])
+
+
+@njit(cache=True)
+def fill_history(
+    state: ClusterState, book: Bookkeeping, job: int, row: NDArray[np.float32]
+) -> None:
+    """What is known of the jobs submitted before and after `job`, and of those that finished."""
+    now = state.clock[0].now
+    places = book.near.shape[1]
+    for place in range(places):
+        other = book.near[job, place]
+        if other == NONE:
+            continue
+        record = state.jobs[other]
+        if record.status == FUTURE:
+            continue
+        at = place * NEIGHBOUR_WIDTH
+        row[at] = 1.0
+        row[at + 3] = book.gap[job, place]
+        if record.status == FINISHED:
+            row[at + 1] = book.took[other]
+            row[at + 2] = 1.0
+        elif record.status == RUNNING:
+            row[at + 1] = minutes(record.executed + now - record.settled)
+        elif record.executed > 0.0:
+            row[at + 1] = minutes(record.executed)
+    at = places * NEIGHBOUR_WIDTH
+    alike, everything = book.finished[book.gang[job]], book.finished[len(book.finished) - 1]
+    row[at] = alike[MEAN]
+    row[at + 1] = sqrt(alike[VARIANCE])
+    row[at + 2] = count(alike[NUMBER])
+    row[at + 3] = everything[MEAN]
+    row[at + 4] = sqrt(everything[VARIANCE])
 
 
 @njit(cache=True)
@@ -372,13 +392,14 @@ def summarise(
     largest: int,
     out: NDArray[np.float64],
 ) -> None:
-    """Write into `out` (S, PEER_WIDTH) what schedulers show each other; `owner` (nodes,)."""
+    """Write into `out` (S, PEER_BASE + T) what schedulers show each other; `owner` (nodes,)."""
     out[:, :] = 0.0
     for node in range(len(owner)):
         place, row = state.nodes[node], out[owner[node]]
         row[0] += place.gpus
         row[1] += place.free
         row[2] = max(row[2], place.free / largest)
+        row[PEER_BASE + place.type] += place.gpus
     now = state.clock[0].now
     job = state.clock[0].head
     while job != NONE:
@@ -399,3 +420,5 @@ def summarise(
         row[4] /= gpus
         row[5] = count(row[5])
         row[6] = count(row[6])
+        for column in range(PEER_BASE, out.shape[1]):
+            row[column] /= gpus

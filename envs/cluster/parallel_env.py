@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,12 @@ from envs.cluster.actions import ClusterActions
 from envs.cluster.credit import Credit, TeamCredit
 from envs.cluster.env import HORIZON
 from envs.cluster.episode import SchedulingEpisode
+from envs.cluster.features import HIGH, LOW
 from envs.cluster.generator import ClusterGenerator, FixedCluster, default_generator
 from envs.cluster.instance import ClusterBounds
 from envs.cluster.observation import ClusterGraph, ClusterObservation
-from envs.cluster.partition import RandomRouting, Routing, owner_of_racks
+from envs.cluster.observe_kernel import CLUSTER_WIDTH, PEER_BASE
+from envs.cluster.partition import ConsecutiveRacks, Partition, RandomRouting, Routing
 from envs.cluster.play_kernel import WAITED
 from envs.cluster.render import cluster_frame
 from envs.cluster.reward import ClusterReward
@@ -41,13 +43,14 @@ METADATA: dict[str, Any] = {
 
 
 class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
-    """Schedulers who each start jobs on their own racks, or forward them to each other.
+    """Schedulers who each start jobs on their own racks, or forward them to each other; or one.
 
     ## Description
     A PettingZoo `ParallelEnv` with S agents `scheduler_0` to `scheduler_{S-1}` that all act in
-    every step and all end together. The racks of a cluster are dealt out: each scheduler owns
-    consecutive ones, as equal in number as can be, and has a queue of its own, to which the routing
-    sends jobs when they arrive. A job that no server group of that scheduler could ever hold comes
+    every step and all end together. The racks of a cluster are dealt out by the partition, as equal
+    in number as can be, and each scheduler has a queue of its own, to which the routing sends jobs
+    when they arrive. A single scheduler owns everything, and decides as the agent of
+    `meshwright/Cluster-v0` does. A job that no server group of that scheduler could ever hold comes
     to the next one, by number, that could. There is one cluster and one simulator, that of
     `meshwright/Cluster-v0`; what a job does to its neighbours does not end at a partition.
 
@@ -61,9 +64,16 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     ## Observation Space
     `observation_space(agent)`, the same for all: `Dict` as of `meshwright/Cluster-v0`, of the
     scheduler's own servers and jobs, with `peer_features` about the other schedulers
-    (`envs.cluster.observation.ClusterObservation`) and `action_mask` (int8 (A,), also in `infos`).
+    (`envs.cluster.observation.ClusterObservation`; absent where there is one scheduler) and
+    `action_mask` (int8 (A,), also in `infos`). With `state_in_observation` there is also
+    `state_features` (float32 (S (23 + T),)), what `state()` returns.
     To wait is allowed as long as something is to come, and where nothing else is allowed. To
     forward is allowed to schedulers whose server groups could hold the job when empty.
+
+    ## State
+    `state()`, for a critic that sees more than a scheduler may: float32 (S (23 + T),), in
+    `state_space`. Scheduler by scheduler, `scheduler_0` first, its 16 cluster_features and the
+    7 + T features it shows others (peer_features; the first is its GPUs / all GPUs).
 
     ## Action Space
     `action_space(agent)`: `Discrete(W G + W (S - 1) + P + 1)`, numbered as
@@ -95,7 +105,9 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     ## Arguments
     * `generator`: yields the instance of each episode; default:
       `envs.cluster.generator.default_generator`.
-    * `schedulers`: S.
+    * `schedulers`: S, from 1 on.
+    * `partition`: who owns which racks; default: consecutive ones
+      (`envs.cluster.partition.ConsecutiveRacks`).
     * `routing`: to whose queue jobs come; default: at random.
     * `credit`: who gets which reward; default: the team.
     * `forwards`: how often a job can be forwarded.
@@ -104,13 +116,14 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
       `meshwright/Cluster-v0`.
     * `observation`: called with the bounds of a scheduler's part and the number of other
       schedulers, makes the builder of observations.
+    * `state_in_observation`: whether every observation has the state.
     * `horizon`: most steps of an episode.
 
     ## Version History
     * v0: first version.
 
     Raises:
-        InputError: there are fewer than two schedulers, or an argument is out of range.
+        InputError: there is no scheduler, or an argument is out of range.
     """
 
     metadata = METADATA
@@ -120,6 +133,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         generator: ClusterGenerator | None = None,
         *,
         schedulers: int = 2,
+        partition: Partition | None = None,
         routing: Routing | None = None,
         credit: Credit | None = None,
         forwards: int = 1,
@@ -129,12 +143,13 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         actions: ClusterActions | None = None,
         observation: Callable[[ClusterBounds, int], ClusterObservation] = ClusterObservation,
         reward: ClusterReward | None = None,
+        state_in_observation: bool = False,
         horizon: int = HORIZON,
         keep_runs: bool = False,
         render_mode: str | None = None,
     ) -> None:
         for field, value, least in (
-            ("schedulers", schedulers, 2),
+            ("schedulers", schedulers, 1),
             ("forwards", forwards, 0),
             ("horizon", horizon, 1),
         ):
@@ -144,6 +159,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
             raise InputError(f"{forward_s} is not from 0 on", field="forward_s")
         self.generator = generator if generator is not None else default_generator()
         self.schedulers, self.forwards, self.forward_s = schedulers, forwards, forward_s
+        self.partition: Partition = partition if partition is not None else ConsecutiveRacks()
         self.routing: Routing = routing if routing is not None else RandomRouting()
         self.credit: Credit = credit if credit is not None else TeamCredit()
         self.rates: RateModel = rates if rates is not None else NoInterference()
@@ -158,10 +174,15 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         self._wait = table.size - 1
         self.possible_agents = [f"scheduler_{number}" for number in range(schedulers)]
         self.agents: list[str] = []
+        self.state_in_observation = state_in_observation
+        width = schedulers * (CLUSTER_WIDTH + PEER_BASE + self.bounds.gpu_types)
+        self.state_space = spaces.Box(LOW, HIGH, (width,), np.float32)
         space = {
             **self.observation.space.spaces,
             "action_mask": spaces.Box(0, 1, (table.size,), np.int8),
         }
+        if state_in_observation:
+            space["state_features"] = self.state_space
         self.observation_spaces = {agent: spaces.Dict(space) for agent in self.possible_agents}
         self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
             agent: spaces.Discrete(table.size) for agent in self.possible_agents
@@ -172,13 +193,13 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     @classmethod
     def of_trace(
         cls,
-        cluster: Cluster,
-        trace: Trace,
+        cluster: Cluster | Sequence[Cluster],
+        trace: Trace | Sequence[Trace],
         *,
-        windows: Callable[[Cluster, Trace], ClusterGenerator] = FixedCluster,
+        windows: Callable[[Any, Any], ClusterGenerator] = FixedCluster,
         **arguments: Any,
     ) -> ClusterParallelEnv:
-        """An environment about the jobs of one trace on one cluster, as `ClusterEnv.of_trace`."""
+        """An environment about the jobs of a trace on a cluster, as `ClusterEnv.of_trace`."""
         return cls(windows(cluster, trace), **arguments)
 
     def observation_space(self, agent: str) -> spaces.Dict:
@@ -201,6 +222,13 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         """The simulator of this episode; look ahead with its `copy`."""
         return self.episode.simulator
 
+    def state(self) -> NDArray[np.float32]:
+        """(S (23 + T),) what all schedulers know together."""
+        self.episode.summarise()
+        return self.episode.shared_state(
+            [self.episode.observe(number)[0] for number in range(self.schedulers)]
+        )
+
     def schedule(self) -> Schedule:
         """What became of the jobs so far."""
         return self.simulator.schedule()
@@ -219,7 +247,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         instance = self.generator(self._rng)
         self._episode = SchedulingEpisode(
             instance,
-            owner_of_racks(instance.cluster, self.schedulers),
+            self.partition(instance.cluster, self.schedulers),
             self.routing(instance.trace, self.schedulers, self._rng),
             self.bounds,
             self.observation,
@@ -309,6 +337,10 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
             graph["action_mask"] = mask
             self._masks.append(mask)
             seen[agent] = graph
+        if self.state_in_observation:
+            state = self.episode.shared_state(list(seen.values()))
+            for graph in seen.values():
+                graph["state_features"] = state.copy()
         return seen
 
     def _infos(self, terms: list[dict[str, float]]) -> dict[str, dict[str, Any]]:

@@ -14,8 +14,47 @@ from envs.workload.trace import UNKNOWN, Trace
 IntArray = NDArray[np.int32]
 
 
-def owner_of_racks(cluster: Cluster, schedulers: int) -> IntArray:
-    """(N,) scheduler of every node: consecutive racks, as equal in number as they can be.
+class Partition(Protocol):
+    """Who owns which racks."""
+
+    def __call__(self, cluster: Cluster, schedulers: int) -> IntArray:
+        """(N,) scheduler of every node; each owns a rack, none more than ceil(racks / S).
+
+        Raises:
+            InputError: there are fewer racks than schedulers.
+        """
+
+
+class ConsecutiveRacks:
+    """Consecutive racks for each scheduler, as equal in number as they can be."""
+
+    def __call__(self, cluster: Cluster, schedulers: int) -> IntArray:
+        """(N,) scheduler of every node."""
+        racks, rack = _racks(cluster, schedulers)
+        return (rack * schedulers // racks).astype(np.int32)
+
+
+class MixedRacks:
+    """The racks of each GPU type are dealt out in turn, so that every scheduler has all types.
+
+    A rack counts as of the type that most of its GPUs have; of equals the first. Racks come by type
+    and then by number, the i-th goes to scheduler i mod S: of each type, and of all, no scheduler
+    has two racks more than another.
+    """
+
+    def __call__(self, cluster: Cluster, schedulers: int) -> IntArray:
+        """(N,) scheduler of every node."""
+        racks, rack = _racks(cluster, schedulers)
+        held = np.zeros((racks, len(cluster.gpu_types)), np.int64)
+        np.add.at(held, (rack, cluster.gpu_type), cluster.gpus)
+        order = np.argsort(held.argmax(axis=1), kind="stable")
+        owner = np.empty(racks, np.int32)
+        owner[order] = np.arange(racks) % schedulers
+        return owner[rack]
+
+
+def _racks(cluster: Cluster, schedulers: int) -> tuple[int, NDArray[np.intp]]:
+    """How many racks there are, and (N,) their numbers without gaps.
 
     Raises:
         InputError: there are fewer racks than schedulers.
@@ -27,7 +66,7 @@ def owner_of_racks(cluster: Cluster, schedulers: int) -> IntArray:
             file=f"cluster {cluster.name}",
             field="schedulers",
         )
-    return (rack * schedulers // len(racks)).astype(np.int32)
+    return len(racks), rack
 
 
 class Routing(Protocol):

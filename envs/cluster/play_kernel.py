@@ -7,12 +7,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.actions import ActionTable
+from envs.cluster.features import minutes
 from envs.cluster.groups_kernel import room, slots_of, start_on
+from envs.cluster.history import add_finished
 from envs.cluster.views import Bookkeeping, View
 from envs.cluster.window import REMAINING_SERVICE, REMAINING_TIME, SERVICE
 from envs.interference.rates import RateTables
 from envs.simulation.cluster_kernel import NOTHING, advance, stop
-from envs.simulation.cluster_state import NONE, ClusterState, Overheads
+from envs.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
 from envs.simulation.lent import lent
 from envs.workload.trace import WHOLE_GPU
 
@@ -76,7 +78,8 @@ def wait(
         state: of the cluster.
         tables: how fast jobs run.
         overheads: what stopping costs.
-        book: whose queue jobs are in; one that arrives there after a transfer ends the wait.
+        book: whose queue jobs are in; one that arrives there after a transfer ends the wait. Where
+            a history is shown, jobs that finish are added to its means.
         longest: seconds, above 0; inf: no limit.
         passed: (S, PASSED_WIDTH) what passed is written there.
 
@@ -86,7 +89,7 @@ def wait(
     state, tables, book = lent(state), lent(tables), lent(book)
     clock = state.clock[0]
     passed[:, :] = 0.0
-    before = clock.now
+    before, were_finished, ran = clock.now, clock.finished, clock.running
     until = before + longest
     job = clock.head
     while job != NONE:
@@ -101,9 +104,33 @@ def wait(
         home = book.home[job]
         add_unfinished(state, job, home, passed)
         passed[home, HELD] += state.jobs[job].gpus * state.jobs[job].milli / WHOLE_GPU
+        book.row[place] = job
     outcome = advance(state, tables, overheads, until)
     passed *= clock.now - before
+    if len(book.gang) > 0 and clock.finished > were_finished:
+        remember(state, book, ran)
     return bool(outcome != NOTHING)
+
+
+@njit(cache=True)
+def remember(state: ClusterState, book: Bookkeeping, ran: int) -> None:
+    """Add to the means which of the first `ran` jobs of `book.row` have finished, by number."""
+    over = 0
+    for place in range(ran):
+        job = book.row[place]
+        if state.jobs[job].status == FINISHED:
+            at = over
+            while at > 0 and book.row[at - 1] > job:
+                book.row[at] = book.row[at - 1]
+                at -= 1
+            book.row[at] = job
+            over += 1
+    for place in range(over):
+        job = book.row[place]
+        held = minutes(state.jobs[job].executed)
+        book.took[job] = held
+        add_finished(book.finished[book.gang[job]], held)
+        add_finished(book.finished[len(book.finished) - 1], held)
 
 
 @njit(cache=True, inline="always")

@@ -42,6 +42,11 @@ class Bookkeeping(NamedTuple):
     window: IntArray  # (S, W) pending jobs shown, or NONE
     shown: IntArray  # (S, M) running jobs shown, or NONE
     row: IntArray  # (J,) scratch: place of a running job
+    near: IntArray  # (J, 2 K) jobs submitted before and after of the same kind, or NONE
+    gap: NDArray[np.float32]  # (J, 2 K) feature: time between its submission and theirs
+    took: FloatArray  # (J,) feature: time for which a job that has finished held its GPUs
+    gang: IntArray  # (J,) number of its gang size; (0,) where no history is shown
+    finished: FloatArray  # (C + 1, 3) number, mean, variance by gang size, and over all
 
 
 def view_of(

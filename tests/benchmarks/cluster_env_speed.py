@@ -85,7 +85,15 @@ def main() -> None:
         observation=partial(ClusterObservation, running=512, shares=512),
     )
     measure("racks only", actions=ClusterActions(servers=False))
-    measure("preemptive", actions=ClusterActions(preempt_after_s=600.0, longest_wait_s=3600.0))
+    preemptive = ClusterActions(preempt_after_s=600.0, longest_wait_s=3600.0)
+    measure("preemptive", actions=preemptive)
+    large = partial(ClusterObservation, window=64, running=256, shares=256, known_durations=False)
+    for history in (0, 4):
+        measure(
+            f"window 64, 256 running, history {history}",
+            actions=preemptive,
+            observation=partial(large, history=history),
+        )
 
 
 if __name__ == "__main__":

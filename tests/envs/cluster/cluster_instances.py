@@ -63,7 +63,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def instances(draw: st.DrawFn) -> Fixed:
-    """Up to twelve jobs, some on parts of a GPU, some on one GPU type; nodes that fail."""
+    """Up to twelve jobs, some on parts of a GPU, some on one GPU type; nodes that fail.
+
+    Few or many gang sizes, users and queues, which some jobs do not say.
+    """
     cluster = draw(clusters())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     jobs = draw(st.integers(1, 12))
@@ -71,8 +74,11 @@ def instances(draw: st.DrawFn) -> Fixed:
     wanted = [None, *(name for name, there in zip("AB", of_type, strict=True) if there)]
     types = [wanted[i] for i in rng.integers(0, len(wanted), jobs)]
     there = [int(cluster.num_gpus if t is None else of_type["AB".index(t)]) for t in types]
-    gpus = np.array([int(rng.integers(1, most + 1)) for most in there], np.int32)
+    largest = draw(st.sampled_from([2, 99]))
+    gpus = np.array([int(rng.integers(1, min(most, largest) + 1)) for most in there], np.int32)
     milli = np.where((gpus == 1) & (rng.random(jobs) < 0.5), rng.integers(1, 11, jobs) * 100, 1000)
+    names = draw(st.sampled_from([[None], [None, "a", "b"]]))
+    users, queues = ([names[i] for i in rng.integers(0, len(names), jobs)] for _ in range(2))
     none = Labels.unknown(jobs)
     submit = np.sort(rng.integers(0, 40, jobs))
     trace = Trace(
@@ -84,8 +90,8 @@ def instances(draw: st.DrawFn) -> Fixed:
         gpu_milli=milli.astype(np.int32),
         cpu_milli=rng.integers(0, 1001, jobs) * gpus,
         memory_mib=np.zeros(jobs, np.int64),
-        user=none,
-        queue=none,
+        user=Labels.of(users),
+        queue=Labels.of(queues),
         gpu_type=Labels.of(types),
         model=none,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf, log
 from typing import Any
 
@@ -19,6 +20,16 @@ def count(number: float) -> float:
 
 def time(seconds: float) -> float:
     return 4.0 if seconds == inf else min(log(1 + seconds / 60) / 4, 4.0)
+
+
+def exponential(values: Iterable[float]) -> tuple[float, float]:
+    """Mean and standard deviation in which the n-th value came in with weight max(0.05, 1 / n)."""
+    seen, weights = np.array(list(values)), np.zeros(0)
+    for number in range(1, len(seen) + 1):
+        weight = max(0.05, 1 / number)
+        weights = np.append(weights * (1 - weight), weight)
+    mean = float(weights @ seen)
+    return mean, float(np.sqrt(weights @ (seen - mean) ** 2))
 
 
 class Reference:
@@ -143,6 +154,37 @@ class Reference:
             0.0,
             *types,
             *[0.0] * (self.sizes.gpu_types - len(types)),
+            *(self.history(job) if self.sizes.history else []),
+        ]
+
+    def history(self, job: int) -> list[float]:
+        """The columns about jobs of the same kind and about finished ones."""
+        trace, most = self.sim.trace, self.sizes.history
+
+        def kind(j: int) -> tuple[object, ...]:
+            return trace.num_gpus[j], trace.gpu_milli[j], trace.user[j], trace.queue[j]
+
+        before = [j for j in reversed(range(job)) if kind(j) == kind(job)]
+        after = [j for j in range(job + 1, len(trace)) if kind(j) == kind(job)]
+        out: list[float] = []
+        for others in (before, after):
+            for j in others[:most] + [None] * (most - len(others)):
+                if j is None or trace.submit_s[j] > self.now:
+                    out += [0.0] * 4
+                else:
+                    apart = abs(float(trace.submit_s[j] - trace.submit_s[job]))
+                    record = self.jobs[j]
+                    out += [1.0, time(record["executed"]), record["finish"] >= 0, time(apart)]
+        over = [j for j in range(len(trace)) if self.jobs[j]["finish"] >= 0]
+        over.sort(key=lambda j: (self.jobs[j]["finish"], j))
+        alike = [j for j in over if kind(j)[:2] == kind(job)[:2]]
+        mean, deviation = exponential(time(self.jobs[j]["executed"]) for j in alike)
+        return [
+            *out,
+            mean,
+            deviation,
+            count(len(alike)),
+            *exponential(time(self.jobs[j]["executed"]) for j in over),
         ]
 
     def edges(self, seen: dict[str, Any]) -> dict[tuple[int, int], tuple[float, float]]:
@@ -179,6 +221,11 @@ class Reference:
             min(asked / self.gpus, 4.0),
             count(len(self.running)),
             count(len(self.coming)),
+            *(
+                self.cluster.gpus[self.nodes][self.cluster.gpu_type[self.nodes] == t].sum()
+                / self.gpus
+                for t in range(self.sizes.gpu_types)
+            ),
         ]
 
     def room(self, job: int, node: int) -> int:

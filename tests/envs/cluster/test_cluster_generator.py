@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.cluster.env import ClusterEnv
-from envs.cluster.generator import FixedCluster, RandomJobs, TraceWindows, at_load
+from envs.cluster.generator import FixedCluster, RandomJobs, TraceWindows
 from envs.errors import InputError
 from envs.hardware.cluster import Cluster
 from envs.workload.trace import Trace
@@ -41,8 +41,14 @@ def test_gaps_are_stretched_to_the_load() -> None:
     loads = [windows(np.random.default_rng(s)).trace.offered_load(16) for s in range(30)]
     assert 0.69 < min(loads) < 0.8
     assert 1.2 < max(loads) < 1.31
-    burst = Trace.of("burst", [5, 5], [1, 1], [1, 1])
-    assert at_load(burst, CLUSTER, 1.0).submit_s.tolist() == [0, 0]
+
+
+def test_the_load_counts_gpus_by_their_speed() -> None:
+    mixed = Cluster.uniform(4, 4, gpu_types=("V100", "K80"))
+    speeds = {"V100": 1.0, "K80": 0.25, "P100": 0.5}
+    windows = TraceWindows(mixed, long_trace(), jobs=(100, 100), load=(0.8, 0.8), speeds=speeds)
+    trace = windows(np.random.default_rng(0)).trace
+    assert trace.gpu_seconds.sum() / (8 + 8 * 0.25) / trace.span_s == pytest.approx(0.8, rel=1e-3)
 
 
 def test_large_jobs_are_left_out_where_that_is_asked_for() -> None:

@@ -138,6 +138,7 @@ def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataO
         shares=data.draw(st.sampled_from([3, 30])),
         known_durations=True,
         order=data.draw(st.sampled_from(ORDERS)),
+        history=data.draw(st.sampled_from([0, 1, 3])),
     )
     seed = data.draw(st.integers(0, 1000))
     cluster = fixed.instance.cluster
@@ -161,7 +162,7 @@ def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataO
 
     episode = begin(without_too_large_jobs(fixed, begin))
     rng = np.random.default_rng(seed)
-    for _ in range(25):
+    for _ in range(30):
         references = [Reference(episode, me, owner) for me in range(schedulers)]
         episode.summarise()
         chosen = []
@@ -185,6 +186,9 @@ def test_bad_sizes_are_input_errors() -> None:
         with pytest.raises(InputError, match="below 1") as refused:
             ClusterObservation(bounds, **{field: 0})
         assert refused.value.field == field
+    with pytest.raises(InputError, match="below 0") as refused:
+        ClusterObservation(bounds, history=-1)
+    assert refused.value.field == "history"
     with pytest.raises(InputError, match="below 1"):
         ClusterBounds(servers=2, racks=0, rack_servers=2, gpus=4, gpu_types=1)
     with pytest.raises(InputError, match="1 racks for 2 schedulers"):

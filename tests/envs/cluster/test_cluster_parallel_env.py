@@ -14,14 +14,16 @@ from hydra.utils import instantiate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from envs.cluster.actions import ClusterActions
 from envs.cluster.credit import OwnCredit
 from envs.cluster.env import ClusterEnv
-from envs.cluster.generator import FixedCluster
+from envs.cluster.generator import FixedCluster, RandomJobs
 from envs.cluster.observation import ClusterObservation
 from envs.cluster.parallel_env import ClusterParallelEnv, toy_environment
-from envs.cluster.partition import QueueRouting, owner_of_racks
+from envs.cluster.partition import ConsecutiveRacks, MixedRacks, Partition, QueueRouting
+from envs.cluster.rack_mix import cluster_of_racks
 from envs.cluster.toy import DURATION_S, GPUS, OPTIMUM_S, SERVER_GPUS, SUBMIT_S, toy_cluster
 from envs.errors import InputError
 from envs.hardware.cluster import Cluster
@@ -81,7 +83,7 @@ def test_own_rewards_sum_to_the_completion_times_and_forwards_are_limited(
     fixed = without_too_large_jobs(fixed, make)
     env, trace = make(fixed), fixed.instance.trace
     rng, total, own = np.random.default_rng(seed), 0.0, np.zeros(schedulers)
-    owner = owner_of_racks(cluster, schedulers)
+    owner = ConsecutiveRacks()(cluster, schedulers)
     observations, _ = env.reset(seed=seed)
     terminated = False
     while env.agents:
@@ -237,12 +239,81 @@ def test_one_cluster_couples_all_parts() -> None:
     assert env.schedule().finish[2] == 8.0 < env.schedule().finish[0]
 
 
-def test_racks_are_dealt_out_in_order_and_queues_choose_schedulers() -> None:
-    cluster = Cluster.uniform(10, 2, nodes_per_rack=2)
-    assert owner_of_racks(cluster, 2).tolist() == [0] * 6 + [1] * 4
-    assert owner_of_racks(cluster, 5).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    with pytest.raises(InputError, match="5 racks for 6 schedulers"):
-        owner_of_racks(cluster, 6)
+RACKS = cluster_of_racks({"A": 3, "B": 3}, nodes_per_rack=2, gpus_per_node=2)
+
+
+def on_racks(schedulers: int, partition: Partition, **arguments: Any) -> ClusterParallelEnv:
+    """Random jobs on six racks of two GPU types."""
+    jobs = RandomJobs(RACKS, jobs=(20, 20), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
+    return ClusterParallelEnv(
+        jobs,
+        schedulers=schedulers,
+        partition=partition,
+        actions=ClusterActions(preempt_after_s=60.0),
+        observation=partial(SMALL, history=2, known_durations=False),
+        state_in_observation=True,
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("partition", [ConsecutiveRacks(), MixedRacks()])
+@pytest.mark.parametrize("schedulers", [1, 2, 3])
+def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: Partition) -> None:
+    make = partial(on_racks, schedulers, partition, render_mode="rgb_array")
+    parallel_api_test(make(), num_cycles=60)
+    parallel_seed_test(make, num_cycles=30)
+    env = make()
+    observations, _ = env.reset(seed=3)
+    rng = np.random.default_rng(0)
+    owner = partition(RACKS, schedulers)
+    while env.agents:
+        state = env.state()
+        assert env.state_space.contains(state)
+        rows = state.reshape(schedulers, 16 + 7 + 2)
+        for number, agent in enumerate(env.agents):
+            seen = observations[agent]
+            assert env.observation_space(agent).contains(seen)
+            assert not np.shares_memory(seen["state_features"], state)
+            np.testing.assert_array_equal(seen["state_features"], state)
+            np.testing.assert_array_equal(rows[number, :16], seen["cluster_features"])
+            types = RACKS.gpu_type[owner == number]
+            np.testing.assert_allclose(rows[number, 23:], [(types == t).mean() for t in (0, 1)])
+            assert rows[number, 16] == pytest.approx(len(types) / 12)
+            for peer, row in enumerate(seen.get("peer_features", ())):
+                other = (number + 1 + peer) % schedulers
+                np.testing.assert_allclose(row[1:], rows[other, 17:], rtol=1e-6)
+                assert row[0] == pytest.approx(rows[other, 16] / rows[number, 16])
+        observations, *_ = env.step(
+            {
+                agent: int(rng.choice(np.flatnonzero(seen["action_mask"])))
+                for agent, seen in observations.items()
+            }
+        )
+    assert env.simulator.done
+
+
+def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
+    sizes = {"observation": partial(SMALL, history=1), "actions": ClusterActions(preempt_after_s=9)}
+    jobs = RandomJobs(RACKS, jobs=(15, 15), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
+    trace = jobs(np.random.default_rng(0)).trace
+    env = ClusterParallelEnv.of_trace(RACKS, trace, schedulers=1, rates=Crowding(), **sizes)
+    central = ClusterEnv.of_trace(RACKS, trace, rates=Crowding(), **sizes)
+    assert env.observation_space(FIRST) == central.observation_space
+    assert env.action_space(FIRST).n == central.action_space.n
+    seen, _ = env.reset(seed=0)
+    alone, _ = central.reset(seed=0)
+    rng = np.random.default_rng(1)
+    while env.agents:
+        for key, values in alone.items():
+            np.testing.assert_array_equal(seen[FIRST][key], values, err_msg=key)
+        action = int(rng.choice(np.flatnonzero(alone["action_mask"])))
+        seen, rewards, *_ = env.step({FIRST: action})
+        alone, reward, ended, *_ = central.step(action)
+        assert rewards[FIRST] == pytest.approx(reward)
+    assert ended
+
+
+def test_queues_choose_schedulers() -> None:
     trace = Trace.of("queues", [0] * 6, [1] * 6, [1] * 6)
     object.__setattr__(trace, "queue", Labels.of(["a", "b", "c", "a", None, "b"]))
     homes = QueueRouting()(trace, 2, np.random.default_rng(0))
@@ -253,7 +324,7 @@ def test_racks_are_dealt_out_in_order_and_queues_choose_schedulers() -> None:
 
 def test_bad_arguments_are_input_errors() -> None:
     for field, value in (
-        ("schedulers", 1),
+        ("schedulers", 0),
         ("schedulers", 3),
         ("forwards", -1),
         ("horizon", 0),
@@ -263,8 +334,9 @@ def test_bad_arguments_are_input_errors() -> None:
             ClusterParallelEnv(**{field: value})
         assert refused.value.field == field
     env = toy_environment()
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step({})
+    for early in (partial(env.step, {}), env.state):
+        with pytest.raises(gym.error.ResetNeeded):
+            early()
     env.reset()
     for actions in ({FIRST: 0}, {FIRST: 0, SECOND: 1000}, {FIRST: 0, SECOND: 0.5}):
         with pytest.raises(InputError, match="actions"):
@@ -282,6 +354,23 @@ def test_the_yaml_files_make_the_environments() -> None:
     assert isinstance(env, ClusterParallelEnv)
     env.reset(seed=0)
     assert env.observation.table[3:7] == (16, 128, 256, 1)
+    chosen = OmegaConf.load(CONF / "cluster_mixed.yaml")
+    chosen.observation.adviser = OmegaConf.load(CONF.parent / "adviser" / "las.yaml")
+    check_targets(OmegaConf.to_container(chosen), "env")
+    chosen.windows.jobs_per_gpu = [1, 1]
+    chosen.windows.stages.first_gpus = 16
+    racks = [
+        cluster_of_racks({"V100": 1, "P100": n, "K80": n}, nodes_per_rack=2, gpus_per_node=2)
+        for n in (1, 3)
+    ]
+    trace = Trace.of("even", range(0, 3000, 60), [100] * 50, [1, 2] * 25)
+    env = instantiate(chosen)(racks, [trace, trace])
+    observations, _ = env.reset(seed=0)
+    assert (env.simulator.cluster, len(env.simulator.trace)) == (racks[0], 12)
+    assert observations[FIRST]["pending_features"].shape == (64, 25 + 3 + 8 * 4 + 5)
+    assert observations[FIRST]["state_features"].shape == env.state().shape == (2 * (23 + 3),)
+    mask = observations[FIRST]["action_mask"]
+    assert mask[observations[FIRST]["advised"]].tolist() == [1]
     chosen = OmegaConf.load(CONF / "cluster_parallel_toy.yaml")
     check_targets(OmegaConf.to_container(chosen), "env")
     toy = instantiate(chosen)
