@@ -1,15 +1,17 @@
 """Scheduler checkpoints: a folder that decides, loaded without Ray, PyG or the policy's code.
 
-policy.onnx           one observation in, (D,) logits and the value out; any N, E, D
+policy.onnx           one observation in, one logit per action and the value out; any sizes
 policy.pt2            the same program for torch.export
 weights.safetensors   the weights by name
 spec.json             layout of observation and action, sizes, origin, sha256 of each file
 config.yaml           the configuration of the training run
 README.md             model card: evaluation, and the command that reproduces it
+durations/            only with an adviser that reads it: a posterior (`models.duration_file`)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,15 +22,17 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from models.artifacts import check_hashes, read_json_object
-from models.layout import FieldLayout, Observation
+from models.layout import FieldLayout, Observation, num_cluster_actions
 
 KIND = "meshwright.scheduler"
 SCHEMA_VERSION = 1
+PLACEMENT, CLUSTER = "placement", "cluster"  # kinds of observations
 ONNX_FILE, PT2_FILE, WEIGHTS_FILE = "policy.onnx", "policy.pt2", "weights.safetensors"
 SPEC_FILE, CONFIG_FILE, CARD_FILE = "spec.json", "config.yaml", "README.md"
 LISTED_FILES = (ONNX_FILE, PT2_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
+DURATIONS_FOLDER = "durations"
 
-Decision = tuple[NDArray[np.float32], float]  # (D,) masked logits, value
+Decision = tuple[NDArray[np.float32], float]  # masked logits, value
 
 
 class Runtime(Protocol):
@@ -36,6 +40,19 @@ class Runtime(Protocol):
 
     def __call__(self, observation: Observation) -> Decision:
         """Logits and value."""
+
+
+@dataclass(frozen=True)
+class AdviserSpec:
+    """The adviser whose action a policy is shown.
+
+    Attributes:
+        document: kind and numbers, for `spec.json`.
+        folders: name inside the checkpoint -> a folder to copy there.
+    """
+
+    document: Mapping[str, Any]
+    folders: Mapping[str, Path]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +72,11 @@ class SchedulerCheckpoint:
         sizes: dict[str, int] = {}
         arrays = {}
         for field in self.layout:
+            if field.optional and field.name not in observation:
+                sizes.update({n: 0 for n in field.shape if isinstance(n, str)})
+                rows = tuple(0 if isinstance(n, str) else n for n in field.shape)
+                arrays[field.name] = np.zeros(rows, field.dtype)
+                continue
             if field.name not in observation:
                 raise InputError(
                     "the observation has no such array", file=self.folder, field=field.name
@@ -72,7 +94,24 @@ class SchedulerCheckpoint:
                     field=field.name,
                 )
             arrays[field.name] = array
+        if self.observation_kind == CLUSTER:
+            self._check_actions(sizes)
         return arrays
+
+    @property
+    def observation_kind(self) -> str:
+        """Which observations the policy reads: `PLACEMENT` or `CLUSTER`."""
+        return str(self.spec.get("observation_kind", PLACEMENT))
+
+    def _check_actions(self, sizes: Mapping[str, int]) -> None:
+        expected = num_cluster_actions(sizes, bool(self.spec["action"]["preemption"]))
+        if sizes["A"] != expected:
+            raise InputError(
+                f"the policy gives {expected} logits, the observation has {sizes['A']} actions "
+                f"(with {dict(sizes)})",
+                file=self.folder,
+                field="action_mask",
+            )
 
 
 def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
@@ -98,9 +137,21 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     if not isinstance(hashes, dict) or set(hashes) != set(LISTED_FILES):
         raise InputError(f"must list {', '.join(LISTED_FILES)}", file=spec_file, field="sha256")
     check_hashes(folder, hashes)
+    folders = spec.get("folders", {})
+    known = isinstance(folders, dict) and set(folders) <= {DURATIONS_FOLDER}
+    if not known or not all(isinstance(listed, dict) for listed in folders.values()):
+        told = f"must list the files of {DURATIONS_FOLDER}, or nothing"
+        raise InputError(told, file=spec_file, field="folders")
+    for name, listed in folders.items():
+        check_hashes(folder / name, listed)
     try:
         layout = tuple(
-            FieldLayout(str(item["name"]), str(item["dtype"]), tuple(item["shape"]))
+            FieldLayout(
+                str(item["name"]),
+                str(item["dtype"]),
+                tuple(item["shape"]),
+                bool(item.get("optional", False)),
+            )
             for item in spec["observation"]
         )
     except (KeyError, TypeError) as error:

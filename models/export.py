@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from models.artifacts import atomic_folder, hashes_of
@@ -28,13 +27,12 @@ from models.checkpoint import (
     SCHEMA_VERSION,
     SPEC_FILE,
     WEIGHTS_FILE,
+    AdviserSpec,
 )
-from models.graph_batch import GraphBatch
+from models.export_forms import ClusterForm, ExportForm, PlacementForm, SingleObservation
 from models.heads import MASKED_LOGIT
-from models.layout import Observation, observation_layout
+from models.hierarchical import HierarchicalPolicy
 from models.policy import PlacementPolicy
-
-_SAMPLE_SIZES = {"N": 7, "E": 11, "D": 3}  # distinct, so that tracing ties no two together
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,13 @@ class ModelCard:
     remark: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def markdown(self, parameters: int) -> str:
+    def markdown(self, parameters: int, form: ExportForm) -> str:
         """The README of the checkpoint."""
         lines = [
             f"# {self.title}",
             "",
-            f"A placement policy for `{self.environment}` with {parameters:,} parameters; it takes "
-            "graphs of any number of operators, edges and devices.",
+            f"{form.subject} for `{self.environment}` with {parameters:,} parameters; it takes "
+            f"{form.takes}.",
             f"`{SPEC_FILE}` describes its input and output, `{ONNX_FILE}` and `{PT2_FILE}` run it, "
             f"`{WEIGHTS_FILE}` holds its weights, `{CONFIG_FILE}` how it was trained.",
             "",
@@ -90,58 +88,67 @@ class ModelCard:
         return "\n".join(lines) + "\n"
 
 
-class SingleObservation(nn.Module):
-    """The policy on one observation: arrays in layout order, (D,) logits and () value out."""
-
-    def __init__(self, policy: PlacementPolicy) -> None:
-        super().__init__()
-        self.policy = policy
-        self._names = [item.name for item in observation_layout(policy.widths)]
-
-    def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and value."""
-        named = zip(self._names, arrays, strict=True)
-        logits, value = self.policy(GraphBatch.of({k: v.unsqueeze(0) for k, v in named}))
-        return logits.squeeze(0), value.squeeze(0)
-
-
 def export_policy(policy: PlacementPolicy, folder: Path, card: ModelCard) -> Path:
+    """Write the checkpoint folder of a placement policy, as `export`."""
+    return export(PlacementForm(policy), folder, card)
+
+
+def export_scheduler(
+    policy: HierarchicalPolicy, folder: Path, card: ModelCard, adviser: AdviserSpec | None = None
+) -> Path:
+    """Write the checkpoint folder of the policy of a cluster's scheduler, as `export`.
+
+    With an adviser, whose action the policy is shown, the folder says who it is.
+
+    Raises:
+        InputError: the policy has no input for advice.
+    """
+    return export(ClusterForm(policy, adviser), folder, card)
+
+
+def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
     """Write the checkpoint folder, whole or not at all; a folder already there is replaced.
 
     Args:
-        policy: the policy; it is left as it is.
+        form: the policy, which is left as it is, and what it takes and gives.
         folder: the checkpoint folder.
         card: what goes with it.
 
     Returns:
         `folder`.
     """
-    layout = observation_layout(policy.widths)
+    policy = form.policy
     training = policy.training
-    program = _program(policy.eval())
+    policy.eval()
+    program = _program(form)
     policy.train(training)
     weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
     with atomic_folder(folder) as temporary:
         torch.export.save(program, temporary / PT2_FILE)
-        _write_onnx(program, [item.name for item in layout], temporary / ONNX_FILE)
+        _write_onnx(program, form, temporary / ONNX_FILE)
         save_file(weights, temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
         parameters = sum(value.numel() for value in policy.parameters())
-        (temporary / CARD_FILE).write_text(card.markdown(parameters), encoding="utf-8")
+        (temporary / CARD_FILE).write_text(card.markdown(parameters, form), encoding="utf-8")
+        for name, source in form.folders.items():
+            (temporary / name).mkdir()
+            for path in hashes_of(source):
+                shutil.copyfile(source / path, temporary / name / path)
         spec = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
             "units": {"logits": "1", "value": "reward"},
             "environment": card.environment,
-            "observation": [asdict(item) for item in layout],
-            "sizes": {"N": "nodes, >= 1", "E": "edges, >= 1", "D": "devices, >= 1"},
+            "observation_kind": form.kind,
+            "observation": [asdict(item) for item in form.layout],
+            "sizes": form.sizes,
             "normalisation": {"by": card.environment, "bounds": list(card.bounds)},
             "action": {
                 "outputs": [
-                    {"name": "logits", "dtype": "float32", "shape": ["D"]},
+                    {"name": "logits", "dtype": "float32", "shape": [form.actions]},
                     {"name": "value", "dtype": "float32", "shape": []},
                 ],
-                "decision": "argmax of logits: the device of the current node",
+                **form.action,
                 "masked_logit": MASKED_LOGIT,
             },
             "model": {
@@ -152,6 +159,8 @@ def export_policy(policy: PlacementPolicy, folder: Path, card: ModelCard) -> Pat
             },
             "versions": {"torch": torch.__version__, "onnx": onnx.__version__},
             "provenance": dict(card.provenance),
+            **form.more,
+            "folders": {name: hashes_of(temporary / name) for name in form.folders},
             "sha256": hashes_of(temporary),
         }
         text = json.dumps(spec, indent=2) + "\n"
@@ -159,26 +168,16 @@ def export_policy(policy: PlacementPolicy, folder: Path, card: ModelCard) -> Pat
     return folder
 
 
-def sample_observation(policy: PlacementPolicy) -> Observation:
-    """A small valid observation, only to trace the policy with."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for item in observation_layout(policy.widths):
-        shape = tuple(_SAMPLE_SIZES[n] if isinstance(n, str) else n for n in item.shape)
-        filled = np.ones if item.name.endswith("mask") else np.zeros
-        arrays[item.name] = filled(shape, dtype=item.dtype)
-    return arrays
-
-
-def _program(policy: PlacementPolicy) -> ExportedProgram:
-    """The policy on one observation with N, E and D dynamic."""
-    dims = {letter: Dim(letter) for letter in _SAMPLE_SIZES}
+def _program(form: ExportForm) -> ExportedProgram:
+    """The policy on one observation with every letter of the layout dynamic."""
+    dims = {letter: Dim(letter) for letter in form.sizes}
     shapes = tuple(
         {axis: dims[n] for axis, n in enumerate(item.shape) if isinstance(n, str)}
-        for item in observation_layout(policy.widths)
+        for item in form.layout
     )
-    arrays = sample_observation(policy)
+    arrays = form.sample()
     program = torch.export.export(
-        SingleObservation(policy),
+        SingleObservation(form),
         tuple(map(torch.from_numpy, arrays.values())),
         dynamic_shapes=(shapes,),
     )
@@ -188,7 +187,8 @@ def _program(policy: PlacementPolicy) -> ExportedProgram:
     return program
 
 
-def _write_onnx(program: ExportedProgram, names: list[str], path: Path) -> None:
+def _write_onnx(program: ExportedProgram, form: ExportForm, path: Path) -> None:
+    names = [item.name for item in form.layout]
     with _quiet_exporter():
         exported = torch.onnx.export(
             program, (), input_names=names, output_names=["logits", "value"], dynamo=True,
@@ -197,14 +197,11 @@ def _write_onnx(program: ExportedProgram, names: list[str], path: Path) -> None:
     if exported is None:
         raise RuntimeError("the dynamo exporter returned no program")
     model = exported.model_proto
-    symbols = {}
-    by_name = {value.name: value for value in model.graph.input}
-    for item, letters in (("node_mask", "N"), ("edge_mask", "E"), ("action_mask", "D")):
-        symbols[by_name[item].type.tensor_type.shape.dim[0].dim_param] = letters
-    for value in [*model.graph.input, *model.graph.output]:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_param = symbols[dim.dim_param]
+    shapes: list[tuple[str | int, ...]] = [*(item.shape for item in form.layout), (form.actions,)]
+    for value, shape in zip([*model.graph.input, *model.graph.output], shapes, strict=False):
+        for dim, letter in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+            if isinstance(letter, str):
+                dim.dim_param = letter
     del model.graph.value_info[:], model.metadata_props[:]
     for node in model.graph.node:
         del node.metadata_props[:]

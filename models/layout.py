@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from envs.cluster.observation import ADVISED
 from envs.spaces import FeatureWidths
 
 Observation = Mapping[str, NDArray[Any]]
@@ -17,12 +18,34 @@ Observation = Mapping[str, NDArray[Any]]
 class FieldLayout:
     """One array of the observation: its name, dtype and symbolic shape.
 
-    A dimension is a letter (N nodes, E edges, D devices: any size) or a fixed number.
+    A dimension is a letter, which stands for any size, or a fixed number. A letter means the same
+    size in all arrays: N nodes, E edges, D devices of placement; of clusters those of
+    `envs.cluster.observation.ClusterObservation`, and A actions. An optional array that an
+    observation does not have is one without rows.
     """
 
     name: str
     dtype: str
     shape: tuple[str | int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterWidths:
+    """Columns of the arrays about a cluster; peers, state and advice: 0 where it has none.
+
+    `types` is how many of a server's columns, the last, say which GPU type it has.
+    """
+
+    cluster: int
+    rack: int
+    server: int
+    job: int
+    share: int
+    types: int
+    peer: int
+    state: int
+    advised: int = 0
 
 
 def widths_of(observation: Observation) -> FeatureWidths:
@@ -54,3 +77,35 @@ def observation_layout(widths: FeatureWidths) -> tuple[FieldLayout, ...]:
         FieldLayout("candidate_features", "float32", ("D", widths.candidate)),
         FieldLayout("action_mask", "int8", ("D",)),
     )
+
+
+def cluster_layout(widths: ClusterWidths) -> tuple[FieldLayout, ...]:
+    """The arrays of a scheduler's observation in the order in which exported policies take them.
+
+    What only a critic sees in training, the state of all schedulers, is not among them.
+    """
+    peers = FieldLayout("peer_features", "float32", ("F", widths.peer), optional=True)
+    return (
+        FieldLayout("cluster_features", "float32", (widths.cluster,)),
+        FieldLayout("rack_features", "float32", ("R", widths.rack)),
+        FieldLayout("rack_mask", "int8", ("R",)),
+        FieldLayout("server_features", "float32", ("N", widths.server)),
+        FieldLayout("server_rack", "int64", ("N",)),
+        FieldLayout("server_mask", "int8", ("N",)),
+        FieldLayout("running_features", "float32", ("M", widths.job)),
+        FieldLayout("running_mask", "int8", ("M",)),
+        FieldLayout("pending_features", "float32", ("W", widths.job)),
+        FieldLayout("pending_mask", "int8", ("W",)),
+        FieldLayout("share_index", "int64", (2, "E")),
+        FieldLayout("share_features", "float32", ("E", widths.share)),
+        FieldLayout("share_mask", "int8", ("E",)),
+        *((peers,) if widths.peer else ()),
+        *((FieldLayout(ADVISED, "int64", (1,)),) if widths.advised else ()),
+        FieldLayout("action_mask", "int8", ("A",)),
+    )
+
+
+def num_cluster_actions(sizes: Mapping[str, int], preemption: bool) -> int:
+    """A, as `envs.cluster.actions.ClusterActions` numbers them, from the sizes by letter."""
+    groups = sizes["N"] + sizes["R"] + 1 + sizes.get("F", 0)
+    return sizes["W"] * groups + preemption * sizes["M"] + 1

@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from envs.bandwidth.env import toy_environment as bandwidth_toy
+from envs.cluster.env import toy_environment as cluster_toy
 from envs.joint.env import toy_environment as joint_toy
 from envs.placement.env import toy_environment
 from models.architecture import Architecture
@@ -31,6 +32,11 @@ def bandwidth() -> Any:
     return env.observation_space, env.action_space, env.reset(seed=0)[0]
 
 
+def cluster() -> Any:
+    env = cluster_toy()
+    return env.observation_space, env.action_space, env.reset(seed=0)[0]
+
+
 def joint(agent: str) -> Any:
     env = joint_toy()
     seen, _ = env.reset(seed=0)
@@ -40,11 +46,17 @@ def joint(agent: str) -> Any:
 CASES: dict[str, list[tuple[str | None, Callable[[], Any]]]] = {
     "message_passing": [(None, placement)],
     "channels": [(None, bandwidth)],
+    "hierarchical": [(None, cluster)],
     "joint": [("placer", lambda: joint("placer")), ("allocator", lambda: joint("allocator_1"))],
 }
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
+POLICIES = sorted(
+    path for path in CONF.glob("*.yaml") if path.stem not in ("interference", "durations")
+)
+
+
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
 def test_every_model_config_builds_policies_that_decide(path: Path) -> None:
     config = instantiate(OmegaConf.load(path), _convert_="all")
     for part, case in CASES[path.stem]:
