@@ -1,0 +1,149 @@
+"""What a migrating policy would do next, as advice to the schedulers of cluster environments."""
+
+from __future__ import annotations
+
+import copy
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.cluster.migrating.plan import (
+    ALL_SERVERS,
+    START,
+    STOP,
+    check_whole_gpus,
+    plan,
+    startable,
+)
+from agents.cluster.migrating.priorities import Priority
+from envs.cluster.episode import SchedulingEpisode
+from envs.simulation.cluster_state import NONE
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class MakesPriority(Protocol):
+    """A fresh order of priority for an episode."""
+
+    def __call__(self) -> Priority:
+        """The order."""
+
+
+class MigrationAdviser:
+    """Advises what `policy.Migrating` does, to schedulers who each own some racks.
+
+    Args:
+        priority: makes the order of an episode's jobs.
+        gain: ratio of speeds above which a running job moves, at least 1.
+        least_run_s: seconds for which a job runs before it moves for speed alone.
+    """
+
+    def __init__(self, priority: MakesPriority, gain: float, least_run_s: float) -> None:
+        self.priority, self.gain, self.least_run_s = priority, gain, least_run_s
+
+    def begin(self, episode: SchedulingEpisode) -> MigrationAdvice:
+        """At the start of an episode.
+
+        Raises:
+            InputError: a job asks for more than whole GPUs.
+        """
+        check_whole_gpus(episode.simulator)
+        order = self.priority()
+        order.reset(episode.simulator)
+        return MigrationAdvice(order, self.gain, self.least_run_s)
+
+
+class MigrationAdvice:
+    """Of the jobs that a scheduler is shown, the first in the order that can start does; where none
+    can, the last in the order that is to stop does; then it waits. A job that has never run is
+    forwarded before that if another scheduler's unfinished jobs, the job among them, ask for a
+    smaller part of its GPUs than one's own.
+
+    Args:
+        order: of the episode's jobs.
+        gain: ratio of speeds above which a running job moves.
+        least_run_s: seconds for which a job runs before it moves for speed alone.
+    """
+
+    def __init__(self, order: Priority, gain: float, least_run_s: float) -> None:
+        self.order, self.gain, self.least_run_s = order, gain, least_run_s
+
+    def copy(self) -> MigrationAdvice:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin.order = self.order.copy()
+        return twin
+
+    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
+        """The action of a scheduler whose window has just been filled."""
+        simulator, table, view = episode.simulator, episode.action_table, episode.views[scheduler]
+        simulator.settle()
+        state = simulator.state
+        window, shown = episode.book.window[scheduler], episode.book.shown[scheduler]
+        waiting, running = window[window != NONE], shown[shown != NONE]
+        sent = _forwarded(episode, scheduler, waiting)
+        if sent is not None:
+            return sent
+        jobs = np.concatenate([waiting, running]).astype(np.int64)
+        if len(jobs) == 0:
+            return table.size - 1
+        place = np.lexsort((jobs, self.order(state, jobs)))
+        order = jobs[place]
+        fate, target = np.zeros((2, len(order)), np.int64)
+        plan(state, simulator.tables, view, order, self.gain, self.least_run_s, fate, target)
+        for rank in np.flatnonzero(fate == START):
+            where = int(target[rank])
+            if startable(state, view, int(order[rank]), where):
+                return int(place[rank]) * table.groups + _group(where, table.groups, table.servers)
+        first = table.window * (table.groups + table.peers)
+        for rank in np.flatnonzero(fate == STOP)[::-1]:
+            ran = simulator.now - state.jobs[order[rank]]["since"]
+            row = int(place[rank]) - len(waiting)
+            if ran > 0.0 and ran >= table.least_run_s and row < table.preemptible:
+                return first + row
+        return table.size - 1
+
+
+def _group(target: int, groups: int, servers: int) -> int:
+    """The number of a plan's target among the server groups of the actions."""
+    if target == ALL_SERVERS:
+        return groups - 1
+    return target if target >= 0 else servers - 3 - target
+
+
+def _forwarded(episode: SchedulingEpisode, scheduler: int, waiting: IntArray) -> int | None:
+    """The action that forwards the first job that had better be elsewhere."""
+    table, book = episode.action_table, episode.book
+    if table.peers == 0 or len(waiting) == 0:
+        return None
+    jobs, most = episode.simulator.state.jobs, episode.sizes.most_forwards
+    fresh = [
+        row
+        for row, job in enumerate(waiting)
+        if book.forwards[job] < most and jobs[job]["executed"] == 0.0
+    ]
+    if not fresh:
+        return None
+    asked = _asked(episode)
+    gpus = np.array([view.gpus for view in episode.views])
+    others = (scheduler + 1 + np.arange(table.peers)) % (table.peers + 1)
+    for row in fresh:
+        job = waiting[row]
+        with_job = (asked[others] + jobs[job]["gpus"]) / gpus[others]
+        with_job[book.holds[job, others] == 0] = np.inf
+        best = int(np.argmin(with_job))
+        if with_job[best] < asked[scheduler] / gpus[scheduler]:
+            return table.window * table.groups + row * table.peers + best
+    return None
+
+
+def _asked(episode: SchedulingEpisode) -> FloatArray:
+    """(S,) GPUs that the unfinished jobs of every scheduler ask for."""
+    state = episode.simulator.state
+    running = state.heap[: state.clock[0]["running"]]
+    unfinished = np.concatenate([episode.simulator.pending(), running])
+    asked = np.zeros(episode.schedulers)
+    np.add.at(asked, episode.book.home[unfinished], state.jobs["gpus"][unfinished])
+    return asked

@@ -1,0 +1,222 @@
+"""Advice is always allowed, and following it alone is nearly the policy it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed
+
+from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.learned_priority import LearnedPriority
+from agents.cluster.migrating.policy import Migrating
+from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, RemainingService
+from agents.cluster.replay import replay
+from envs.cluster.actions import ClusterActions
+from envs.cluster.env import ClusterEnv
+from envs.cluster.episode import SchedulingEpisode
+from envs.cluster.generator import FixedCluster
+from envs.cluster.instance import ClusterBounds, ClusterInstance
+from envs.cluster.observation import ADVISED, ClusterObservation
+from envs.hardware.cluster import Cluster
+from envs.interference.rates import RateModel
+from envs.workload.trace import Trace
+
+ACTIONS = ClusterActions(preempt_after_s=60.0, longest_wait_s=600.0)
+CLASSES = partial(AttainedServiceClasses, 600.0)
+
+
+def mixed_trace(seed: int, jobs: int, largest: int, within_s: int) -> Trace:
+    rng = np.random.default_rng(seed)
+    return Trace.of(
+        "mixed", np.sort(rng.integers(0, within_s, jobs)),
+        np.exp(rng.normal(7.0, 1.5, jobs)).astype(np.int64) + 10,
+        np.minimum(rng.choice([1, 1, 2, 4, 8, 12], jobs), largest),
+    )  # fmt: skip
+
+
+def episode_of(
+    cluster: Cluster,
+    trace: Trace,
+    rates: RateModel,
+    adviser: MigrationAdviser,
+    *,
+    schedulers: int = 1,
+    home: int | None = None,
+    forwards: int = 0,
+) -> SchedulingEpisode:
+    """Racks dealt out in turn; jobs come to one scheduler, or to each in turn."""
+    bounds = ClusterBounds.of(cluster)
+    observation = ClusterObservation(
+        bounds, schedulers - 1, window=64, running=64, known_durations=False, adviser=adviser
+    )
+    turn = np.arange(len(trace)) % schedulers
+    return SchedulingEpisode(
+        ClusterInstance(cluster, trace),
+        (cluster.rack % schedulers).astype(np.int32),
+        (turn if home is None else np.full(len(trace), home)).astype(np.int32),
+        bounds,
+        observation,
+        ACTIONS,
+        rates=rates,
+        overheads=OVERHEADS,
+        forwards=forwards,
+    )
+
+
+def follow(episode: SchedulingEpisode, most_decisions: int = 10**9) -> list[tuple[int, int]]:
+    """Everybody does what is advised; all (scheduler, action) that were."""
+    done: list[tuple[int, int]] = []
+    table = episode.action_table
+    wait, first_forward = table.size - 1, table.window * table.groups
+    while not episode.ended and len(done) < most_decisions:
+        for scheduler in range(episode.schedulers):
+            action = -1
+            while action != wait:
+                episode.summarise()
+                seen, mask = episode.observe(scheduler)
+                action = int(seen[ADVISED][0])
+                assert mask[action] == 1
+                done.append((scheduler, action))
+                if first_forward <= action < first_forward + table.window * table.peers:
+                    row = (action - first_forward) // table.peers
+                    job = episode.book.window[scheduler][row]
+                    assert episode.simulator.state.jobs[job]["executed"] == 0.0
+                if action != wait:
+                    episode.act(scheduler, action)
+        if not episode.wait():
+            assert episode.ended
+    return done
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 2))
+def test_advice_is_allowed_and_every_job_finishes(
+    seed: int, schedulers: int, forwards: int
+) -> None:
+    """Some jobs are too large for the smallest scheduler."""
+    cluster = Cluster.uniform(5, 4, nodes_per_rack=1, gpu_types=("A", "B"))
+    trace = mixed_trace(seed, 30, {1: 20, 2: 12, 3: 8}[schedulers], 3000)
+    adviser = MigrationAdviser(CLASSES, 1.2, 120.0)
+    rates = JobSpeeds(seed % 5)
+    episode = episode_of(cluster, trace, rates, adviser, schedulers=schedulers, forwards=forwards)
+    follow(episode)
+    assert episode.simulator.schedule().finished.all()
+
+
+@pytest.mark.parametrize("order", [CLASSES, RemainingService])
+def test_one_who_follows_gets_nearly_the_schedule_of_the_policy(
+    order: Callable[[], Priority],
+) -> None:
+    """Not the same: the policy stops jobs in the first minute, and lets time pass differently."""
+    cluster = Cluster.uniform(6, 8, nodes_per_rack=2, gpu_types=("A", "B", "C"))
+    trace = mixed_trace(3, 200, 16, 30_000)
+    rates = OneSpeed(1.0, 0.5, 0.25)
+    episode = episode_of(cluster, trace, rates, MigrationAdviser(order, 1.33, 600.0))
+    follow(episode)
+    followed = episode.simulator.schedule().jct.mean()
+    policy = Migrating(order(), 1.33, 600.0, 600.0)
+    own = replay(policy, cluster, trace, rates=rates, overheads=OVERHEADS).jct.mean()
+    assert followed == pytest.approx(own, rel=0.08)
+
+
+def test_a_job_that_waits_goes_to_the_fast_gpus_and_one_that_runs_moves_there() -> None:
+    cluster = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
+    trace = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
+    adviser = MigrationAdviser(RemainingService, 1.33, 600.0)
+    episode = episode_of(cluster, trace, OneSpeed(1.0, 0.5), adviser)
+    table = episode.action_table
+    actions = [action for _, action in follow(episode)]
+    waiting = table.size - 1
+    deeds = [action for action in actions if action != waiting]
+    stop = table.window * (table.groups + table.peers)
+    assert deeds[0] == 0  # job 0, in row 0, on server 0
+    assert deeds[1:] == [1, stop, 0]  # job 1 on server 1; then it stops; then on server 0
+    assert episode.simulator.schedule().finish.tolist() == [1000.0, 2530.0]
+
+
+def test_the_last_in_the_order_stops_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(1, 2)
+    trace = Trace.of("three", [0, 0, 100], [5000, 9000, 500], [1, 1, 2])
+    episode = episode_of(
+        cluster, trace, OneSpeed(1.0), MigrationAdviser(RemainingService, 1.33, 600.0)
+    )
+    table = episode.action_table
+    stop = table.window * (table.groups + table.peers)
+    act, stopped = episode.act, []
+
+    def watched(scheduler: int, action: int) -> int:
+        if action >= stop:
+            stopped.append(int(episode.book.shown[scheduler][action - stop]))
+        return act(scheduler, action)
+
+    monkeypatch.setattr(episode, "act", watched)
+    follow(episode)
+    assert stopped == [1, 0]
+
+
+def history_order() -> LearnedPriority:
+    """By the time since submission and the mean time of the jobs that have finished."""
+    return LearnedPriority(lambda rows: -rows[:, 1] - 3.0 * rows[:, 4] * rows[:, 2], 1, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("order", [CLASSES, history_order])
+def test_a_copy_goes_its_own_way(order: Callable[[], Priority]) -> None:
+    cluster = Cluster.uniform(4, 4, nodes_per_rack=1, gpu_types=("A", "B"))
+    trace = mixed_trace(5, 40, 8, 5000)
+    made = [
+        episode_of(cluster, trace, JobSpeeds(1), MigrationAdviser(order, 1.2, 120.0))
+        for _ in range(2)
+    ]
+    for episode in made:
+        follow(episode, 40)
+    twin = made[0].copy()
+    assert twin.advice is not made[0].advice
+    ahead = follow(twin)
+    assert follow(made[0]) == ahead == follow(made[1])
+
+
+def test_forwarding_balances_two_schedulers() -> None:
+    """All jobs come to scheduler 0: some that have never run are sent on, and both are at work."""
+    cluster = Cluster.uniform(4, 4, nodes_per_rack=1)
+    trace = mixed_trace(7, 60, 8, 600)
+    adviser = MigrationAdviser(CLASSES, 1.2, 120.0)
+    mean = []
+    for forwards in (0, 1):
+        episode = episode_of(
+            cluster, trace, OneSpeed(1.0), adviser, schedulers=2, home=0, forwards=forwards
+        )
+        follow(episode)
+        schedule = episode.simulator.schedule()
+        assert schedule.finished.all()
+        mean.append(float(schedule.jct.mean()))
+        service = np.zeros(2)
+        np.add.at(service, episode.book.home, schedule.work * schedule.gpus)
+        if forwards:
+            assert 0.3 < service[1] / service.sum() < 0.7
+            assert (episode.book.forwards <= 1).all()
+        else:
+            assert service[1] == 0.0
+    assert mean[1] < 0.8 * mean[0]
+
+
+def test_environments_show_the_advice() -> None:
+    cluster = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
+    trace = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
+    fixed = FixedCluster(cluster, trace)
+    adviser = MigrationAdviser(RemainingService, 1.33, 600.0)
+    observation = partial(ClusterObservation, window=4, running=4, shares=4, adviser=adviser)
+    env = ClusterEnv(fixed, observation=observation, actions=ACTIONS, rates=OneSpeed(1.0, 0.5))
+    seen, _ = env.reset(seed=0)
+    over, total = False, 0.0
+    while not over:
+        assert env.observation_space.contains(seen)
+        action = int(seen[ADVISED][0])
+        seen, reward, terminated, truncated, _ = env.step(action)
+        total += reward
+        over = terminated or truncated
+    assert total == pytest.approx(-(1000.0 + 2500.0))
