@@ -19,7 +19,7 @@ from agents.placement.linear_program import LinearProgram
 
 FloatArray = NDArray[np.float64]
 STUCK = 1e-9  # dual value above which a gang cannot have more than the level
-SLACK = 1e-9  # relative, by which a level that is reached may be missed later
+SLACK = 1e-7  # relative, by which a level that is reached may be missed later: HiGHS's tolerance
 
 
 class MaxMinProgram(Protocol):
@@ -123,6 +123,9 @@ class SeveralPools:
     def _solve(self) -> tuple[float, FloatArray, FloatArray]:
         """(t, columns, dual values (A,) of the gangs' rows)."""
         self._solver.run()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._solver.clearSolver()  # a basis that has gone bad: begin anew
+            self._solver.run()
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"HiGHS: {self._solver.getModelStatus()}")
         solution = self._solver.getSolution()

@@ -1,0 +1,246 @@
+"""A proved lower bound on the sum of completion times of every schedule.
+
+Job j of G_j GPUs needs d_j seconds at speed 1 and is submitted at r_j. On GPU type t it has the
+speed s_jt, at best b_j; locality, neighbours, restarts and failures only ever slow it down or set
+it back. Let f_j(u) be the share of the job that a schedule does per second at time u, counted once
+where it is done again: it sums to 1, begins at r_j and is at most b_j / d_j.
+
+* A *price* p_t > 0 for a GPU-second of each type gives the job the area w_j = G_j d_j a_j with
+  a_j = min_t p_t / s_jt over the types it may use. A gang is as slow as its slowest GPU, so with
+  x_t of its GPUs on type t its area shrinks at w_j f_j = G_j a_j rate <= sum_t x_t a_j s_jt <=
+  sum_t x_t p_t. Over all jobs the areas shrink by at most S = sum_t p_t GPUs_t: any schedule is one
+  of a single preemptive machine of speed S with jobs of size w_j.
+* The mean busy time M_j = integral of u f_j(u) du is at most C_j - d_j / (2 b_j), because f_j is at
+  most b_j / d_j (Goemans, Queyranne, Schulz, Skutella and Wang, "Single machine scheduling with
+  release dates", SIAM J. Discrete Math. 15, 2002, section 2). Also C_j >= r_j + d_j / b_j. So for
+  every l_j in [0, 1], C_j >= l_j (M_j + d_j / (2 b_j)) + (1 - l_j) (r_j + d_j / b_j).
+* On one machine the sum of l_j M_j is least when at all times the submitted job with the largest
+  l_j / w_j is worked on (ibid., section 2; Goemans, SODA 1996): a transport problem in which any
+  other schedule can be improved by an exchange.
+* Of the same machine, the least sum of completion times is that of the shortest remaining area
+  first (Schrage, Operations Research 16, 1968).
+
+Every p and l proves a bound; the search only looks for good ones. p is searched by pattern search,
+l by supergradient steps: for given p the bound is concave in l.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from agents.cluster.loops.heap import pop, push
+from envs.errors import InputError
+from envs.hardware.cluster import Cluster
+from envs.interference.rates import NoInterference, RateModel
+from envs.workload.trace import UNKNOWN, WHOLE_GPU, Trace
+
+FloatArray = NDArray[np.float64]
+
+ROUNDING = 1e-9  # relative; covers sums of millions of terms
+FIRST_STEP, LAST_STEP = 2.0, 1.05  # factors by which a price is changed
+ROUNDS, STEPS = 2, 24  # of the search for l and p in turn, of supergradients in each
+
+
+@dataclass(frozen=True)
+class CompletionBound:
+    """No schedule has a smaller sum of completion time minus submission than `sum_jct_s`."""
+
+    sum_jct_s: float  # the largest of the three below
+    mean_busy_s: float  # by mean busy times
+    shortest_first_s: float  # by the shortest remaining area on one fast machine
+    alone_s: float  # every job at its best speed, alone
+    jobs: int
+
+    @property
+    def mean_jct_s(self) -> float:
+        """Of the mean; NaN without a job."""
+        return self.sum_jct_s / self.jobs if self.jobs else float("nan")
+
+
+class _Jobs(NamedTuple):
+    """Jobs with GPUs, by submission; times in seconds."""
+
+    submit: FloatArray  # (J,)
+    least: FloatArray  # (J,) d / b
+    work: FloatArray  # (J,) G d, GPU-seconds at speed 1
+    speed: FloatArray  # (J, T) 0 where a job cannot run
+    gpus: FloatArray  # (T,)
+
+
+def completion_bound(
+    trace: Trace, cluster: Cluster, rates: RateModel | None = None
+) -> CompletionBound:
+    """The bound for the jobs of `trace` on `cluster`.
+
+    Args:
+        trace: J jobs.
+        cluster: where they run, T GPU types.
+        rates: how fast jobs run where they run; None: at rate 1.
+
+    Raises:
+        InputError: a job runs on no GPU of the cluster.
+    """
+    speed = _speeds(trace, cluster, rates)
+    best = speed.max(axis=1)
+    gpus = trace.num_gpus * (trace.gpu_milli / WHOLE_GPU)
+    none = gpus == 0.0  # such a job runs anywhere, at rate 1
+    if (best[~none] <= 0.0).any():
+        job = int(np.flatnonzero(~none & (best <= 0.0))[0])
+        raise InputError("runs on no GPU of the cluster", file=trace.name, record=job)
+    least = np.where(none, trace.duration_s, trace.duration_s / np.where(none, 1.0, best))
+    alone = float(least.sum())
+    if none.all():
+        return CompletionBound(alone, alone, alone, alone, len(trace))
+    kinds = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)).astype(np.float64)
+    used = np.flatnonzero((kinds > 0.0) & (speed[~none] > 0.0).any(axis=0))
+    jobs = _Jobs(
+        submit=trace.submit_s[~none].astype(np.float64),
+        least=least[~none],
+        work=(gpus * trace.duration_s)[~none],
+        speed=np.ascontiguousarray(speed[~none][:, used]),
+        gpus=kinds[used],
+    )
+    busy, prices = _mean_busy_bound(jobs)
+    areas, machine = _areas(jobs, prices)
+    rest = float(least[none].sum())
+    busy += rest
+    shortest = rest + float(_shortest_remaining(jobs.submit, areas / machine))
+    proved = max(busy, shortest, alone) * (1.0 - ROUNDING)
+    return CompletionBound(proved, busy, shortest, alone, len(trace))
+
+
+def _speeds(trace: Trace, cluster: Cluster, rates: RateModel | None) -> FloatArray:
+    """(J, T) speed of every job on every GPU type, 0 where it may not run."""
+    tables = (rates or NoInterference()).tables(trace, cluster)
+    speed = tables.speed[tables.profile]
+    masks = cluster.type_masks(trace.gpu_type.names)
+    mask = masks[np.where(trace.gpu_type.codes == UNKNOWN, len(masks) - 1, trace.gpu_type.codes)]
+    permitted = (mask[:, None] >> np.arange(len(cluster.gpu_types))) & 1
+    there = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)) > 0
+    allowed: FloatArray = np.where((permitted == 1) & there, speed, 0.0)
+    return allowed
+
+
+def _areas(jobs: _Jobs, prices: FloatArray) -> tuple[FloatArray, float]:
+    """(J,) w, and the speed S of the machine."""
+    runs = jobs.speed > 0.0
+    rate = np.where(runs, prices / np.where(runs, jobs.speed, 1.0), np.inf).min(axis=1)
+    return jobs.work * rate, float(prices @ jobs.gpus)
+
+
+def _mean_busy_bound(jobs: _Jobs) -> tuple[float, FloatArray]:
+    """The largest bound found by mean busy times, and its prices."""
+    weight = np.ones(len(jobs.submit))
+    prices, best = _search(jobs, jobs.speed.max(axis=0), weight)
+    for _ in range(ROUNDS):
+        best, weight = _ascend(jobs, prices, weight)
+        prices, best = _search(jobs, prices, weight)
+    return best, prices
+
+
+def _bound(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float, FloatArray]:
+    """The bound for p = `prices` and l = `weight`, and its supergradient in l (J,)."""
+    areas, machine = _areas(jobs, prices)
+    order = np.lexsort((areas, -weight / areas))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    busy = _mean_busy(jobs.submit, areas / machine, rank, order)
+    gain = (busy - jobs.submit) - jobs.least / 2.0
+    return float(jobs.least.sum() + weight @ gain), gain
+
+
+def _search(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[FloatArray, float]:
+    """The best prices that a pattern search from `prices` finds, and their bound."""
+    best, _ = _bound(jobs, prices, weight)
+    step = FIRST_STEP
+    while step > LAST_STEP and len(prices) > 1:
+        improved = False
+        for kind in range(1, len(prices)):  # only ratios of prices matter
+            for factor in (step, 1.0 / step):
+                changed = prices.copy()
+                changed[kind] *= factor
+                value, _ = _bound(jobs, changed, weight)
+                if value > best:
+                    best, prices, improved = value, changed, True
+        if not improved:
+            step = step**0.5
+    return prices, best
+
+
+def _ascend(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float, FloatArray]:
+    """The largest bound found by projected supergradient steps from `weight`, and its l."""
+    best, gain = _bound(jobs, prices, weight)
+    there = weight
+    for step in range(1, STEPS + 1):
+        moved = gain / (np.abs(gain) + jobs.least) / step**0.5
+        there = np.clip(there + moved, 0.0, 1.0)
+        value, gain = _bound(jobs, prices, there)
+        if value > best:
+            best, weight = value, there
+    return best, weight
+
+
+@njit(cache=True)
+def _mean_busy(
+    submit: FloatArray, seconds: FloatArray, rank: NDArray[np.int64], order: NDArray[np.int64]
+) -> FloatArray:
+    """(J,) mean busy times on one machine where the submitted job of least rank is worked on."""
+    jobs = len(submit)
+    left, busy = seconds.copy(), np.zeros(jobs)
+    heap = np.empty(jobs, np.int64)
+    size = came = 0
+    now = 0.0
+    while came < jobs or size > 0:
+        if size == 0:
+            now = max(now, submit[came])
+        while came < jobs and submit[came] <= now:
+            push(heap, 0, size, rank[came])
+            size += 1
+            came += 1
+        until = submit[came] if came < jobs else np.inf
+        while size > 0 and now < until:
+            job = order[heap[0]]
+            if now + left[job] <= until:
+                busy[job] += left[job] * (now + left[job] / 2.0)
+                now += left[job]
+                left[job] = 0.0
+                pop(heap, 0, size)
+                size -= 1
+            else:
+                run = until - now
+                busy[job] += run * (now + run / 2.0)
+                left[job] -= run
+                now = until
+    return busy / seconds
+
+
+@njit(cache=True)
+def _shortest_remaining(submit: FloatArray, seconds: FloatArray) -> float:
+    """The sum of completion minus submission on one machine, the shortest remaining first."""
+    jobs = len(submit)
+    heap = [(0.0, 0)]
+    heap.pop()
+    came = 0
+    now = total = 0.0
+    while came < jobs or len(heap) > 0:
+        if len(heap) == 0:
+            now = max(now, submit[came])
+        while came < jobs and submit[came] <= now:
+            heapq.heappush(heap, (seconds[came], came))
+            came += 1
+        until = submit[came] if came < jobs else np.inf
+        while len(heap) > 0 and now < until:
+            left, job = heapq.heappop(heap)
+            if now + left <= until:
+                now += left
+                total += now - submit[job]
+            else:
+                heapq.heappush(heap, (left - (until - now), job))
+                now = until
+    return total

@@ -1,0 +1,222 @@
+"""Every policy of an information class, with every placement rule, on a window; kept by a hash."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.cluster.lower_bound import completion_bound
+from envs.errors import InputError
+from envs.simulation.cluster_metrics import measure
+from experiments.artifacts import to_json, write_json
+from experiments.cluster_problem import ClusterProblem, Scheduler, built_policy
+from experiments.provenance import text_hash
+
+UNKNOWN, KNOWN = "unknown", "known"
+CLASSES = {
+    UNKNOWN: frozenset({"nothing", "predictions"}),
+    KNOWN: frozenset({"nothing", "predictions", "durations"}),
+}
+ROOT = Path(__file__).resolve().parent.parent
+SIMULATOR = "agents.cluster.replay"
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy made of a window; times in seconds."""
+
+    jobs: int
+    mean_jct_s: float
+    p50_jct_s: float
+    p99_jct_s: float
+    preemptions: int
+    seconds: float  # wall time of the replay
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A policy with a placement rule, or one that places jobs itself."""
+
+    policy: str  # name of the agent
+    placement: str | None
+    node: Node
+
+    @property
+    def name(self) -> str:
+        """`policy/placement`."""
+        return self.policy if self.placement is None else f"{self.policy}/{self.placement}"
+
+    def build(self) -> Scheduler:
+        """The policy."""
+        return built_policy(self.node, f"agents.{self.policy}")
+
+
+def baselines_of(
+    information: str,
+    agents: Mapping[str, Any],
+    placements: Mapping[str, Any],
+    rules: Mapping[str, Sequence[str]],
+) -> list[Baseline]:
+    """Those policies that may look at no more than a class of information allows.
+
+    Args:
+        information: the class, "unknown" or "known" durations.
+        agents: nodes of policies by name.
+        placements: nodes of placement rules by name.
+        rules: the names of the rules for some policies; the others meet all.
+
+    Raises:
+        InputError: there is no such class, policy or rule, no policy in the class, or a node
+            describes no policy.
+    """
+    if information not in CLASSES:
+        known = ", ".join(CLASSES)
+        raise InputError(f"config key 'information': {information!r} is unknown (known: {known})")
+    for policy, names in rules.items():
+        for name in (policy, *names):
+            if name not in (agents if name == policy else placements):
+                raise InputError(f"config key 'rules.{policy}': '{name}' is not among those given")
+    found = []
+    for policy, node in agents.items():
+        if built_policy(node, f"agents.{policy}").knows not in CLASSES[information]:
+            continue
+        if "placement" not in node:
+            found.append(Baseline(policy, None, node))
+            continue
+        found += [
+            Baseline(policy, name, {**node, "placement": placements[name]})
+            for name in rules.get(policy, placements)
+        ]
+    if not found:
+        raise InputError(f"config key 'agents': no policy of the class {information!r}")
+    return found
+
+
+class BaselineRuns:
+    """Replays baselines, unless their outcome lies in the folder already.
+
+    An outcome's name is the hash of the jobs, the cluster, the rates, the overheads, the policy's
+    arguments, and the sources of the policy, the simulator and all they import.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.replayed = 0
+
+    def outcome(self, problem: ClusterProblem, baseline: Baseline) -> Outcome:
+        """What the baseline makes of the problem.
+
+        Raises:
+            InputError: it cannot schedule it, or a kept outcome cannot be read.
+        """
+        policy = baseline.build()
+        code = code_hash(policy, *vars(policy).values(), problem.rates)
+        document = {"problem": problem_hash(problem), "agent": baseline.node, "code": code}
+        path = self.folder / f"{text_hash(to_json(document))}.json"
+        if path.exists():
+            return _read(path)
+        self.replayed += 1
+        found = replayed(problem, policy)
+        write_json(path, {"baseline": baseline.name, **asdict(found)})
+        return found
+
+    def outcomes(
+        self, problem: ClusterProblem, baselines: Sequence[Baseline]
+    ) -> Iterator[tuple[Baseline, Outcome]]:
+        """Those of all baselines, one after the other."""
+        for baseline in baselines:
+            yield baseline, self.outcome(problem, baseline)
+
+
+def replayed(problem: ClusterProblem, policy: Scheduler) -> Outcome:
+    """The outcome of replaying a problem under a policy."""
+    start = time.perf_counter()
+    schedule = problem.replay(policy)
+    seconds = time.perf_counter() - start
+    found = measure(schedule, problem.cluster.num_gpus)
+    if found.finished < found.jobs:
+        left = found.jobs - found.finished
+        raise InputError(f"{policy.name} leaves {left} jobs unfinished", file=problem.trace.name)
+    jct = found.jct
+    return Outcome(found.jobs, jct.mean, jct.p50, jct.p99, found.preemptions, seconds)
+
+
+def bound_s(problem: ClusterProblem) -> float:
+    """The proved lower bound on the mean JCT, seconds."""
+    return completion_bound(problem.trace, problem.cluster, problem.rates).mean_jct_s
+
+
+def problem_hash(problem: ClusterProblem) -> str:
+    """SHA-256 of the jobs, the nodes, the rate tables and the overheads."""
+    digest = hashlib.sha256()
+    trace, cluster = problem.trace, problem.cluster
+    tables = problem.rates.tables(trace, cluster)
+    labels = (trace.user, trace.queue, trace.gpu_type, trace.model)
+    columns: list[Any] = [
+        trace.submit_s, trace.duration_s, trace.num_gpus, trace.gpu_milli, trace.cpu_milli,
+        trace.memory_mib, *(label.codes for label in labels), cluster.gpus, cluster.rack,
+        cluster.gpu_type, cluster.cpu_milli, cluster.memory_mib, *tables,
+    ]  # fmt: skip
+    for column in columns:
+        array = np.ascontiguousarray(column)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    names = [label.names for label in labels]
+    incidents = None if problem.incidents is None else problem.incidents.tolist()
+    digest.update(repr((names, cluster.gpu_types, tuple(problem.overheads), incidents)).encode())
+    return digest.hexdigest()
+
+
+def code_hash(*objects: object) -> str:
+    """SHA-256 of the sources of the objects' classes, of the simulator, and of what they import."""
+    digest = hashlib.sha256()
+    waiting = [SIMULATOR, *(type(one).__module__ for one in objects)]
+    seen: set[Path] = set()
+    while waiting:
+        path = _source(waiting.pop())
+        if path is not None and path not in seen:
+            seen.add(path)
+            waiting += _imports(path)
+    for path in sorted(seen):
+        digest.update(str(path.relative_to(ROOT)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _source(module: str) -> Path | None:
+    """The file of a module of this project, None of any other."""
+    path = ROOT / module.replace(".", "/")
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((one for one in candidates if one.is_file()), None)
+
+
+@cache
+def _imports(path: Path) -> tuple[str, ...]:
+    """The modules, and names in them, that a file imports from."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return tuple(found)
+
+
+def _read(path: Path) -> Outcome:
+    try:
+        document = json.loads(path.read_text())
+        del document["baseline"]
+        return Outcome(**document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"is no outcome of a baseline ({error}): delete it", file=path) from error

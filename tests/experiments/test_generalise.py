@@ -1,0 +1,122 @@
+"""`experiments.generalise`: paired ratios, intervals, table and picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_split import overrides
+
+from experiments.app import run_app
+from experiments.generalise import GeneraliseConfig, generalise
+from experiments.generalise_statistics import best_overall, bootstrap
+
+FEW = [
+    "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min", "~agents.gandiva",
+    "~agents.finish_time_fairness", "~rules", "+rules={}", "samples=200",
+]  # fmt: skip
+PLAYED = "+scheduler={_target_: small_split.PlayedSRTF, checkpoint: '', knows: %s}"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spec.json").write_text("{}")
+    return tmp_path
+
+
+def run(work: Path, *more: str) -> int:
+    given = [*overrides(work), *FEW, *more, "hydra.run.dir=run"]
+    return run_app("generalise", GeneraliseConfig, generalise, given)
+
+
+def test_checkpoints_beside_the_best_of_each_window(work: Path) -> None:
+    scheduler = ["~scheduler", PLAYED % "nothing"]
+    assert run(work, "checkpoints=[one,two]", *scheduler) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    means = np.array([[o["mean_jct_s"] for o in w["baselines"].values()] for w in found["windows"]])
+    played = np.array([[o["mean_jct_s"] for o in w["checkpoints"]] for w in found["windows"]])
+    assert played.shape == (len(means), 2)
+    ratio = (played / means.min(axis=1)[:, None]).mean()
+    assert found["ratio"] == pytest.approx(ratio)
+    against = found["ratios"]["the best baseline of each window"]
+    assert against["mean"]["low"] <= ratio <= against["mean"]["high"]
+    assert set(against) == {"mean", "p50", "p99"}
+    names = list(found["windows"][0]["baselines"])
+    assert not [name for name in names if name.startswith(("srtf", "srsf", "sjf"))]
+    overall = names[best_overall(means.T)]
+    assert found["best_overall"] == overall
+    for window in found["windows"]:
+        assert window["lower_bound_s"] <= min(o["mean_jct_s"] for o in window["checkpoints"])
+    table = (work / "run" / "table.md").read_text()
+    assert f"| {overall} |" in table
+    assert "2 checkpoints" in table
+    assert Image.open(work / "run" / "ratios.png").width > 500
+    assert len(found["provenance"]["inputs_sha256"]) == 3
+
+
+def test_without_a_checkpoint(work: Path) -> None:
+    assert run(work, "information=known") == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert found["ratios"] == {}
+    assert "ratio" not in found
+    assert any(name.startswith("srtf/") for name in found["windows"][0]["baselines"])
+
+
+def test_a_scheduler_that_knows_too_much(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scheduler = ["~scheduler", PLAYED % "durations"]
+    assert run(work, "checkpoints=[one]", *scheduler) == 2
+    assert "it sees durations, the class is 'unknown'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("window=later", "'later' is unknown"),
+        ("information=all", "'all' is unknown"),
+        ("samples=0", "samples"),
+        ("split.least_jobs=1000", "no window 'test' has 1000 jobs"),
+        ("checkpoints=[nowhere]", "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(
+    work: Path, capsys: pytest.CaptureFixture[str], override: str, told: str
+) -> None:
+    assert run(work, override) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_bootstrap_of_the_mean() -> None:
+    """Of 40 draws: the interval is that of the central limit theorem, nearly."""
+    ratios = np.random.default_rng(0).normal(0.8, 0.1, (40, 1))
+    found = bootstrap(ratios, 4000, 0)
+    half = 1.96 * ratios.std() / 40**0.5
+    assert found.mean == pytest.approx(ratios.mean())
+    assert found.low == pytest.approx(ratios.mean() - half, abs=0.1 * half)
+    assert found.high == pytest.approx(ratios.mean() + half, abs=0.1 * half)
+    assert found.below_one
+    assert bootstrap(ratios, 4000, 0) == found
+
+
+def test_bootstrap_draws_seeds_too() -> None:
+    """Seeds that differ and windows that do not: the interval is about seeds alone."""
+    ratios = np.tile([0.8, 1.0], (30, 1))
+    found = bootstrap(ratios, 2000, 0)
+    assert found.low == pytest.approx(0.8)
+    assert found.high == pytest.approx(1.0)
+    assert bootstrap(ratios[:, :1], 100, 0).high == pytest.approx(0.8)
+
+
+def test_best_overall_is_relative() -> None:
+    """The second is best on two of three windows; the first has the least sum."""
+    means = np.array([[10.0, 10.0, 1000.0], [5.0, 5.0, 1100.0]])
+    assert best_overall(means) == 1

@@ -1,0 +1,175 @@
+"""`experiments.split`: windows, their load, the facts that are written and compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from small_split import JOBS, overrides
+
+from envs.errors import InputError
+from envs.interference.rates import NoInterference, RateTables, without_neighbours
+from envs.workload.trace import Trace
+from experiments.app import run_app
+from experiments.overrides import check_command_line
+from experiments.split import SplitAppConfig, compare, facts_of, split
+from experiments.split_baselines import (
+    BaselineRuns,
+    baselines_of,
+    code_hash,
+    problem_hash,
+)
+from experiments.split_windows import Split, reference_load
+
+SOME = [
+    "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",
+    "~agents.finish_time_fairness", "~rules", "+rules={}",
+]  # fmt: skip
+
+
+def config(folder: Path, *more: str) -> SplitAppConfig:
+    return check_command_line([*overrides(folder), *more], "split_app", SplitAppConfig)[1]
+
+
+def test_windows_are_disjoint_and_offer_the_load(tmp_path: Path) -> None:
+    made = Split(config(tmp_path).split)
+    trace = made.traces["a"]
+    assert len(trace.trace) == JOBS - 6  # without those of 16 GPUs
+    times = [(w.start_s, w.end_s) for w in trace.windows.values()]
+    assert times == [(0, 5000), (5000, 7001), (7001, 10_001)]
+    parts = made.windows("test")
+    test = trace.windows["test"].trace
+    assert [len(p.problem.trace) for p in parts] == [6, 6] or len(test) != 12
+    assert sum(len(p.problem.trace) for p in parts) == len(test)
+    ids = [job for p in parts for job in p.problem.trace.job_id.tolist()]
+    assert ids == test.job_id.tolist()
+    assert not set(ids) & set(trace.windows["train"].trace.job_id.tolist())
+    for part in parts:
+        assert part.load == pytest.approx(1.1, rel=0.01)
+        assert part.problem.trace.submit_s[0] == 0
+        assert len(part.problem.trace) <= 8
+
+
+def test_the_load_counts_gpus_by_their_speed_for_the_jobs(tmp_path: Path) -> None:
+    class Halves(NoInterference):
+        def tables(self, trace: Trace, cluster: Any) -> RateTables:
+            profile = np.arange(len(trace), dtype=np.int32)
+            speed = np.tile([1.0, 0.5], (len(trace), 1))
+            speed[0, 1] = 0.0
+            return without_neighbours(profile, speed)
+
+    cluster = Split(config(tmp_path).split).traces["a"].cluster  # 8 GPUs of each type
+    trace = Trace.of("two", [0, 100], [100, 300], [1, 1])
+    assert reference_load(trace, cluster, NoInterference()) == pytest.approx(4.0 / 16.0)
+    assert reference_load(trace, cluster, Halves()) == pytest.approx(4.0 / (8.0 + 8.0 * 0.375))
+
+
+def test_fix_then_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    given = [*overrides(tmp_path), *SOME]
+    runs = (("1", tmp_path / "one.yaml"), ("2", tmp_path / "two.yaml"))
+    for folder, output in runs:
+        told = [*given, "fix=true", f"output={output}", f"hydra.run.dir={folder}"]
+        assert run_app("split_app", SplitAppConfig, split, told) == 0
+    first, second = (output.read_text() for _, output in runs)
+    assert first == second
+    assert "0 replays so far" in capsys.readouterr().out  # the second from what was kept
+    facts = yaml.safe_load(first)
+    assert facts["windows"]["a"]["train"]["start_s"] == 0
+    for row in facts["test"]:
+        assert 0.0 < row["lower_bound_s"] <= row["mean_jct_s"]
+        assert row["gap"] == pytest.approx(1 - row["lower_bound_s"] / row["mean_jct_s"], abs=1e-3)
+        assert row["best"].partition("/")[0] in {"fifo", "fifo_backfill", "las_2d", "gittins"}
+    checked = [*given, f"+split.facts={_flow(facts)}", "hydra.run.dir=3"]
+    checked.remove("+split.facts={}")
+    assert run_app("split_app", SplitAppConfig, split, checked) == 0
+    changed = [text.replace("load: 1.1", "load: 1.2") for text in checked[:-1]]
+    assert run_app("split_app", SplitAppConfig, split, [*changed, "hydra.run.dir=4"]) == 2
+    assert "split.facts.test" in capsys.readouterr().err
+
+
+def _flow(facts: Any) -> str:
+    text: str = yaml.safe_dump(facts, default_flow_style=True, width=10**6).strip()
+    return text.replace("'", '"')
+
+
+def test_compare_names_what_differs() -> None:
+    facts = {"windows": {"a": 1}, "left_out": {}, "test": [{"name": "a.0", "jobs": 3}]}
+    written = {**facts, "test": [{"name": "a.0", "jobs": 3, "best": "x", "gap": 0.1}]}
+    compare(written, facts)
+    with pytest.raises(InputError, match=r"facts.test\[0\].*'jobs': 3.*'jobs': 4"):
+        compare(written, {**facts, "test": [{"name": "a.0", "jobs": 4}]})
+    with pytest.raises(InputError, match="1 windows, the files have 2"):
+        compare(written, {**facts, "test": [{}, {}]})
+    with pytest.raises(InputError, match=r"facts.windows' is missing"):
+        compare({}, facts)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["split.data=null"], "split.data' is missing"),
+        (["split.inputs={jobs.csv: beef}"], "the split was made from beef"),
+        (["split.traces.a.max_gpus=9"], "9 GPUs, one GPU type has 8"),
+        (["split.traces.a.format=itp2"], "traces.a.format"),
+        (["split.traces.a.load=0"], "traces.a.load"),
+        (["split.window_jobs=0"], "split.window_jobs"),
+        (["split.shares={test: 0.5}"], "sum to"),
+        (["split.traces.a.path=other.csv"], "no SHA-256 of 'other.csv'"),
+    ],
+)
+def test_bad_input_is_named(tmp_path: Path, more: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        _ = Split(config(tmp_path, *more).split).traces
+
+
+def test_outcomes_are_kept_by_what_they_depend_on(tmp_path: Path) -> None:
+    chosen = config(tmp_path, *SOME)
+    windows = Split(chosen.split).windows("test")
+    found = baselines_of("unknown", chosen.agents, chosen.placements, {"fifo": ["first_fit"]})
+    assert [b.name for b in found if b.policy == "fifo"] == ["fifo/first_fit"]
+    assert not {"srtf", "sjf"} & {b.policy for b in found}
+    known = baselines_of("known", chosen.agents, chosen.placements, {})
+    assert {"srtf", "fifo"} <= {b.policy for b in known}
+    runs = BaselineRuns(tmp_path / "kept")
+    first = runs.outcome(windows[0].problem, found[0])
+    assert runs.outcome(windows[0].problem, found[0]) == first
+    assert runs.replayed == 1
+    assert problem_hash(windows[0].problem) != problem_hash(windows[1].problem)
+    runs.outcome(windows[1].problem, found[0])
+    assert runs.replayed == 2
+    assert code_hash(found[0].build()) != code_hash()
+    kept = next((tmp_path / "kept").iterdir())
+    kept.write_text("{}")
+    with pytest.raises(InputError, match="is no outcome of a baseline"):
+        [runs.outcome(window.problem, found[0]) for window in windows]
+
+
+def test_rules_of_what_is_not_there(tmp_path: Path) -> None:
+    chosen = config(tmp_path)
+    for rules in ({"nobody": ["best_fit"]}, {"fifo": ["nowhere"]}):
+        with pytest.raises(InputError, match="is not among those given"):
+            baselines_of("unknown", chosen.agents, chosen.placements, rules)
+    with pytest.raises(InputError, match="'some' is unknown"):
+        baselines_of("some", chosen.agents, chosen.placements, {})
+
+
+@pytest.mark.parametrize("name", ["itp", "philly"])
+def test_the_splits_that_ship(data: Path, name: str) -> None:
+    """Their files, windows, loads and bounds are those that were written before training."""
+    chosen = check_command_line(
+        [f"split={name}", f"split.data={data}"], "split_app", SplitAppConfig
+    )[1]
+    facts = chosen.split.facts
+    compare(facts, facts_of(Split(chosen.split), {}))
+    for row in facts["test"]:
+        assert 0.69 < row["load"] < 1.31
+    for found in facts["gaps"].values():
+        assert found["gap"] >= 0.3
