@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
 def to_yaml(document: object, provenance: Provenance) -> str:
     """YAML under a comment that holds the provenance."""
     header = json.dumps(stamp({}, provenance, kind="config"))
-    return f"# {header}\n{yaml.safe_dump(document, sort_keys=False)}"
+    return f"# {header}\n{yaml.dump(document, Dumper=_QuotingDumper, sort_keys=False)}"
 
 
 def write_figure(path: Path, figure: Figure, provenance: Provenance) -> None:
@@ -50,6 +50,22 @@ def write_sidecar(path: Path, provenance: Provenance, kind: str) -> None:
     """Write `<path>.provenance.json` beside a file whose format has no room for provenance."""
     document = stamp({"file": path.name, "sha256": file_hash(path)}, provenance, kind=kind)
     write_json(path.with_name(f"{path.name}.provenance.json"), document)
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """Quotes every string that looks like a number: 6214e9 is one in YAML 1.2, but not in 1.1."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    try:
+        float(text)
+        style = "'"
+    except ValueError:
+        style = None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_QuotingDumper.add_representer(str, _quoted)
 
 
 def _plain(value: object) -> object:

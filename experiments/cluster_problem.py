@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import ClusterPolicy
+from agents.cluster.policy import ClusterPolicy, Knowledge
 from agents.cluster.replay import replay
 from agents.cluster.simulate import StuckError
 from envs.errors import InputError
@@ -24,6 +24,29 @@ from experiments.targets import build, no_such_thing
 
 Node = Mapping[str, Any]
 WARM_UP = 64  # jobs of the trace replayed first, so that compiling is not in the time
+
+
+@runtime_checkable
+class Player(Protocol):
+    """A scheduler that plays episodes of `envs.cluster` from the first event to the last."""
+
+    name: str
+    knows: Knowledge
+
+    def play(
+        self,
+        cluster: Cluster,
+        trace: Trace,
+        *,
+        rates: RateModel,
+        overheads: Overheads,
+        incidents: NDArray[np.void] | None,
+        keep_runs: bool,
+    ) -> Schedule:
+        """What it makes of the trace."""
+
+
+Scheduler = ClusterPolicy | Player
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,26 +80,26 @@ class ClusterProblem:
             incidents = model.incidents(nodes)
         return cls(nodes, trace, rates, build(overheads, "overheads"), incidents)
 
-    def replay(self, policy: ClusterPolicy, *, keep_runs: bool = False) -> Schedule:
+    def replay(self, policy: Scheduler, *, keep_runs: bool = False) -> Schedule:
         """What `policy` makes of it.
 
         Raises:
             InputError: a job can never run, or the policy leaves jobs waiting for ever.
         """
+        settings: dict[str, Any] = {
+            "rates": self.rates,
+            "overheads": self.overheads,
+            "incidents": self.incidents,
+            "keep_runs": keep_runs,
+        }
         try:
-            return replay(
-                policy,
-                self.cluster,
-                self.trace,
-                rates=self.rates,
-                overheads=self.overheads,
-                incidents=self.incidents,
-                keep_runs=keep_runs,
-            )
+            if isinstance(policy, Player):
+                return policy.play(self.cluster, self.trace, **settings)
+            return replay(policy, self.cluster, self.trace, **settings)
         except StuckError as error:
             raise InputError(f"agent {error}", file=self.trace.name) from error
 
-    def timed(self, policy: ClusterPolicy, *, keep_runs: bool = False) -> tuple[Schedule, float]:
+    def timed(self, policy: Scheduler, *, keep_runs: bool = False) -> tuple[Schedule, float]:
         """The same, and the seconds it took once everything was compiled."""
         first = replace(self, trace=self.trace.take(slice(WARM_UP)))
         first.replay(policy, keep_runs=keep_runs)
@@ -85,13 +108,15 @@ class ClusterProblem:
         return schedule, time.perf_counter() - start
 
 
-def built_policy(node: Node, key: str) -> ClusterPolicy:
+def built_policy(node: Node, key: str) -> Scheduler:
     """The policy that a config node describes.
 
     Raises:
         InputError: it describes something else.
     """
     policy = build(node, key)
+    if isinstance(policy, Player):
+        return policy
     if not (hasattr(policy, "decide") and hasattr(policy, "wake")):
         raise no_such_thing(key, node, "policy of a cluster: fifo is one")
     placement = getattr(policy, "placement", None)

@@ -27,6 +27,8 @@ from experiments.problem import load_problem, order_rule_of
 from experiments.provenance import file_hash
 from experiments.targets import build
 
+CLUSTER_AGENTS = {"agent=checkpoint": "agent=cluster_checkpoint"}  # one name for what was exported
+
 
 @dataclass
 class EvaluateConfig:
@@ -125,7 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     chosen = [argument for argument in given if argument.startswith("env=")]
     if chosen[-1:] == ["env=cluster"]:
-        return run_app("evaluate_cluster", EvaluateClusterConfig, evaluate_cluster, arguments)
+        told = [CLUSTER_AGENTS.get(argument, argument) for argument in given]
+        return run_app("evaluate_cluster", EvaluateClusterConfig, evaluate_cluster, told)
     return run_app("evaluate", EvaluateConfig, evaluate, arguments)
 
 

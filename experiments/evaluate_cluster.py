@@ -2,10 +2,13 @@
 
 python -m experiments.evaluate env=cluster agent=srtf trace.path=jobs.csv trace.format=itp \\
     cluster.nodes=12 cluster.gpus_per_node=8 placement=count interference=none json=true
+python -m experiments.evaluate env=cluster agent=checkpoint agent.checkpoint=<folder> \\
+    trace.path=jobs.csv trace.format=itp cluster.nodes=12 cluster.gpu_types=[V100,P100,K80]
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +22,14 @@ from experiments.cluster_gantt import GanttWindow, draw_cluster_gantt
 from experiments.cluster_problem import ClusterProblem, built_policy
 from experiments.cluster_usage_chart import draw_cluster_usage
 from experiments.jct_cdf import draw_jct_cdf
-from experiments.provenance import Provenance
+from experiments.provenance import Provenance, file_hash
 from experiments.trace_source import TraceConfig, load_trace
 
+SPEC_FILE = "spec.json"  # of a checkpoint folder; it holds the hashes of all others
 SHOWN = (
-    "agent", "placement", "interference", "jobs", "rejected_rows", "mean_jct_s", "p50_jct_s",
-    "p99_jct_s", "mean_first_wait_s", "mean_slow_down", "makespan_s", "utilisation", "preemptions",
-    "seconds",
+    "agent", "knows", "placement", "interference", "jobs", "rejected_rows", "mean_jct_s",
+    "p50_jct_s", "p99_jct_s", "mean_first_wait_s", "mean_slow_down", "makespan_s", "utilisation",
+    "preemptions", "seconds",
 )  # fmt: skip
 
 
@@ -55,7 +59,7 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     cluster = problem.cluster
     policy = built_policy(config.agent, "agent")
     schedule, seconds = problem.timed(policy, keep_runs=config.pictures)
-    provenance = run.provenance.with_inputs(**source.inputs)
+    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_input(config.agent))
     agent = run.choice("agent", config.agent)
     if config.pictures:
         title = f"{source.trace.name} on {cluster.name}: {agent}"
@@ -64,6 +68,7 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     values: dict[str, object] = {
         "env": run.choice("env", config.env),
         "agent": agent,
+        "knows": policy.knows,
         "placement": run.choice("placement", config.placement) if places else None,
         "interference": run.choice("interference", config.interference),
         "trace": source.trace.name,
@@ -76,6 +81,14 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     for line in source.rejections():
         run.console.print(line, soft_wrap=True, highlight=False)
     return Result(values, provenance, SHOWN)
+
+
+def checkpoint_input(agent: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of the exported scheduler, or learned order, of an agent; empty without one."""
+    folders = {"checkpoint": agent.get("checkpoint"), "priority": None}
+    if isinstance(agent.get("priority"), Mapping):
+        folders["priority"] = agent["priority"].get("path")
+    return {name: file_hash(Path(folder) / SPEC_FILE) for name, folder in folders.items() if folder}
 
 
 def draw(

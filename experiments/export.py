@@ -1,6 +1,9 @@
 """Export the policy of a training run as a scheduler checkpoint, and verify it.
 
 python -m experiments.export run=outputs/train/2026-01-31_12-00-00-000000
+
+Of a run that placed operators it is the last policy, of one that scheduled the jobs of clusters the
+policy of the best exam.
 """
 
 from __future__ import annotations
@@ -10,15 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agents.cluster.checkpoint_adviser import described
 from envs.errors import InputError
 from envs.placement.env import PlacementEnv
 from experiments.app import Result, Run, run_app
-from experiments.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
-from experiments.overrides import CONFIG_FILE
+from experiments.cluster_exporting import (
+    durations_input,
+    export_trained,
+    require_exportable,
+    same_durations,
+    verify_schedulers,
+)
+from experiments.exporting import (
+    CHECKPOINT_FOLDER,
+    Verification,
+    export_checkpoint,
+    verify_checkpoint,
+)
+from experiments.overrides import CONFIG_FILE, plain_config
 from experiments.problem import load_problem, placement_env
-from experiments.provenance import file_hash
-from experiments.saved_run import saved_nodes
+from experiments.provenance import Provenance, file_hash
+from experiments.saved_run import saved_config, saved_nodes
 from experiments.targets import build
+from experiments.train_cluster import TrainClusterConfig, environments, training_of
 
 if TYPE_CHECKING:
     from agents.rllib.config import TrainingConfig
@@ -40,6 +57,9 @@ def export(config: ExportConfig, run: Run) -> Result:
     from models.policy import PolicyConfig
 
     source = Path(config.run)
+    target = saved_nodes(source, ("env",))["env"].get("_target_")
+    if str(target).startswith("envs.cluster."):
+        return export_scheduler_of(config, run)
     nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
     loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
     problem = loaded.problem
@@ -54,9 +74,7 @@ def export(config: ExportConfig, run: Run) -> Result:
             field="training.model",
         )
     policy = trained_policy(source, model, env)
-    output = run.folder / CHECKPOINT_FOLDER if config.output is None else Path(config.output)
-    if output.exists() and not (output / "spec.json").is_file():
-        raise InputError("exists and is no checkpoint folder", file=output)
+    output = output_of(config, run)
     name = f"{problem.graph.name} on {problem.topology.name}"
     checkpoint = export_checkpoint(
         policy,
@@ -69,6 +87,59 @@ def export(config: ExportConfig, run: Run) -> Result:
     verification = verify_checkpoint(
         policy, checkpoint, nodes["env"], problem, run.folder, provenance
     )
+    return verified(checkpoint, verification, provenance)
+
+
+def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
+    """The same of a run that trained schedulers: the policy of its best exam.
+
+    Raises:
+        InputError: the run has no such policy, or it, the traces or what its adviser reads is
+            missing or another.
+    """
+    from agents.rllib.cluster.training import load_best
+
+    source = Path(config.run)
+    saved = saved_config(source, TrainClusterConfig)
+    training = training_of(saved.training)
+    found, _, make_exam = environments(saved, training)
+    env = make_exam(0)
+    shown = described(env.observation.adviser)
+    require_exportable(training.model, env.observation.adviser)
+    provenance = run.provenance.with_inputs(
+        **found.inputs, **durations_input(shown), run=file_hash(source / CONFIG_FILE)
+    )
+    same_durations(source, shown)
+    agent = env.possible_agents[0]
+    policy = training.model.policy(env.observation_space(agent), env.action_space(agent))
+    load_best(source, policy)
+    checkpoint = export_trained(
+        policy,
+        output_of(config, run),
+        env,
+        run_folder=source,
+        config=plain_config(saved),
+        traces=[trace.name for trace in found.traces],
+        provenance=provenance,
+    )
+    verification = verify_schedulers(policy, checkpoint, env, run.folder, provenance)
+    return verified(checkpoint, verification, provenance)
+
+
+def output_of(config: ExportConfig, run: Run) -> Path:
+    """Where the checkpoint folder goes.
+
+    Raises:
+        InputError: something else is there.
+    """
+    output = run.folder / CHECKPOINT_FOLDER if config.output is None else Path(config.output)
+    if output.exists() and not (output / "spec.json").is_file():
+        raise InputError("exists and is no checkpoint folder", file=output)
+    return output
+
+
+def verified(checkpoint: Path, verification: Verification, provenance: Provenance) -> Result:
+    """What the app tells."""
     values = {"checkpoint": str(checkpoint), "verification": verification.document()}
     return Result({**values, "verified": verification.passed}, provenance)
 

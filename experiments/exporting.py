@@ -18,7 +18,7 @@ from envs.graphs.storage import write_atomically
 from envs.placement.env import PlacementEnv
 from envs.simulation.problem import StepProblem
 from experiments.artifacts import to_yaml, write_sidecar
-from experiments.decisions import episode
+from experiments.decisions import Observations, episode
 from experiments.problem import placement_env
 from experiments.provenance import Provenance
 
@@ -111,12 +111,33 @@ def verify_checkpoint(
     """
     folder = folder.resolve()
     observations, expected = episode(placement_env(env_node, problem), EagerAgent(policy))
+    return replayed(folder, observations, expected, run_folder, provenance)
+
+
+def replayed(
+    folder: Path,
+    observations: Observations,
+    expected: NDArray[np.int64],
+    run_folder: Path,
+    provenance: Provenance,
+) -> Verification:
+    """Ask an exported policy, in a process without Ray and PyG, about (K, ...) observations.
+
+    They are kept in `run_folder`.
+
+    Args:
+        folder: the checkpoint folder.
+        observations: every array stacked.
+        expected: (K,) decisions of the policy here.
+        run_folder: of this run.
+        provenance: of the observations.
+    """
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **observations)
     cases = run_folder.resolve() / "observations.npz"
     write_atomically(cases, buffer.getvalue())
     write_sidecar(cases, provenance, kind="observations")
-    command = [sys.executable, "-m", "experiments.replay", str(folder), str(cases)]
+    command = [sys.executable, "-m", "experiments.replay", str(folder.resolve()), str(cases)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=REPLAY_TIMEOUT_S, check=True
     )

@@ -39,7 +39,7 @@ def main(checkpoint: str, observations: str) -> None:
 
     with np.load(observations, allow_pickle=False) as archive:
         stacked = {name: archive[name] for name in archive.files}
-    count = len(stacked["current"])
+    count = len(stacked["action_mask"])
     decisions = {}
     for name, runtime in (("onnx", OnnxRuntime), ("pt2", Pt2Runtime)):
         agent = LearnedAgent(checkpoint, runtime)

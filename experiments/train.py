@@ -7,6 +7,10 @@ python -m experiments.train env=joint agent=ppo_joint model=joint topology=plane
 python -m experiments.train env=bandwidth_toy agent=ppo_bandwidth model=channels \
     training.restart_share=0 baselines=bandwidth
 python -m experiments.train resume=<run folder>
+
+With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
+work jobs still need, with `env=cluster_mixed`, or another cluster, its schedulers; with `--help`
+beside these there is an example, and the keys.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ from experiments.problem import communication_of, load_problem
 from experiments.saved_run import resumed_config
 from experiments.subjects import subject_of
 from experiments.targets import build
+from experiments.train_cluster import TrainClusterConfig, is_about_clusters, train_cluster
+from experiments.train_durations import TrainDurationsConfig, train_durations
+from experiments.train_interference import TrainInterferenceConfig, train_interference
 from experiments.warm_start import WarmStartConfig, require_start, warm_start
 
 SHOWN = (
@@ -134,5 +141,18 @@ def train(config: TrainConfig, run: Run) -> Result:
     return Result({**values, **judged}, provenance, SHOWN)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """The app that the command line asks for: learned facts and clusters have their own configs."""
+    given = sys.argv[1:] if arguments is None else arguments
+    chosen = [argument for argument in given if argument.startswith("model=")]
+    if chosen[-1:] == ["model=interference"]:
+        return run_app("train_interference", TrainInterferenceConfig, train_interference, arguments)
+    if chosen[-1:] == ["model=durations"]:
+        return run_app("train_durations", TrainDurationsConfig, train_durations, arguments)
+    if is_about_clusters(given):
+        return run_app("train_cluster", TrainClusterConfig, train_cluster, arguments)
+    return run_app("train", TrainConfig, train, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("train", TrainConfig, train))
+    sys.exit(main())

@@ -32,7 +32,8 @@ class ClippedPPOLearner(PPOTorchLearner):
         norm = torch.nn.utils.get_total_norm(module_gradients_dict.values())
         limit = self.config.learner_config_dict[MAX_GRADIENT_NORM_KEY]
         scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-        self.metrics.log_value((module_id, GRADIENT_NORM_METRIC), norm.item(), window=1)
+        self.gradient_norm = norm.item()
+        self.metrics.log_value((module_id, GRADIENT_NORM_METRIC), self.gradient_norm, window=1)
         return {parameter: grad * scale for parameter, grad in module_gradients_dict.items()}
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Any:

@@ -67,9 +67,9 @@ class MetricsLog:
     neither gaps nor duplicates.
     """
 
-    def __init__(self, run_folder: Path, last_iteration: int, modules: Sequence[str]) -> None:
+    def __init__(self, run_folder: Path, last_iteration: int, columns: Sequence[str]) -> None:
         run_folder.mkdir(parents=True, exist_ok=True)
-        self.columns = columns(modules)
+        self.columns = tuple(columns)
         self.path = run_folder / "metrics.csv"
         self._rewrite(_rows_until(self.path, last_iteration, self.columns))
         self._file = self.path.open("a", encoding="utf-8", newline="")

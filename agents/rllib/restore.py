@@ -5,6 +5,7 @@
     optimizer.safetensors    Adam's step, exp_avg, exp_avg_sq of every parameter
     random.safetensors       torch's generator
     state.json               progress, the other generators, the hash of each file
+    *.safetensors            what else a kind of training keeps
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from numpy.random import PCG64, mtrand
@@ -53,6 +55,19 @@ class Progress:
         default_factory=list
     )
 
+    def __post_init__(self) -> None:
+        self.trajectory = [(seconds, best) for seconds, best in self.trajectory]
+
+
+class Counted(Protocol):
+    """How far a run is: a dataclass of plain numbers, mappings and lists."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    iteration: int
+
+
+P = TypeVar("P", bound=Counted)
+
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
@@ -73,10 +88,11 @@ def seeded_generators(seed: int) -> Iterator[None]:
 
 def save(
     run_folder: Path,
-    progress: Progress,
+    progress: Counted,
     policy: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     identity: dict[str, Any],
+    arrays: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
 ) -> Path:
     """Write a checkpoint whole or not at all, and drop all but the last `KEPT`.
 
@@ -88,6 +104,7 @@ def save(
         policy: its weights are stored by name; the policies of a team are one module.
         optimizers: every Adam over the policy's parameters.
         identity: what a resumed run must have in common with this one.
+        arrays: further files, by name without suffix, each of arrays by name.
     """
     folder = run_folder / "checkpoints" / f"iteration_{progress.iteration:06d}"
     with atomic_folder(folder) as temporary:
@@ -101,6 +118,8 @@ def save(
         }
         save_file(moments, temporary / "optimizer.safetensors")
         save_file({"torch": torch.get_rng_state()}, temporary / "random.safetensors")
+        for stem, tensors in arrays.items():
+            save_file(dict(tensors), temporary / f"{stem}.safetensors")
         state = {
             "schema_version": SCHEMA_VERSION,
             "units": {"step_time": "s", "seconds": "s"},
@@ -128,16 +147,17 @@ def restore(
     policy: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     identity: dict[str, Any],
-) -> Progress:
+    progress_type: type[P],
+) -> P:
     """Bring policy, optimizer and all random generators to the last checkpoint's state.
+
+    Returns:
+        The progress, of the type that was saved.
 
     Raises:
         InputError: there is no checkpoint, a file is damaged, or it belongs to another run.
     """
-    folders = list(_folders(run_folder))
-    if not folders:
-        raise InputError("holds no checkpoint to resume from", file=run_folder / "checkpoints")
-    folder = folders[-1]
+    folder = last_checkpoint(run_folder)
     state_file = folder / "state.json"
     state = read_json_object(state_file)
     if state.get("schema_version") != SCHEMA_VERSION:
@@ -166,15 +186,35 @@ def restore(
         raise InputError(message, file=folder / "weights.safetensors") from error
     _restore_moments(policy, optimizers, _tensors(folder / "optimizer.safetensors"))
     try:
-        progress = Progress(**state["progress"])
+        progress = progress_type(**state["progress"])
         mtrand.get_bit_generator().state = state["random"]["numpy"]
         version, numbers, gauss = state["random"]["python"]
         random.setstate((version, tuple(numbers), gauss))
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"is not what a run writes ({error})", file=state_file) from error
-    progress.trajectory = [(seconds, best) for seconds, best in progress.trajectory]
     torch.set_rng_state(_tensors(folder / "random.safetensors")["torch"])
     return progress
+
+
+def last_checkpoint(run_folder: Path) -> Path:
+    """The folder of the newest checkpoint.
+
+    Raises:
+        InputError: there is none.
+    """
+    folders = list(_folders(run_folder))
+    if not folders:
+        raise InputError("holds no checkpoint to resume from", file=run_folder / "checkpoints")
+    return folders[-1]
+
+
+def arrays_of(folder: Path, stem: str) -> dict[str, Tensor]:
+    """The arrays that were saved under `stem` in a checkpoint.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    return _tensors(folder / f"{stem}.safetensors")
 
 
 def _restore_moments(

@@ -68,7 +68,7 @@ class PPOSession:
     def restore(self, run_folder: Path, identity: dict[str, Any]) -> Progress:
         """Take up the last checkpoint of `run_folder`."""
         progress = restore.restore(
-            run_folder, self.network, list(self.optimizers.values()), identity
+            run_folder, self.network, list(self.optimizers.values()), identity, Progress
         )
         for keeper, started in zip(self.keepers, progress.episodes_started, strict=True):
             keeper.episodes_started = started

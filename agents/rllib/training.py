@@ -16,7 +16,7 @@ from agents.rllib.archive import Found, Record
 from agents.rllib.config import TrainingConfig
 from agents.rllib.decisions import follow_look_ahead
 from agents.rllib.exam import examine
-from agents.rllib.metrics import LOSSES, MetricsLog, Row, loss_column
+from agents.rllib.metrics import LOSSES, MetricsLog, Row, columns, loss_column
 from agents.rllib.restore import Progress
 from agents.rllib.session import EnvFactory, PPOSession, as_lists
 from agents.rllib.tasks import PlacementTask, Task
@@ -116,7 +116,7 @@ def _train(
     begun = started - progress.seconds
     saved = progress.iteration
     reserve = 0.0  # seconds that another iteration and the exam will take
-    with MetricsLog(run_folder, progress.iteration, list(session.modules)) as log:
+    with MetricsLog(run_folder, progress.iteration, columns(list(session.modules))) as log:
         while not _spent(config, progress, time.perf_counter() - begun + reserve):
             row = _iterate(session, progress, begun)
             reserve = _reserve(config, row)

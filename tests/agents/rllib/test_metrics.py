@@ -8,11 +8,11 @@ import pytest
 from agents.rllib.metrics import MetricsLog, columns
 from envs.errors import InputError
 
-ONE = ["default_policy"]
+ONE = columns(["default_policy"])
 
 
 def row(iteration: int) -> dict[str, float]:
-    return {name: float("nan") for name in columns(ONE)} | {"iteration": iteration}
+    return {name: float("nan") for name in ONE} | {"iteration": iteration}
 
 
 def iterations(run_folder: Path) -> list[str]:
@@ -55,7 +55,7 @@ def test_a_table_that_is_not_the_runs_is_refused(tmp_path: Path, content: str) -
 
 
 def test_several_modules_have_losses_of_their_own() -> None:
-    one, two = columns(ONE), columns(["placer", "allocator"])
+    one, two = ONE, columns(["placer", "allocator"])
     assert "losses/entropy" in one
     assert "losses/placer/entropy" in two
     assert "losses/allocator/entropy" in two

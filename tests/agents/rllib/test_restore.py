@@ -44,14 +44,14 @@ def test_training_after_a_restore_equals_training_without(tmp_path: Path) -> Non
     save(tmp_path, progress, module, [optimizer], IDENTITY)
     advance(module, optimizer)
     other, other_optimizer = network(seed=1)
-    assert restore(tmp_path, other, [other_optimizer], IDENTITY) == progress
+    assert restore(tmp_path, other, [other_optimizer], IDENTITY, Progress) == progress
     advance(other, other_optimizer)
     torch.testing.assert_close(other.weight, module.weight, atol=0, rtol=0)
 
 
 def test_a_state_before_the_first_update_restores_too(tmp_path: Path) -> None:
     save(tmp_path, Progress(), *listed(network()), IDENTITY)
-    assert restore(tmp_path, *listed(network(seed=1)), IDENTITY) == Progress()
+    assert restore(tmp_path, *listed(network(seed=1)), IDENTITY, Progress) == Progress()
 
 
 def test_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
@@ -61,13 +61,13 @@ def test_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) ->
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["iteration_000010", "iteration_1000000"]
     assert len(names) == KEPT
-    assert restore(tmp_path, *listed(network()), IDENTITY).iteration == 1_000_000
+    assert restore(tmp_path, *listed(network()), IDENTITY, Progress).iteration == 1_000_000
 
 
 def test_a_half_written_checkpoint_is_not_seen(tmp_path: Path) -> None:
     save(tmp_path, Progress(iteration=1), *listed(network()), IDENTITY)
     (tmp_path / "checkpoints" / ".iteration_000002.abc").mkdir()
-    assert restore(tmp_path, *listed(network()), IDENTITY).iteration == 1
+    assert restore(tmp_path, *listed(network()), IDENTITY, Progress).iteration == 1
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
     (folder / name).write_bytes(b"damaged")
     with pytest.raises(InputError, match=rf"{name}: the file was changed or damaged"):
-        restore(tmp_path, *listed(network()), IDENTITY)
+        restore(tmp_path, *listed(network()), IDENTITY, Progress)
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
@@ -91,17 +91,17 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     ):
         (folder / "state.json").write_text(json.dumps({**state, **change}))
         with pytest.raises(InputError, match=message):
-            restore(tmp_path, *listed(network()), IDENTITY)
+            restore(tmp_path, *listed(network()), IDENTITY, Progress)
     (folder / "state.json").write_text("{")
     with pytest.raises(InputError, match=r"state\.json: not a readable JSON"):
-        restore(tmp_path, *listed(network()), IDENTITY)
+        restore(tmp_path, *listed(network()), IDENTITY, Progress)
 
 
 def test_another_networks_weights_are_refused(tmp_path: Path) -> None:
     folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
     other = nn.Linear(5, 2)
     with pytest.raises(InputError, match=r"weights\.safetensors: .*size mismatch"):
-        restore(tmp_path, other, [torch.optim.Adam(other.parameters())], IDENTITY)
+        restore(tmp_path, other, [torch.optim.Adam(other.parameters())], IDENTITY, Progress)
     assert folder.is_dir()
 
 

@@ -1,0 +1,278 @@
+"""An exported policy schedules the jobs of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from agents.cluster.checkpoint_adviser import rebuilt
+from agents.cluster.checkpoint_greedy import (
+    Greedy,
+    MostProbableAction,
+    MostProbableJob,
+    Trimmed,
+    masked,
+)
+from agents.cluster.policy import Knowledge
+from agents.cluster.simulate import StuckError
+from envs.cluster import window as orders
+from envs.cluster.actions import ClusterActions
+from envs.cluster.episode import SchedulingEpisode
+from envs.cluster.instance import ClusterBounds, ClusterInstance, no_incidents
+from envs.cluster.observation import ClusterObservation
+from envs.cluster.partition import Partition, Routing
+from envs.errors import InputError
+from envs.hardware.cluster import Cluster
+from envs.interference.rates import RateModel
+from envs.simulation.cluster_state import Overheads
+from envs.simulation.schedule import Schedule
+from envs.workload.trace import Trace
+from models.checkpoint import (
+    CLUSTER,
+    CONFIG_FILE,
+    SPEC_FILE,
+    OnnxRuntime,
+    Runtime,
+    SchedulerCheckpoint,
+    load_checkpoint,
+)
+
+WINDOW_ORDERS = {
+    order.__name__: order
+    for order in (
+        orders.QueueOrder, orders.LeastService, orders.ShortestRemainingTime,
+        orders.SmallestRemainingService,
+    )
+}  # fmt: skip
+
+
+class CheckpointScheduler:
+    """Plays an episode of `envs.cluster` with the policy of a checkpoint folder.
+
+    What the policy sees and may do is read from the configuration of its training, which lies in
+    the folder: known durations, history, order of the window, server groups, preemption, longest
+    wait. An adviser whose action it is shown is described by `spec.json` (`checkpoint_adviser`).
+    Nothing of these files is instantiated. Sizes are free: all of the cluster's servers are shown,
+    all running jobs, and as many pending jobs as `window` allows. The columns of GPU types are
+    those of the cluster, in its order.
+
+    Args:
+        checkpoint: the folder.
+        window: pending jobs shown at most.
+        schedulers: how many share the cluster, each with its own racks and queue; all have the
+            same policy.
+        partition: who owns which racks.
+        routing: to whose queue jobs come.
+        forwards: how often a job can be forwarded to another queue.
+        forward_s: seconds for which it is then on its way.
+        greedy: the action that logits come to; None: the most probable one where an adviser's is
+            shown, else first the most probable job, then where.
+        seed: of the routing.
+        runtime: runs the policy; `models.checkpoint.Pt2Runtime` only for checkpoints you trust.
+
+    Raises:
+        InputError: the folder is no checkpoint of a cluster's scheduler, its configuration does not
+            say what it was trained on, or an argument is out of range.
+    """
+
+    name = "checkpoint"
+
+    def __init__(
+        self,
+        checkpoint: str,
+        window: int,
+        schedulers: int,
+        partition: Partition,
+        routing: Routing,
+        forwards: int,
+        forward_s: float,
+        greedy: Greedy | None,
+        seed: int,
+        runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
+    ) -> None:
+        for field, value, least in (
+            ("window", window, 1), ("schedulers", schedulers, 1), ("forwards", forwards, 0),
+        ):  # fmt: skip
+            if value < least:
+                raise InputError(f"{value} is below {least}", field=field)
+        if not 0 <= forward_s < np.inf:
+            raise InputError(f"{forward_s} is not from 0 on", field="forward_s")
+        self.checkpoint = load_checkpoint(checkpoint)
+        if self.checkpoint.observation_kind != CLUSTER:
+            told = f"is of kind {self.checkpoint.observation_kind!r}, not {CLUSTER!r}"
+            file = self.checkpoint.folder / SPEC_FILE
+            raise InputError(told, file=file, field="observation_kind")
+        self.trained = _Trained(self.checkpoint)
+        self.adviser = rebuilt(self.checkpoint)
+        self.window, self.schedulers = window, schedulers
+        self.partition, self.routing = partition, routing
+        self.forwards, self.forward_s = forwards, forward_s
+        if greedy is None:
+            greedy = MostProbableJob() if self.adviser is None else MostProbableAction()
+        self.greedy, self.seed = greedy, seed
+        self._run = runtime(self.checkpoint)
+        looks = self.trained.known_durations or (
+            self.adviser is not None and self.adviser.priority().knows == "durations"
+        )
+        self.knows: Knowledge = "durations" if looks else "predictions"
+        self.decisions = 0  # asked of the network in the last replay
+
+    def play(
+        self,
+        cluster: Cluster,
+        trace: Trace,
+        *,
+        rates: RateModel,
+        overheads: Overheads,
+        incidents: NDArray[np.void] | None = None,
+        keep_runs: bool = False,
+    ) -> Schedule:
+        """The schedule that the policy makes of `trace` on `cluster`, greedily.
+
+        Raises:
+            InputError: the cluster has more GPU types than the policy was made for, or a job can
+                never run.
+            StuckError: jobs wait for ever.
+        """
+        episode = self.episode(cluster, trace, rates, overheads, incidents, keep_runs)
+        self.decisions = 0
+        while not episode.ended:
+            if self.step(episode) and not episode.wait():
+                raise StuckError(self, episode.simulator)  # type: ignore[arg-type]
+        return episode.simulator.schedule()
+
+    def episode(
+        self,
+        cluster: Cluster,
+        trace: Trace,
+        rates: RateModel,
+        overheads: Overheads,
+        incidents: NDArray[np.void] | None = None,
+        keep_runs: bool = False,
+    ) -> SchedulingEpisode:
+        """An episode about the trace, at its first event."""
+        bounds = ClusterBounds.of(cluster).part(self.schedulers)
+        types = self.trained.gpu_types
+        if bounds.gpu_types > types:
+            told = f"{bounds.gpu_types} GPU types, the policy was made for {types}"
+            raise InputError(told, file=f"cluster {cluster.name}", field="gpu_types")
+        most = _most_running(cluster, trace)
+        shown = ClusterObservation(
+            replace(bounds, gpu_types=types),
+            self.schedulers - 1,
+            window=min(self.window, len(trace)),
+            running=most,
+            shares=most,
+            known_durations=self.trained.known_durations,
+            order=self.trained.order,
+            history=self.trained.history,
+            adviser=self.adviser,
+        )
+        rng = np.random.default_rng(self.seed)
+        return SchedulingEpisode(
+            ClusterInstance(cluster, trace, no_incidents() if incidents is None else incidents),
+            self.partition(cluster, self.schedulers),
+            self.routing(trace, self.schedulers, rng),
+            shown.bounds,
+            shown,
+            self.trained.actions,
+            rates=rates,
+            overheads=overheads,
+            forwards=self.forwards,
+            forward_s=self.forward_s,
+            keep_runs=keep_runs,
+        )
+
+    def step(self, episode: SchedulingEpisode) -> bool:
+        """Every scheduler acts once; whether all of them wait."""
+        episode.summarise()
+        seen = [episode.observe(number) for number in range(self.schedulers)]
+        waits = episode.action_table.size - 1
+        chosen = [
+            self._decide(graph, mask, episode) if mask.sum(dtype=np.int64) > 1 else mask.argmax()
+            for graph, mask in seen
+        ]
+        for number, action in enumerate(chosen):
+            episode.act(number, int(action))
+        return all(action == waits for action in chosen)
+
+    def _decide(
+        self, graph: dict[str, NDArray[Any]], mask: NDArray[np.int8], episode: SchedulingEpisode
+    ) -> int:
+        table = episode.action_table
+        short = Trimmed(graph, mask, table)
+        logits = masked(self._run(short.observation)[0], short.observation)
+        self.decisions += 1
+        return int(short.actions[self.greedy(logits, short.window, table.groups)])
+
+
+class _Trained:
+    """What the configuration of a checkpoint's training says of its environment."""
+
+    def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
+        self._file = checkpoint.folder / CONFIG_FILE
+        config = _mapping(self._file)
+        observation = self._part(config, "env", "observation")
+        actions = self._part(config, "env", "actions")
+        self.known_durations = self._value(observation, "known_durations", bool)
+        self.history = self._value(observation, "history", int)
+        order = str(self._part(observation, "order").get("_target_")).rpartition(".")[2]
+        if order not in WINDOW_ORDERS:
+            known = ", ".join(WINDOW_ORDERS)
+            raise InputError(
+                f"{order!r} is unknown (known: {known})", file=self._file, field="order"
+            )
+        self.order = WINDOW_ORDERS[order]()
+        names = ("servers", "racks", "all_servers", "preempt_after_s", "longest_wait_s")
+        for name in names:
+            if name not in actions:
+                raise InputError("is missing", file=self._file, field=f"env.actions.{name}")
+        self.actions = ClusterActions(**{name: actions[name] for name in names})
+        if self.actions.preempt_after_s == 0:
+            raise InputError(
+                "jobs preempted at once could be started and stopped for ever",
+                file=self._file,
+                field="env.actions.preempt_after_s",
+            )
+        self.gpu_types = int(checkpoint.spec["model"]["widths"]["types"])
+
+    def _part(self, node: Any, *keys: str) -> dict[str, Any]:
+        for key in keys:
+            if not isinstance(node, dict) or not isinstance(node.get(key), dict):
+                raise InputError("is no mapping", file=self._file, field=key)
+            node = node[key]
+        found: dict[str, Any] = node
+        return found
+
+    def _value(self, node: dict[str, Any], key: str, kind: type) -> Any:
+        if type(node.get(key)) is not kind:
+            raise InputError(f"{node.get(key)!r} is no {kind.__name__}", file=self._file, field=key)
+        return node[key]
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
+    if not isinstance(config, dict):
+        raise InputError("is no mapping", file=path)
+    return config
+
+
+def _most_running(cluster: Cluster, trace: Trace) -> int:
+    """Jobs, and shares of jobs, that can run at once at most."""
+    least = max(int(trace.gpu_milli.min(initial=1000)), 1)
+    without = int((trace.num_gpus == 0).sum())
+    return max(min(cluster.num_gpus * 1000 // least + without, _shares(cluster, trace)), 1)
+
+
+def _shares(cluster: Cluster, trace: Trace) -> int:
+    """Shares that the jobs of a trace have at most, if all run."""
+    return int(np.clip(trace.num_gpus, 1, cluster.num_nodes).sum())

@@ -1,0 +1,137 @@
+"""The adviser whose action an exported policy is shown, as data beside it, and from it again."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.cluster.migrating.adviser import MakesPriority, MigrationAdviser
+from agents.cluster.migrating.priorities import (
+    AttainedServiceClasses,
+    RemainingService,
+    RemainingTime,
+)
+from envs.cluster.advice import Adviser
+from envs.cluster.observation import ADVISED
+from envs.errors import InputError
+from models.checkpoint import DURATIONS_FOLDER, SPEC_FILE, AdviserSpec, SchedulerCheckpoint
+
+MIGRATION, LEARNED = "migration", "learned_gittins"
+RULES = {kind.name: kind for kind in (AttainedServiceClasses, RemainingTime, RemainingService)}
+NUMBERS: dict[str, tuple[str, ...]] = {
+    AttainedServiceClasses.name: ("first",),
+    RemainingTime.name: (),
+    RemainingService.name: (),
+    LEARNED: ("gpus", "staying"),
+}
+
+
+def described(adviser: Adviser | None) -> AdviserSpec | None:
+    """What a checkpoint says of an adviser; None of none.
+
+    Raises:
+        InputError: it is none that a checkpoint can describe, or the folder that it reads holds no
+            posterior.
+    """
+    if adviser is None:
+        return None
+    if not isinstance(adviser, MigrationAdviser):
+        raise _undescribed(type(adviser).__name__)
+    make: Any = adviser.priority
+    made: Any = make.func if isinstance(make, partial) else make
+    kind = next((name for name, rule in RULES.items() if rule is made), None)
+    if kind is None:
+        from agents.cluster.migrating.learned_priority import from_folder  # needs torch
+
+        if made is not from_folder:
+            raise _undescribed(getattr(made, "__qualname__", repr(made)))
+        kind = LEARNED
+    try:
+        given = (make.args, make.keywords) if isinstance(make, partial) else ((), {})
+        arguments = inspect.signature(made).bind(*given[0], **given[1]).arguments
+    except TypeError as error:
+        raise InputError(f"cannot make its order ({error})", field="adviser.priority") from error
+    adviser.priority()  # refuses what it is given
+    document = {
+        "kind": MIGRATION,
+        "gain": float(adviser.gain),
+        "least_run_s": float(adviser.least_run_s),
+        "priority": {"kind": kind, **{name: float(arguments[name]) for name in NUMBERS[kind]}},
+    }
+    folders = {DURATIONS_FOLDER: Path(arguments["path"])} if kind == LEARNED else {}
+    return AdviserSpec(document, folders)
+
+
+def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
+    """The adviser of a checkpoint; None where its policy is shown nobody's action.
+
+    Raises:
+        InputError: the spec does not describe one of those known here, or describes one although
+            the policy takes no advice, or the folder that it reads is missing or damaged.
+    """
+    file = checkpoint.folder / SPEC_FILE
+    node = checkpoint.spec.get("adviser")
+    advised = any(item.name == ADVISED for item in checkpoint.layout)
+    if not advised and node is None:
+        return None
+    if not advised or not isinstance(node, dict):
+        told = (
+            "is no object: who advises?" if advised else "goes with a policy that takes no advice"
+        )
+        raise InputError(told, file=file, field="adviser")
+    if node.get("kind") != MIGRATION:
+        told = f"{node.get('kind')!r} is unknown (known: {MIGRATION})"
+        raise InputError(told, file=file, field="adviser.kind")
+    gain = _number(node, "gain", 1.0, file, "adviser")
+    least_run_s = _number(node, "least_run_s", 0.0, file, "adviser")
+    priority = node.get("priority")
+    if not isinstance(priority, dict):
+        raise InputError("is no object", file=file, field="adviser.priority")
+    kind = priority.get("kind")
+    if kind not in NUMBERS:
+        told = f"{kind!r} is unknown (known: {', '.join(NUMBERS)})"
+        raise InputError(told, file=file, field="adviser.priority.kind")
+    numbers = {
+        name: _number(priority, name, -np.inf, file, "adviser.priority") for name in NUMBERS[kind]
+    }
+    make = _order(str(kind), numbers, checkpoint)
+    try:
+        make()
+    except InputError as error:
+        if error.file is not None:
+            raise
+        field = f"adviser.priority.{error.field}"
+        raise InputError(error.message, file=file, field=field) from error
+    return MigrationAdviser(make, gain, least_run_s)
+
+
+def _order(kind: str, numbers: dict[str, float], checkpoint: SchedulerCheckpoint) -> MakesPriority:
+    if kind != LEARNED:
+        make: MakesPriority = partial(RULES[kind], **numbers)
+        return make
+    if DURATIONS_FOLDER not in checkpoint.spec.get("folders", {}):
+        told = f"does not list {DURATIONS_FOLDER}, which the adviser reads"
+        raise InputError(told, file=checkpoint.folder / SPEC_FILE, field="folders")
+    from agents.cluster.migrating.learned_priority import from_folder  # needs torch
+
+    folder = str(checkpoint.folder / DURATIONS_FOLDER)
+    return partial(from_folder, path=folder, gpus=numbers["gpus"], staying=numbers["staying"])
+
+
+def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -> float:
+    value = node.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        raise InputError(f"{value!r} is no finite number", file=file, field=f"{at}.{key}")
+    if value < least:
+        raise InputError(f"{value} is below {least}", file=file, field=f"{at}.{key}")
+    return float(value)
+
+
+def _undescribed(what: str) -> InputError:
+    known = ", ".join(NUMBERS)
+    told = f"{what} cannot go into a checkpoint (known are MigrationAdviser with {known})"
+    return InputError(told, field="adviser")

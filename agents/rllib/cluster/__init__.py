@@ -1,0 +1,1 @@
+"""Multi-agent PPO for the schedulers of `ClusterParallel-v0`."""

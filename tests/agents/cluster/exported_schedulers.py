@@ -1,0 +1,97 @@
+"""Checkpoint folders of untrained policies of clusters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from envs.cluster.actions import ClusterActions
+from envs.cluster.advice import Adviser
+from envs.cluster.observation import ClusterObservation
+from envs.cluster.parallel_env import ClusterParallelEnv
+from models.artifacts import sha256_of
+from models.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec
+from models.export import ModelCard, export_scheduler
+from models.hierarchical import HierarchicalConfig, HierarchicalPolicy
+
+MODEL = HierarchicalConfig(
+    hidden=8,
+    rounds=1,
+    heads=2,
+    hierarchy=True,
+    use_interference=True,
+    initial_scale=1.0,
+    initial_index_weight=0.0,
+    initial_speed_weight=0.0,
+    initial_advice_weight=0.0,
+)
+
+
+def trained_config(*, known: bool = False) -> dict[str, Any]:
+    """What a training run writes of its environment."""
+    actions = {
+        "_target_": "envs.cluster.actions.ClusterActions", "servers": True, "racks": True,
+        "all_servers": True, "preempt_after_s": 60.0, "longest_wait_s": 600.0,
+    }  # fmt: skip
+    observation = {
+        "known_durations": known,
+        "history": 2,
+        "order": {"_target_": "envs.cluster.window.QueueOrder"},
+    }
+    return {"env": {"actions": actions, "observation": observation}}
+
+
+def exported(
+    folder: Path,
+    env: ClusterParallelEnv,
+    config: dict[str, Any],
+    model: HierarchicalConfig = MODEL,
+    adviser: AdviserSpec | None = None,
+) -> HierarchicalPolicy:
+    """Write the folder of a fresh policy for the schedulers of `env`."""
+    torch.manual_seed(0)
+    agent = env.possible_agents[0]
+    policy = model.policy(env.observation_space(agent), env.action_space(agent)).eval()
+    card = ModelCard(
+        title="untrained",
+        environment="meshwright/ClusterParallel-v0",
+        bounds=(-1.0, 4.0),
+        config_yaml=yaml.safe_dump(config),
+        command="none",
+    )
+    export_scheduler(policy, folder, card, adviser)
+    return policy
+
+
+def as_if_trained(source: Path, folder: Path, config: dict[str, Any]) -> Path:
+    """A copy of a checkpoint folder with another configuration."""
+    shutil.copytree(source, folder)
+    (folder / CONFIG_FILE).write_text(yaml.safe_dump(config))
+    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec["sha256"][CONFIG_FILE] = sha256_of(folder / CONFIG_FILE)
+    (folder / SPEC_FILE).write_text(json.dumps(spec))
+    return folder
+
+
+def environment(
+    cluster: Any, trace: Any, config: dict[str, Any], adviser: Adviser | None = None, **more: Any
+) -> ClusterParallelEnv:
+    """The environment of `config` about one trace, everything shown."""
+    node = config["env"]["observation"]
+
+    def observation(bounds: Any, peers: int) -> ClusterObservation:
+        return ClusterObservation(
+            bounds, peers, window=16, running=16, shares=32,
+            known_durations=node["known_durations"], history=node["history"],
+            adviser=adviser,
+        )  # fmt: skip
+
+    actions = {k: v for k, v in config["env"]["actions"].items() if k != "_target_"}
+    return ClusterParallelEnv.of_trace(
+        cluster, trace, observation=observation, actions=ClusterActions(**actions), **more
+    )

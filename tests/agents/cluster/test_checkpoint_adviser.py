@@ -1,0 +1,328 @@
+"""An exported policy that is shown an adviser's action brings its adviser along."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from exported_schedulers import MODEL, environment, exported, trained_config
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from small_clusters import Speeds
+
+from agents.cluster.checkpoint import CheckpointScheduler
+from agents.cluster.checkpoint_adviser import described
+from agents.cluster.checkpoint_greedy import MostProbableAction, MostProbableJob, Trimmed
+from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.learned_priority import from_folder
+from agents.cluster.migrating.priorities import (
+    AttainedServiceClasses,
+    RemainingService,
+    RemainingTime,
+)
+from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.cluster.partition import MixedRacks
+from envs.errors import InputError
+from envs.hardware.cluster import Cluster
+from envs.simulation.cluster_state import Overheads
+from envs.simulation.schedule import Schedule
+from envs.workload.trace import Trace
+from models.artifacts import sha256_of
+from models.checkpoint import load_checkpoint
+from models.duration import DurationPosterior
+from models.duration_file import save_durations
+from models.hierarchical import HierarchicalPolicy
+
+TYPES = ("V100", "P100", "K80")
+CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)
+OVERHEADS = Overheads(5.0, 0.0)
+FOLLOWS = replace(MODEL, initial_scale=0.1, initial_advice_weight=8.0)
+LISTENS = replace(MODEL, initial_scale=1.0, initial_advice_weight=1.0)
+DURATIONS = Path(__file__).resolve().parents[3] / "conf" / "model" / "durations.yaml"
+
+
+class Alternating:
+    """Odd jobs come to the last scheduler."""
+
+    def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> Any:
+        return (np.arange(len(trace)) % 2 * (schedulers - 1)).astype(np.int32)
+
+
+def jobs(seed: int = 0, number: int = 40) -> Trace:
+    rng = np.random.default_rng(seed)
+    submit = np.sort(rng.integers(0, 3_000, number))
+    return Trace.of("drawn", submit, rng.integers(60, 2_400, number), rng.integers(1, 4, number))
+
+
+def speeds(trace: Trace) -> Speeds:
+    return Speeds(np.random.default_rng(1).uniform(0.2, 1.0, (len(trace), 3)))
+
+
+def posterior(folder: Path) -> Path:
+    torch.manual_seed(3)
+    config = instantiate(OmegaConf.load(DURATIONS), hidden=8, readout=8)
+    save_durations(DurationPosterior(config), folder, {"seed": 3})
+    return folder
+
+
+def order_of(kind: str, folder: Path) -> Callable[[], Any]:
+    if kind == "learned_gittins":
+        path = str(posterior(folder / "posterior"))
+        return partial(from_folder, path=path, gpus=0.85, staying=0.2)
+    if kind == "attained_service_classes":
+        return partial(AttainedServiceClasses, first=600.0)
+    return {"remaining_time": RemainingTime, "remaining_service": RemainingService}[kind]
+
+
+class Made(NamedTuple):
+    folder: Path
+    policy: HierarchicalPolicy
+    adviser: MigrationAdviser
+
+
+def made(folder: Path, kind: str, model: Any = FOLLOWS) -> Made:
+    adviser = MigrationAdviser(order_of(kind, folder), 1.33, 120.0)
+    env = environment(
+        CLUSTER, jobs(), trained_config(), adviser, schedulers=2, partition=MixedRacks()
+    )
+    target = folder / "checkpoint"
+    policy = exported(target, env, trained_config(), model, described(adviser))
+    return Made(target, policy, adviser)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """With a learned order; the folder that it was exported from is no longer there."""
+    folder = tmp_path_factory.mktemp("learned")
+    found = made(folder, "learned_gittins")
+    (folder / "posterior").rename(folder / "elsewhere")
+    path = str(folder / "elsewhere")
+    found.adviser.priority = partial(from_folder, path=path, gpus=0.85, staying=0.2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """With a policy that does otherwise now and then."""
+    return made(tmp_path_factory.mktemp("listening"), "attained_service_classes", LISTENS)
+
+
+def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointScheduler:
+    arguments: dict[str, Any] = {
+        "window": 512, "partition": MixedRacks(), "routing": Alternating(), "forwards": 1,
+        "forward_s": 0.0, "greedy": None, "seed": 0, **more,
+    }  # fmt: skip
+    return CheckpointScheduler(str(folder), schedulers=schedulers, **arguments)
+
+
+def environment_of(adviser: Any, schedulers: int, trace: Trace) -> ClusterParallelEnv:
+    return environment(
+        CLUSTER, trace, trained_config(), adviser, schedulers=schedulers, partition=MixedRacks(),
+        routing=Alternating(), rates=speeds(trace), overheads=OVERHEADS,
+    )  # fmt: skip
+
+
+def played(env: ClusterParallelEnv, decide: Callable[[Any], int]) -> Schedule:
+    seen, _ = env.reset(seed=0)
+    while env.agents:
+        seen, _, _, truncated, _ = env.step({agent: decide(seen[agent]) for agent in env.agents})
+    assert not any(truncated.values())
+    return env.schedule()
+
+
+def eager(policy: HierarchicalPolicy) -> Callable[[Any], int]:
+    def decide(graph: Any) -> int:
+        batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
+        with torch.inference_mode():
+            return int(policy.decide(batch)[0][0].argmax())
+
+    return decide
+
+
+def assert_same(found: Schedule, expected: Schedule) -> None:
+    np.testing.assert_array_equal(found.finish, expected.finish)
+    np.testing.assert_array_equal(found.preemptions, expected.preemptions)
+
+
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_a_policy_that_follows_makes_the_schedule_of_its_adviser(
+    learned: Made, tmp_path: Path, schedulers: int
+) -> None:
+    trace = jobs()
+    expected = played(
+        environment_of(learned.adviser, schedulers, trace), lambda seen: int(seen["advised"][0])
+    )
+    assert expected.preemptions.sum() > 0
+    shutil.copytree(learned.folder, tmp_path / "moved")
+    agent = scheduler(tmp_path / "moved", schedulers, window=16)  # as many as the environment shows
+    assert agent.knows == "predictions"
+    found = agent.play(CLUSTER, trace, rates=speeds(trace), overheads=OVERHEADS)
+    assert_same(found, expected)
+    other = MigrationAdviser(partial(AttainedServiceClasses, first=600.0), 1.33, 120.0)
+    by_other = played(
+        environment_of(other, schedulers, trace), lambda seen: int(seen["advised"][0])
+    )
+    assert by_other.finish.tolist() != expected.finish.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "knows"),
+    [
+        ("attained_service_classes", "predictions"),
+        ("remaining_time", "durations"),
+        ("remaining_service", "durations"),
+    ],
+)
+def test_replays_what_a_policy_of_its_own_mind_plays(
+    listening: Made, tmp_path: Path, kind: str, knows: str
+) -> None:
+    adviser = MigrationAdviser(order_of(kind, tmp_path), 1.33, 120.0)
+    folder = tmp_path / "c"
+    shutil.copytree(listening.folder, folder)
+    spec = json.loads((folder / "spec.json").read_text())
+    told = described(adviser)
+    assert told is not None
+    spec["adviser"] = told.document
+    (folder / "spec.json").write_text(json.dumps(spec))
+    trace = jobs(1, 14)
+    expected = played(environment_of(adviser, 2, trace), eager(listening.policy))
+    advised = played(environment_of(adviser, 2, trace), lambda seen: int(seen["advised"][0]))
+    assert expected.finish.tolist() != advised.finish.tolist()
+    agent = scheduler(folder, 2)
+    assert agent.knows == knows
+    assert_same(agent.play(CLUSTER, trace, rates=speeds(trace), overheads=OVERHEADS), expected)
+
+
+def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -> None:
+    spec = load_checkpoint(learned.folder).spec
+    assert spec["adviser"] == {
+        "kind": "migration",
+        "gain": 1.33,
+        "least_run_s": 120.0,
+        "priority": {"kind": "learned_gittins", "gpus": 0.85, "staying": 0.2},
+    }
+    files = {path.name: sha256_of(path) for path in (learned.folder / "durations").iterdir()}
+    assert spec["folders"] == {"durations": files}
+    assert "durations.safetensors" in files
+    assert "adviser's action" in (learned.folder / "README.md").read_text()
+    assert isinstance(scheduler(learned.folder).greedy, MostProbableAction)
+    other = scheduler(learned.folder, greedy=MostProbableJob())
+    assert isinstance(other.greedy, MostProbableJob)
+
+
+def without_folder(folder: Path) -> None:
+    shutil.rmtree(folder / "durations")
+
+
+def damaged(folder: Path) -> None:
+    with (folder / "durations" / "durations.safetensors").open("ab") as file:
+        file.write(b"x")
+
+
+def unlisted(folder: Path) -> None:
+    spec = json.loads((folder / "spec.json").read_text())
+    spec["folders"] = {}
+    (folder / "spec.json").write_text(json.dumps(spec))
+
+
+def elsewhere(folder: Path) -> None:
+    spec = json.loads((folder / "spec.json").read_text())
+    spec["folders"] = {"..": {}}
+    (folder / "spec.json").write_text(json.dumps(spec))
+
+
+@pytest.mark.parametrize(
+    ("change", "file", "told"),
+    [
+        (without_folder, "durations/durations.safetensors", "missing"),
+        (damaged, "durations/durations.safetensors", "sha256 differs"),
+        (unlisted, "spec.json", "does not list durations"),
+        (elsewhere, "spec.json", "must list the files of durations"),
+    ],
+)
+def test_durations_that_are_missing_or_damaged(
+    learned: Made, tmp_path: Path, change: Callable[[Path], None], file: str, told: str
+) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(learned.folder, folder)
+    change(folder)
+    with pytest.raises(InputError, match=told) as caught:
+        scheduler(folder)
+    assert caught.value.file == folder / file
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        ((), None, "adviser"),
+        (("kind",), "os.system", "adviser.kind"),
+        (("gain",), 0.5, "adviser.gain"),
+        (("gain",), "much", "adviser.gain"),
+        (("least_run_s",), float("inf"), "adviser.least_run_s"),
+        (("priority",), [], "adviser.priority"),
+        (("priority", "kind"), "os.system", "adviser.priority.kind"),
+        (("priority", "kind"), "attained_service_classes", "adviser.priority.first"),
+        (("priority", "gpus"), True, "adviser.priority.gpus"),
+        (("priority",), {"kind": "attained_service_classes", "first": 0}, "adviser.priority.first"),
+    ],
+)
+def test_an_adviser_that_is_not_known(
+    learned: Made, tmp_path: Path, path: tuple[str, ...], value: Any, field: str
+) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(learned.folder, folder)
+    spec = json.loads((folder / "spec.json").read_text())
+    node, *keys = spec, "adviser", *path
+    for key in keys[:-1]:
+        node = node[key]
+    node[keys[-1]] = value
+    (folder / "spec.json").write_text(json.dumps(spec))
+    with pytest.raises(InputError) as caught:
+        scheduler(folder)
+    assert (caught.value.file, caught.value.field) == (folder / "spec.json", field)
+
+
+class Mine:
+    """An order that nobody else has."""
+
+    knows = "nothing"
+
+
+def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
+    assert described(None) is None
+    for foreign in (MigrationAdviser(Mine, 1.33, 600.0), Mine()):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="Mine cannot go into a checkpoint"):
+            described(foreign)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="cannot make its order"):
+        described(MigrationAdviser(AttainedServiceClasses, 1.33, 600.0))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no such file"):
+        described(MigrationAdviser(partial(from_folder, "absent", 1.0, 0.0), 1.33, 600.0))
+
+
+def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:
+    env = environment(CLUSTER, jobs(), trained_config(), schedulers=2, partition=MixedRacks())
+    adviser = described(MigrationAdviser(RemainingTime, 1.33, 600.0))
+    with pytest.raises(InputError, match="shown nobody's advice"):
+        exported(tmp_path / "c", env, trained_config(), MODEL, adviser)
+    assert not (tmp_path / "c").exists()
+
+
+def test_trimming_renumbers_the_advice(learned: Made) -> None:
+    env = environment_of(learned.adviser, 2, jobs(2))
+    seen, _ = env.reset(seed=0)
+    trimmed = 0
+    while env.agents:
+        for graph in seen.values():
+            short = Trimmed(graph, graph["action_mask"], env.episode.action_table)
+            assert short.actions[short.observation["advised"]] == graph["advised"]
+            trimmed += short.observation["advised"] != graph["advised"]
+        seen, *_ = env.step({agent: int(seen[agent]["advised"][0]) for agent in env.agents})
+    assert trimmed > 10

@@ -1,0 +1,92 @@
+"""Small environments, networks and configs to train schedulers with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from agents.rllib.cluster.config import Cloning, ClusterPPO, ClusterTraining
+from envs.cluster.actions import ClusterActions
+from envs.cluster.generator import RandomJobs
+from envs.cluster.observation import ClusterObservation
+from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.hardware.cluster import Cluster
+from models.hierarchical import HierarchicalConfig
+
+SMALL = partial(ClusterObservation, window=3, running=6, shares=8, known_durations=False, history=1)
+
+
+def environment(**changes: Any) -> ClusterParallelEnv:
+    """Six jobs on four servers of two GPUs; two schedulers, preemption."""
+    jobs = changes.pop("jobs", 6)
+    generator = RandomJobs(
+        Cluster.uniform(4, 2, nodes_per_rack=2),
+        jobs=(jobs, jobs),
+        load=(0.9, 1.1),
+        max_gpus=4,
+        duration_s=(600, 6_000),
+    )
+    arguments: dict[str, Any] = {
+        "schedulers": 2,
+        "observation": SMALL,
+        "actions": ClusterActions(preempt_after_s=600.0, longest_wait_s=3_600.0),
+    }
+    return ClusterParallelEnv(generator, **{**arguments, **changes})
+
+
+MODEL = HierarchicalConfig(
+    hidden=8,
+    rounds=1,
+    heads=2,
+    hierarchy=True,
+    use_interference=True,
+    initial_scale=0.1,
+    initial_index_weight=0.0,
+    initial_speed_weight=0.0,
+    initial_advice_weight=0.0,
+)
+PPO = ClusterPPO(
+    num_envs=4,
+    fragment=16,
+    alike=1,
+    minibatch_size=32,
+    num_epochs=2,
+    learning_rate=3e-3,
+    final_learning_rate=1e-3,
+    entropy_coefficient=0.003,
+    final_entropy_coefficient=0.0,
+    anneal_decisions=10_000,
+    tau_s=36_000.0,
+    credit_s=7_200.0,
+    clip=0.2,
+    most_kl=0.1,
+    value_coefficient=0.5,
+    value_memory=10.0,
+    per_gpu=True,
+    normalise_rewards=True,
+    posterior_coefficient=0.1,
+    max_gradient_norm=0.5,
+)
+NO_CLONING = Cloning(
+    iterations=0, learning_rate=3e-3, num_epochs=2, first_share=0.0, last_share=0.5
+)
+TRAINING = ClusterTraining(
+    model=MODEL,
+    ppo=PPO,
+    cloning=NO_CLONING,
+    seed=0,
+    budget_s=None,
+    max_decisions=512,
+    curriculum_decisions=None,
+    checkpoint_every=2,
+    exam_every=2,
+    exam_windows=2,
+    exam_give_up=100.0,
+    torch_threads=1,
+)
+
+
+def training(ppo: dict[str, Any] | None = None, **changes: Any) -> ClusterTraining:
+    """`TRAINING` with changes."""
+    return replace(TRAINING, ppo=replace(PPO, **(ppo or {})), **changes)

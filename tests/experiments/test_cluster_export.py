@@ -1,0 +1,178 @@
+"""A run that trained schedulers leaves a checkpoint folder that replays a trace by itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from agents.cluster.checkpoint import CheckpointScheduler
+from envs.cluster.partition import MixedRacks, RandomRouting
+from envs.interference.rates import NoInterference
+from experiments.app import run_app
+from experiments.evaluate import main as evaluate
+from experiments.export import ExportConfig, export
+from experiments.saved_run import saved_config
+from experiments.train import main
+from experiments.train_cluster import TrainClusterConfig, environments, training_of
+from models.artifacts import sha256_of
+from models.duration import DurationPosterior
+from models.duration_file import save_durations
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+CLUSTER = (
+    "{_target_: envs.hardware.cluster.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
+    "nodes_per_rack: 1, gpu_types: [V100, P100]}"
+)
+SMALL = [
+    "env=cluster_mixed", "trace.format=synthetic", "trace.jobs=1000", f"clusters=[{CLUSTER}]",
+    "env.windows.jobs_per_gpu=[1.5,1.5]", "env.windows.stages.first_gpus=8",
+    "env.windows.stages.gpus=8", "env.windows.max_share=0.5", "env.observation.window=12",
+    "env.observation.running=8", "env.observation.shares=16", "env.observation.history=1",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "model.initial_advice_weight=1.0",
+    "agent.num_envs=2", "agent.fragment=16", "training.exam_windows=2", "training.exam_every=1",
+    "training.max_decisions=128", "training.cloning.iterations=1",
+]  # fmt: skip
+LEARNED = ["adviser=learned", "adviser.priority.path=posterior"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the folder `run` of a short training, and the posterior it has read."""
+    folder = tmp_path_factory.mktemp("export")
+    torch.manual_seed(0)
+    config = instantiate(OmegaConf.load(CONF / "model" / "durations.yaml"), hidden=8, readout=8)
+    save_durations(DurationPosterior(config), folder / "posterior", {"seed": 0})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["app"])
+        assert main([*SMALL, *LEARNED, "hydra.run.dir=run"]) == 0
+    return folder
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "w")
+    monkeypatch.chdir(tmp_path / "w")
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path / "w"
+
+
+def document(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_folder_says_what_it_is(made: Path) -> None:
+    folder = made / "run" / "checkpoint"
+    spec = document(folder / "spec.json")
+    assert spec["adviser"]["priority"] == {"kind": "learned_gittins", "gpus": 0.85, "staying": 0.2}
+    posterior = sha256_of(made / "posterior" / "spec.json")
+    assert spec["folders"]["durations"]["spec.json"] == posterior
+    assert spec["provenance"]["inputs_sha256"]["durations"] == posterior
+    best = document(made / "run" / "best" / "score.json")
+    card = (folder / "README.md").read_text()
+    assert f"| {best['iteration']} | {best['decisions']} | {best['score']:.4f} |" in card
+    assert "env" in OmegaConf.load(folder / "config.yaml")
+    result = document(made / "run" / "result.json")
+    assert result["best_score"] == pytest.approx(best["score"])
+
+
+def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
+    """The posterior that was read in training is gone by then."""
+    saved = saved_config("run", TrainClusterConfig)
+    training = training_of(saved.training)
+    _, _, make_exam = environments(saved, training)
+    env = make_exam(0)
+    env.routing, env.rates = RandomRouting(), NoInterference()
+    agent = env.possible_agents[0]
+    policy = training.model.policy(env.observation_space(agent), env.action_space(agent))
+    from agents.rllib.cluster.training import load_best
+
+    load_best(Path("run"), policy)
+    seen, _ = env.reset(seed=7)
+    instance = (env.simulator.cluster, env.simulator.trace)
+    homes = env.episode.book.home.copy()
+    while env.agents:
+        actions = {}
+        for name in env.agents:
+            batch = {key: torch.from_numpy(value[None]) for key, value in seen[name].items()}
+            with torch.inference_mode():
+                actions[name] = int(policy.decide(batch)[0][0].argmax())
+        seen, *_ = env.step(actions)
+    expected = env.schedule()
+    assert expected.finished.all()
+    shutil.rmtree("posterior")
+    scheduler = CheckpointScheduler(
+        "run/checkpoint", 12, 2, MixedRacks(), lambda *_: homes, 1, 0.0, None, 0
+    )
+    found = scheduler.play(*instance, rates=NoInterference(), overheads=env.overheads)
+    np.testing.assert_array_equal(found.finish, expected.finish)
+    np.testing.assert_array_equal(found.preemptions, expected.preemptions)
+
+
+def test_a_run_is_exported_again_and_verified(work: Path) -> None:
+    assert run_app("export", ExportConfig, export, ["run=run", "hydra.run.dir=again"]) == 0
+    result = document(work / "again" / "result.json")
+    assert result["verified"] is True
+    assert result["verification"]["runtimes"] == ["onnx", "pt2"]
+    assert result["verification"]["decisions"] > 20
+    for name in ("policy.onnx", "weights.safetensors", "durations/durations.safetensors"):
+        first, again = (work / run / "checkpoint" / name for run in ("run", "again"))
+        assert first.read_bytes() == again.read_bytes()
+
+
+def test_evaluate_takes_it(work: Path) -> None:
+    asked = [
+        "env=cluster", "agent=checkpoint", "agent.checkpoint=run/checkpoint",
+        "trace.format=synthetic", "trace.jobs=30", "cluster.nodes=8", "cluster.gpus_per_node=8",
+        "cluster.gpu_types=[V100,P100]", "hydra.run.dir=evaluated",
+    ]  # fmt: skip
+    assert evaluate(asked) == 0
+    assert document(work / "evaluated" / "result.json")["knows"] == "predictions"
+
+
+def test_another_posterior_than_that_of_the_run_is_refused(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = document(work / "posterior" / "spec.json")
+    (work / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
+    assert run_app("export", ExportConfig, export, ["run=run", "hydra.run.dir=again"]) == 2
+    assert "the run was begun with sha256" in capsys.readouterr().err
+    assert main(["resume=run", "training.max_decisions=192"]) == 2
+    assert "the run was begun with sha256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["adviser=learned"], "adviser.priority.path"),
+        (["adviser=learned", "adviser.priority.path=absent"], "no such file"),
+        (["adviser=las", "adviser.priority.first=0"], "first"),
+        (["adviser._target_=agents.rllib.cluster.teacher.FirstFit", "~adviser.priority",
+          "~adviser.gain", "~adviser.least_run_s"], "cannot go into a checkpoint"),
+    ],
+)  # fmt: skip
+def test_bad_advisers_are_told_before_training(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    assert main([*SMALL, *changes, "hydra.run.dir=run"]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[-1].startswith("error: ")
+    assert told in lines[-1]
+    assert not (tmp_path / "run" / "metrics.csv").exists()

@@ -1,0 +1,152 @@
+"""`experiments.train env=cluster_parallel` and `experiments.cluster_curves`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import train_cluster
+from experiments.app import run_app
+from experiments.cluster_curves import CurvesConfig, curves
+from experiments.cluster_learning_curve import (
+    Exams,
+    common,
+    draw_exams,
+    interquartile_mean,
+    interval,
+    read_exams,
+)
+from experiments.train import main
+
+CLUSTER = (
+    "{_target_: envs.hardware.cluster.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
+    "nodes_per_rack: 2}"
+)
+SMALL = [
+    "env=cluster_parallel", "trace.format=synthetic", "trace.jobs=400", f"clusters=[{CLUSTER}]",
+    "env.windows.jobs=[8,8]", "env.windows.load=[1,1]", "env.windows.max_gpus=4",
+    "env.observation.window=4", "env.observation.running=8", "env.observation.shares=8",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.fragment=16",
+    "training.exam_windows=2", "training.exam_every=1", "training.max_decisions=128",
+]  # fmt: skip
+TAUGHT = [
+    "teacher={_target_: agents.rllib.cluster.teacher.FirstFit}", "training.cloning.iterations=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
+
+
+def result(folder: Path) -> dict[str, object]:
+    found = json.loads((folder / "result.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_schedulers_are_trained_and_compared_over_seeds(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[Path] = []  # what an export holds is tested in test_cluster_export.py
+    monkeypatch.setattr(
+        train_cluster, "export_trained", lambda policy, folder, *_, **__: exported.append(folder)
+    )
+    for seed in (0, 1):
+        folder = f"hydra.run.dir=seed_{seed}"
+        assert main([*SMALL, *TAUGHT, f"seed={seed}", folder]) == 0
+    first = result(work / "seed_0")
+    assert (first["iterations"], first["decisions"]) == (2, 128)
+    scores = {exam["iteration"]: exam["score"] for exam in first["exams"]}  # type: ignore[attr-defined]
+    assert list(scores) == [0, 1, 2]
+    assert first["best_score"] == min(scores.values())
+    assert len(first["reference_mean_jct_s"]) == 2  # type: ignore[arg-type]
+    for name in (
+        "metrics.csv",
+        "metrics.csv.provenance.json",
+        "best",
+        "checkpoints",
+        "tensorboard",
+    ):
+        assert (work / "seed_0" / name).exists()
+    with Image.open(work / "seed_0" / "learning_curve.png") as picture:
+        assert picture.size[0] > 500
+
+    assert main(["resume=seed_0", "training.max_decisions=192"]) == 0
+    resumed = result(work / "seed_0")
+    assert (resumed["iterations"], resumed["resumed"]) == (3, True)
+    assert [folder.parent.name for folder in exported] == ["seed_0", "seed_1", "seed_0"]
+    assert resumed["checkpoint"] == str(exported[-1])
+
+    asked = ["runs=[seed_0,seed_1]", "hydra.run.dir=curves"]
+    assert run_app("cluster_curves", CurvesConfig, curves, asked) == 0
+    both = result(work / "curves")
+    assert both["decisions"] == [64.0, 128.0]
+    scores_of = np.array(both["scores"])
+    assert scores_of.shape == (2, 2)
+    np.testing.assert_allclose(both["interquartile_mean"], scores_of.mean(axis=0))
+    with Image.open(work / "curves" / "learning_curves.png") as picture:
+        assert picture.size[0] > 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["clusters=[]"], "config key 'clusters': no cluster"),
+        (["clusters=[{_target_: builtins.dict}]"], "clusters[0]"),
+        (["exam_window=train"], "config key 'exam_window'"),
+        (["exam_window=later"], "trace.windows"),
+        (["trace.window=train"], "config key 'trace.window'"),
+        (["agent.alike=3"], "alike"),
+        (["training.max_decisions=null", "training.budget_s=null"], "budget_s"),
+        (["teacher={_target_: fractions.Fraction}"], "config key 'teacher'"),
+        (["interference={_target_: builtins.dict}"], "interference"),
+        (["env=cluster_preemptive"], "env"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    work: Path, changes: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = SMALL if not changes[0].startswith("env=") else [*SMALL[1:4], *SMALL[-9:]]
+    assert main([*given, *changes, "hydra.run.dir=run"]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert told in lines[-1]
+    assert lines[-1].startswith("error: ")
+    assert not (work / "run" / "metrics.csv").exists()
+
+
+def exams(name: str, decisions: list[float], scores: list[float]) -> Exams:
+    return Exams(name, np.array(decisions), np.array(scores), 5.0)
+
+
+def test_the_interquartile_mean_leaves_out_the_quarters_at_both_ends() -> None:
+    scores = np.array([[9.0], [1.0], [2.0], [3.0], [-50.0], [4.0], [5.0], [99.0]])
+    assert interquartile_mean(scores)[0] == pytest.approx((2 + 3 + 4 + 5) / 4)
+    low, high = interval(np.full((5, 3), 2.0), np.random.default_rng(0))
+    np.testing.assert_array_equal(low, [2.0] * 3)
+    np.testing.assert_array_equal(high, [2.0] * 3)
+
+
+def test_runs_are_compared_where_all_were_examined() -> None:
+    runs = [exams("a", [10, 20, 30], [1, 2, 3]), exams("b", [20, 25, 30], [4, 5, 6])]
+    decisions, scores = common(runs)
+    np.testing.assert_array_equal(decisions, [20, 30])
+    np.testing.assert_array_equal(scores, [[2, 3], [4, 6]])
+    assert len(draw_exams(runs, "two").axes[0].lines) == 5  # both, mean, reference, cloning's end
+
+
+def test_a_folder_without_exams_is_told(tmp_path: Path) -> None:
+    from envs.errors import InputError
+
+    with pytest.raises(InputError, match=r"metrics\.csv: holds no exams"):
+        read_exams(tmp_path)
+    (tmp_path / "metrics.csv").write_text("iteration\n1\n")
+    with pytest.raises(InputError, match=r"metrics\.csv: holds no exams"):
+        read_exams(tmp_path)
