@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from experiments.app import Result, Run, run_app
-from experiments.artifacts import to_json, write_figure, write_text
-from experiments.comparison import console_table, markdown_table
+from experiments.artifacts import write_figure
 from experiments.generalise_picture import draw_ratios
 from experiments.generalise_statistics import Interval, best_overall, bootstrap
-from experiments.provenance import Provenance, file_hash, stamp
+from experiments.provenance import Provenance, file_hash
 from experiments.split_baselines import (
     CLASSES,
     Baseline,
@@ -35,11 +34,12 @@ from experiments.split_baselines import (
     replayed,
 )
 from experiments.split_windows import Split, SplitConfig, SplitWindow
+from experiments.tables import TABLE_FILE, Section, write_tables
 from experiments.targets import build, no_such_thing
 
 FloatArray = NDArray[np.float64]
 
-TABLE_FILE, PICTURE_FILE = "table.md", "ratios.png"
+PICTURE_FILE = "ratios.png"
 LEARNED = "checkpoint"
 MEASURES = {"mean": "mean_jct_s", "p50": "p50_jct_s", "p99": "p99_jct_s"}
 POLICY_COLUMNS = (
@@ -181,16 +181,8 @@ def report(found: Comparison, config: GeneraliseConfig, run: Run, provenance: Pr
         tables.insert(0, (f"{len(found.learned)} checkpoints", RATIO_COLUMNS, cells))
     name = config.split.name
     title = f"{name}, {config.window} windows, {config.information} durations"
-    if not run.console.is_terminal:
-        run.console.width = WIDTH
-    text = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n# {title}\n\n{CAPTION}\n"
-    for heading, columns, rows in tables:
-        table = console_table(heading, columns)
-        for row in rows:
-            table.add_row(*row)
-        run.console.print(table)
-        text += f"\n## {heading}\n\n{markdown_table(columns, rows)}"
-    write_text(run.folder / TABLE_FILE, text)
+    sections = [Section(*table) for table in tables]
+    write_tables(run, title, CAPTION, sections, provenance, WIDTH)
     picture = draw_ratios(
         [window.name for window in found.windows],
         found.bounds / found.values("mean_jct_s").min(axis=0),

@@ -18,21 +18,21 @@ import torch
 
 from envs.errors import InputError
 from experiments.app import Result, Run
-from experiments.artifacts import to_json, write_figure, write_sidecar, write_text
+from experiments.artifacts import write_figure, write_sidecar, write_text
 from experiments.cluster_problem import Player, built_policy
-from experiments.comparison import console_table, markdown_table
 from experiments.duration_picture import draw_reliability
 from experiments.duration_rows import Rows, SamplingConfig, Source, replayed, sources
 from experiments.duration_scores import Marginal, Scores, predicted
 from experiments.generalise_statistics import Interval, bootstrap
-from experiments.provenance import Provenance, stamp
+from experiments.provenance import Provenance
 from experiments.split_windows import Split, SplitConfig
+from experiments.tables import TABLE_FILE, Section, write_tables
 from experiments.targets import build, no_such_thing
 from models.duration import DurationConfig, fit
 from models.duration_file import save_durations
 
 DURATIONS, METRICS_FILE = "durations", "metrics.csv"
-TABLE_FILE, PICTURE_FILE = "table.md", "reliability.png"
+PICTURE_FILE = "reliability.png"
 NETWORK, ALL_JOBS, GANG = "network", "all jobs", "jobs of the gang size"
 TRAINING, EXAM = 0, 1  # second word of the seed of a part
 WIDTH = 100  # columns of the tables where the console is none
@@ -213,16 +213,5 @@ def write_table(
     columns = ("trace", *(method.method for method in scores))
     traces = [(name, *(f"{loss:.3f}" for loss in row)) for name, row in by_trace.items()]
     title = "Work that jobs still need"
-    if not run.console.is_terminal:
-        run.console.width = WIDTH
-    for name, head, body in ((title, heads, cells), ("By trace", columns, traces)):
-        table = console_table(name, head)
-        for row in body:
-            table.add_row(*row)
-        run.console.print(table)
-    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
-    text = (
-        f"{header}# {title}\n\n{CAPTION}\n\n{markdown_table(heads, cells)}\n"
-        f"## By trace\n\n{markdown_table(columns, traces)}"
-    )
-    write_text(run.folder / TABLE_FILE, text)
+    sections = [Section("All traces", heads, cells), Section("By trace", columns, traces)]
+    write_tables(run, title, CAPTION, sections, provenance, WIDTH)

@@ -20,8 +20,7 @@ import torch
 from envs.errors import InputError
 from envs.interference.deepshare_table import ISOLATED, SHARED
 from experiments.app import Result, Run
-from experiments.artifacts import to_json, write_figure, write_text
-from experiments.comparison import console_table, markdown_table
+from experiments.artifacts import write_figure
 from experiments.interference_errors import (
     COVERAGE_COLUMNS,
     JOB,
@@ -36,7 +35,8 @@ from experiments.interference_errors import (
     network_errors,
 )
 from experiments.interference_pictures import Points, draw_errors, draw_predicted
-from experiments.provenance import Provenance, file_hash, stamp
+from experiments.provenance import Provenance, file_hash
+from experiments.tables import TABLE_FILE, Section, write_tables
 from experiments.targets import build, no_such_thing
 from models.interference_baselines import baselines
 from models.interference_crossval import (
@@ -55,7 +55,7 @@ from models.interference_measurements import (
 )
 from models.interference_predictor import PREDICTORS, predictor_of, save_predictor
 
-TABLE_FILE, PREDICTED_FILE, ERRORS_FILE = "table.md", "predicted.png", "errors.png"
+PREDICTED_FILE, ERRORS_FILE = "predicted.png", "errors.png"
 WIDTH = 130  # columns of the table where the console is none
 CAPTION = (
     "Mean absolute errors of the throughput beside a neighbour, alone = 1, of pairs that a method "
@@ -279,19 +279,8 @@ def write_table(
     """Print the tables and write them as Markdown."""
     columns, cells = error_cells(rows, sources)
     intervals = [row.cells() for row in coverage]
-    if not run.console.is_terminal:
-        run.console.width = WIDTH
-    for name, heads, body in (
-        (title, columns, cells),
-        ("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
-    ):
-        table = console_table(name, heads)
-        for row in body:
-            table.add_row(*row)
-        run.console.print(table)
-    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
-    text = (
-        f"{header}# {title}\n\n{CAPTION}\n\n{markdown_table(columns, cells)}\n"
-        f"## Intervals on unseen models\n\n{markdown_table(COVERAGE_COLUMNS, intervals)}"
-    )
-    write_text(run.folder / TABLE_FILE, text)
+    sections = [
+        Section("Errors on unseen models", columns, cells),
+        Section("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
+    ]
+    write_tables(run, title, CAPTION, sections, provenance, WIDTH)

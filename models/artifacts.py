@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,3 +91,23 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"holds a {type(data).__name__}, not an object", file=path)
     return data
+
+
+def read_checked_spec(
+    folder: Path, file: str, kind: str, version: int, listed: Collection[str]
+) -> dict[str, Any]:
+    """The spec in `folder / file`, once the files that it must list are as it says.
+
+    Raises:
+        InputError: naming the file that is missing, damaged, or of another kind or version.
+    """
+    path = folder / file
+    spec = read_json_object(path)
+    for key, expected in (("kind", kind), ("schema_version", version)):
+        if spec.get(key) != expected:
+            raise InputError(f"is {spec.get(key)!r}, not {expected!r}", file=path, field=key)
+    hashes = spec.get("sha256")
+    if not isinstance(hashes, dict) or set(hashes) != set(listed):
+        raise InputError(f"must list {', '.join(listed)}", file=path, field="sha256")
+    check_hashes(folder, hashes)
+    return spec

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from envs.cluster.duration_features import columns
 from envs.errors import InputError
-from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
+from models.artifacts import atomic_folder, hashes_of, read_checked_spec
 from models.duration import DurationConfig, DurationPosterior
 from models.posterior import edges_s
 
@@ -54,14 +54,7 @@ def load_durations(folder: Path) -> DurationPosterior:
             other columns or bins than those of today.
     """
     path = folder / SPEC_FILE
-    spec = read_json_object(path)
-    for key, expected in (("kind", KIND), ("schema_version", SCHEMA_VERSION)):
-        if spec.get(key) != expected:
-            raise InputError(f"is {spec.get(key)!r}, not {expected!r}", file=path, field=key)
-    hashes = spec.get("sha256")
-    if not isinstance(hashes, dict) or set(hashes) != {WEIGHTS_FILE}:
-        raise InputError(f"must list {WEIGHTS_FILE}", file=path, field="sha256")
-    check_hashes(folder, hashes)
+    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
     config = _config(path, spec.get("config"))
     for key, value in (
         ("history", config.history),

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from envs.errors import InputError
 from envs.interference.rates import ON_GPU, SPANNING, FloatArray
-from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
+from models.artifacts import atomic_folder, hashes_of, read_checked_spec
 from models.interference import InterferenceNetwork
 from models.interference_crossval import Calibration
 from models.interference_fit import Fitted
@@ -161,14 +161,7 @@ def load_predictor(folder: Path) -> InterferencePredictor:
         InputError: naming the file that is missing, damaged, or of another kind or version.
     """
     path = folder / SPEC_FILE
-    spec = read_json_object(path)
-    for key, expected in (("kind", KIND), ("schema_version", SCHEMA_VERSION)):
-        if spec.get(key) != expected:
-            raise InputError(f"is {spec.get(key)!r}, not {expected!r}", file=path, field=key)
-    hashes = spec.get("sha256")
-    if not isinstance(hashes, dict) or set(hashes) != {WEIGHTS_FILE}:
-        raise InputError(f"must list {WEIGHTS_FILE}", file=path, field="sha256")
-    check_hashes(folder, hashes)
+    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
     try:
         tensors = load_file(folder / WEIGHTS_FILE)
         return _read(spec, tensors)
