@@ -144,7 +144,7 @@ class CheckpointScheduler:
         self.decisions = 0
         while not episode.ended:
             if self.step(episode) and not episode.wait():
-                raise StuckError(self, episode.simulator)  # type: ignore[arg-type]
+                raise StuckError(self.name, episode.simulator)
         return episode.simulator.schedule()
 
     def episode(

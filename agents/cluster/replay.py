@@ -71,6 +71,6 @@ def replay(
     simulator = ClusterSimulator(cluster, trace, rates=rates, keep_runs=keep_runs, **settings)
     if isinstance(policy, CompiledPolicy) and policy.run(simulator):
         if not simulator.done:
-            raise StuckError(policy, simulator)
+            raise StuckError(policy.name, simulator)
         return simulator.schedule()
     return simulate(policy, simulator)

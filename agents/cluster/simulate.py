@@ -10,9 +10,9 @@ from envs.simulation.schedule import Schedule
 class StuckError(RuntimeError):
     """The policy leaves jobs waiting for ever."""
 
-    def __init__(self, policy: ClusterPolicy, simulator: ClusterSimulator) -> None:
+    def __init__(self, policy: str, simulator: ClusterSimulator) -> None:
         waiting = len(simulator.pending())
-        super().__init__(f"{policy.name} leaves {waiting} jobs waiting for ever")
+        super().__init__(f"{policy} leaves {waiting} jobs waiting for ever")
 
 
 def simulate(policy: ClusterPolicy, simulator: ClusterSimulator) -> Schedule:
@@ -24,6 +24,6 @@ def simulate(policy: ClusterPolicy, simulator: ClusterSimulator) -> Schedule:
     policy.reset(simulator)
     while not simulator.done:
         if not simulator.advance(policy.wake(simulator)):
-            raise StuckError(policy, simulator)
+            raise StuckError(policy.name, simulator)
         policy.decide(simulator)
     return simulator.schedule()
