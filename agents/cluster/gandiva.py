@@ -5,6 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.cluster.gandiva_turns import (
+    end_of_turn,
+    end_turns,
+    start_in_order,
+    turn_after_turn,
+    who_has_no_home,
+    who_must_leave,
+)
 from agents.cluster.homes import Home, Homes
 from agents.cluster.policy import Knowledge
 from envs.errors import InputError
@@ -57,38 +65,67 @@ class Gandiva:
         self._homes = Homes(simulator)
         self._offset = np.zeros(len(simulator.trace))  # of the time received
         self._harmful: set[tuple[int, int]] = set()  # profiles that do not go together on a GPU
+        self._shares_gpus = bool((simulator.state.jobs["milli"] < WHOLE_GPU).any())
         self._due = np.inf
+
+    def run(self, simulator: ClusterSimulator) -> bool:
+        """The same as event by event; False where jobs share GPUs or a log is kept."""
+        if len(simulator.state.runs) or (simulator.state.jobs["milli"] < WHOLE_GPU).any():
+            return False
+        self.reset(simulator)
+        homes = self._homes
+        while not simulator.done:
+            going_on, self._due = turn_after_turn(
+                simulator.state,
+                simulator.tables,
+                simulator.overheads,
+                homes.table(),
+                homes.housed,
+                self._offset,
+                self.quantum_s,
+                self._due,
+            )
+            if not going_on:
+                break
+            self.decide(simulator)
+        return True
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Finds homes, moves jobs when others have left, and changes turns at the quantum."""
         simulator.settle()
-        homes, status = self._homes, simulator.state.jobs["status"]
-        left = [job for job in homes.of if status[job] not in {PENDING, RUNNING}]
-        lost = [job for job in homes.of if status[job] == PENDING and not homes.is_up(job)]
-        for job in left + lost:
+        homes = self._homes
+        leaving = who_must_leave(simulator.state, homes.table()).tolist()
+        for job in leaving:
             homes.leave(job)
-        for job in simulator.pending():
-            if int(job) not in homes.of:
-                self._settle_in(simulator, int(job))
-        if left or lost:
+        for job in who_has_no_home(simulator.state, homes.housed).tolist():
+            self._settle_in(simulator, job)
+        if leaving:
             self._migrate(simulator)
-        jobs = np.array(sorted(homes.of), np.int64)
-        received = self._offset[jobs] + simulator.state.jobs["executed"][jobs]
-        order = jobs[np.lexsort((jobs, received))].tolist()
-        if simulator.now >= self._due:
-            self._stop_those_whose_turn_ends(simulator, order)
-        for job in order:
-            if status[job] == PENDING:
-                self._run(simulator, job)
-        waits = simulator.state.clock[0]["pending"] > 0
-        if not waits:
-            self._due = np.inf
-        elif not self._due > simulator.now or self._due == np.inf:
-            self._due = simulator.now + self.quantum_s
+        table = homes.table()
+        received = self._offset[table.jobs] + simulator.state.jobs["executed"][table.jobs]
+        order = np.argsort(received, kind="stable")
+        ends = simulator.now >= self._due
+        if self._shares_gpus:
+            self._take_turns(simulator, table.jobs[order].tolist(), ends)
+        else:
+            if ends:
+                simulator.lengthen_log()
+                end_turns(simulator.state, simulator.tables, table, order)
+            state, tables = simulator.state, simulator.tables
+            start_in_order(state, tables, simulator.overheads, table, order)
+        self._due = float(end_of_turn(simulator.state, self.quantum_s, self._due))
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """The end of the quantum, if jobs wait for a turn."""
         return self._due
+
+    def _take_turns(self, simulator: ClusterSimulator, order: list[int], ends: bool) -> None:
+        """Where jobs may share a GPU."""
+        if ends:
+            self._stop_those_whose_turn_ends(simulator, order)
+        for job in order:
+            if simulator.state.jobs["status"][job] == PENDING:
+                self._run(simulator, job)
 
     def _settle_in(self, simulator: ClusterSimulator, job: int) -> None:
         home = self._homes.find(job)

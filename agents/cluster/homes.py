@@ -7,12 +7,19 @@ from collections.abc import Set
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.cluster.gandiva_turns import HomeTable
+from agents.cluster.homes_kernel import (
+    NO_ROOM,
+    TOO_LARGE,
+    best_node,
+    fuller_node,
+    several_nodes,
+)
 from agents.cluster.policy import Share
 from envs.simulation.cluster import ClusterSimulator
 from envs.workload.trace import WHOLE_GPU
 
 Home = tuple[Share, ...]
-BoolArray = NDArray[np.bool_]
 
 
 class Homes:
@@ -29,40 +36,52 @@ class Homes:
         self._size = self._nodes["gpus"].astype(np.int64) * WHOLE_GPU
         self._used = np.zeros(len(self._nodes), np.int64)  # thousandths of GPUs of inhabitants
         self._inhabitants: list[list[int]] = [[] for _ in range(len(self._nodes))]
+        self._affinity = np.zeros(len(self._nodes), np.int64)  # gang of the first, 0: nobody
+        self._several = np.zeros((len(self._nodes), 2), np.int64)
+        self._table: HomeTable | None = None
+        self.housed = np.zeros(len(self._jobs), np.bool_)
 
     def join(self, job: int, home: Home) -> None:
         """Make `home` the job's."""
         self.of[job] = home
+        self._table, self.housed[job] = None, True
         for node, gpus in home:
             self._used[node] += gpus * int(self._jobs["milli"][job])
             self._inhabitants[node].append(job)
+            self._note_affinity(node)
 
     def leave(self, job: int) -> None:
         """The job has no home any more."""
+        self._table, self.housed[job] = None, False
         for node, gpus in self.of.pop(job):
             self._used[node] -= gpus * int(self._jobs["milli"][job])
             self._inhabitants[node].remove(job)
+            self._note_affinity(node)
+
+    def table(self) -> HomeTable:
+        """All homes as arrays, good until somebody moves."""
+        if self._table is None:
+            jobs = sorted(self.of)
+            homes = [self.of[job] for job in jobs]
+            shares = np.array([share for home in homes for share in home], np.int64)
+            node, gpus = np.ascontiguousarray(shares.reshape(-1, 2).T)
+            first = np.cumsum([0, *(len(home) for home in homes)], dtype=np.int64)
+            self._table = HomeTable(np.array(jobs, np.int64), first, node, gpus)
+        return self._table
 
     def on(self, nodes: Set[int]) -> set[int]:
         """Jobs that live on any of `nodes`."""
         return {job for node in nodes for job in self._inhabitants[node]}
-
-    def is_up(self, job: int) -> bool:
-        """Whether all nodes of the job's home are up."""
-        return all(self._nodes["up"][node] for node, _ in self.of[job])
 
     def find(self, job: int) -> Home | None:
         """A home with room, else the least loaded one; None: too many nodes are down."""
         room = self.find_room(job)
         if room is not None:
             return room
-        gang, usable = int(self._jobs["gpus"][job]), self._usable(job)
-        single = usable & (self._size >= gang * WHOLE_GPU)
-        load = self._used / np.maximum(self._size, 1)
-        if single.any():
-            alike = single & (self._affinities() == gang)
-            return ((_least(load, alike if alike.any() else single), gang),)
-        return self._several(gang, usable, self._size)
+        node = self._best(job, crowded=True)
+        if node == TOO_LARGE:
+            return self._on_several(job, self._size)
+        return ((node, int(self._jobs["gpus"][job])),)
 
     def find_room(self, job: int) -> Home | None:
         """A home where nobody has to take turns, or None.
@@ -70,28 +89,16 @@ class Homes:
         The least loaded node of the job's affinity, else an empty one, else the least loaded of
         all; for a gang larger than any node, as few nodes as hold it.
         """
-        gang, usable = int(self._jobs["gpus"][job]), self._usable(job)
-        milli = int(self._jobs["milli"][job])
-        left = self._size - self._used
-        single = usable & (self._size >= gang * WHOLE_GPU)
-        if not single.any():
-            return self._several(gang, usable, left)
-        room = single & (left >= gang * milli)
-        affinity = self._affinities()
-        for choice in (room & (affinity == gang), room & (affinity == 0), room):
-            if choice.any():
-                return ((_least(self._used / np.maximum(self._size, 1), choice), gang),)
-        return None
+        node = self._best(job, crowded=False)
+        if node == TOO_LARGE:
+            return self._on_several(job, self._size - self._used)
+        return None if node == NO_ROOM else ((node, int(self._jobs["gpus"][job])),)
 
     def find_fuller(self, job: int) -> Home | None:
         """The fullest node with room that is fuller than the job's own without it, or None."""
         ((own, gang),) = self.of[job]
-        milli = int(self._jobs["milli"][job])
-        room = self._usable(job) & (self._size - self._used >= gang * milli)
-        room &= (self._used > self._used[own]) & (np.arange(len(room)) != own)
-        if not room.any():
-            return None
-        return ((_least(-self._used / np.maximum(self._size, 1), room), gang),)
+        node = fuller_node(self._jobs, self._nodes, self._size, self._used, job, own)
+        return None if node == NO_ROOM else ((int(node), gang),)
 
     def have_room(self) -> bool:
         """Whether some node has a GPU, or part of one, on which nobody lives."""
@@ -102,31 +109,16 @@ class Homes:
         nodes = np.flatnonzero((self._used > 0) & (self._size - self._used > free * self._size))
         return [int(node) for node in nodes[np.argsort(self._used[nodes], kind="stable")]]
 
-    def _affinities(self) -> NDArray[np.int64]:
-        """(N,) gang of the first inhabitant; 0: there is none."""
-        first = [jobs[0] if jobs else -1 for jobs in self._inhabitants]
-        gangs = np.maximum(self._jobs["gpus"][first], 1)
-        return np.where(np.array(first) < 0, 0, gangs).astype(np.int64)
+    def _note_affinity(self, node: int) -> None:
+        first = self._inhabitants[node][:1]
+        self._affinity[node] = max(int(self._jobs["gpus"][first[0]]), 1) if first else 0
 
-    def _usable(self, job: int) -> BoolArray:
-        kind = self._nodes["type"].astype(np.int64)
-        permitted = int(self._jobs["types"][job]) >> kind & 1 == 1
-        usable: BoolArray = (self._nodes["up"] != 0) & permitted
-        return usable
+    def _best(self, job: int, *, crowded: bool) -> int:
+        arrays = (self._size, self._used, self._affinity)
+        return int(best_node(self._jobs, self._nodes, *arrays, job, crowded))
 
-    def _several(self, gang: int, usable: BoolArray, left: NDArray[np.int64]) -> Home | None:
-        """Nodes with the most GPUs left first, lowest number first, until the gang is whole."""
-        gpus = np.where(usable, np.maximum(left, 0) // WHOLE_GPU, 0)
-        home = []
-        for node in np.lexsort((np.arange(len(gpus)), self._used, -gpus)):
-            here = min(gang, int(gpus[node]))
-            if here == 0:
-                break
-            home.append((int(node), here))
-            gang -= here
-        return None if gang else tuple(home)
-
-
-def _least(measure: NDArray[np.float64], among: BoolArray) -> int:
-    """The number of the node with the least measure, the lowest of several."""
-    return int(np.argmin(np.where(among, measure, np.inf)))
+    def _on_several(self, job: int, left: NDArray[np.int64]) -> Home | None:
+        count = several_nodes(self._jobs, self._nodes, left, self._used, job, self._several)
+        if count == NO_ROOM:
+            return None
+        return tuple((node, gpus) for node, gpus in self._several[:count].tolist())

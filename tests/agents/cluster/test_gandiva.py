@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_clusters import Speeds
 
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.homes import Homes
@@ -14,8 +15,11 @@ from envs.errors import InputError
 from envs.hardware.cluster import Cluster
 from envs.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
 from envs.simulation.cluster import ClusterSimulator
+from envs.simulation.cluster_state import INCIDENT, Overheads
 from envs.simulation.schedule import Schedule
 from envs.workload.trace import Trace
+
+GOLDEN = (228840.12575762667, 370)  # sum of completion times, preemptions
 
 
 class Beside:
@@ -106,3 +110,94 @@ def test_packing_only_if_it_pays(rate: float, finish: list[float]) -> None:
 def test_what_is_refused(quantum: float, free: float) -> None:
     with pytest.raises(InputError):
         Gandiva(quantum, free)
+
+
+def random_simulator(seed: int, *, keep_runs: bool) -> ClusterSimulator:
+    """Gangs up to four nodes, stops that cost, speeds of two GPU types, nodes that fail."""
+    rng = np.random.default_rng(seed)
+    cluster = Cluster.uniform(5, 2, gpu_types=["V100", "P100"])
+    gangs = rng.choice([1, 1, 1, 2, 2, 4], 40)
+    submit = np.sort(rng.integers(0, 3000, 40)).tolist()
+    trace = Trace.of("random", submit, rng.integers(1, 1500, 40).tolist(), gangs.tolist())
+    incidents = np.array([(900.0, 1, 0), (1000.5, 4, 0), (2000.0, 1, 1), (4000.0, 4, 1)], INCIDENT)
+    return ClusterSimulator(
+        cluster,
+        trace,
+        rates=Speeds(rng.uniform(0.5, 1.5, (40, 2))),
+        overheads=Overheads(restart_s=20.0, checkpoint_s=0.0),
+        incidents=incidents,
+        keep_runs=keep_runs,
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_turn_after_turn_is_event_by_event(seed: int) -> None:
+    """Compiled to the next change of homes, one event at a time, and job by job in Python."""
+    by_event, by_job = (
+        random_simulator(seed, keep_runs=True),
+        random_simulator(seed, keep_runs=True),
+    )
+    policy = Gandiva(60.0, 0.75)
+    assert not policy.run(by_event)
+    expected = simulate(policy, by_event)
+    fused = random_simulator(seed, keep_runs=False)
+    assert policy.run(fused)
+    assert fused.done
+    found = [fused.schedule(), simulate(JobByJob(60.0, 0.75), by_job)]
+    for schedule in found:
+        for name in ("start", "finish", "held", "preemptions"):
+            assert getattr(schedule, name).tolist() == getattr(expected, name).tolist()
+    assert expected.preemptions.sum() > 40
+
+
+class JobByJob(Gandiva):
+    """Takes turns as jobs that may share GPUs do."""
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        super().reset(simulator)
+        self._shares_gpus = True
+
+
+def test_golden() -> None:
+    """What the policy made of the same jobs before any of it was compiled."""
+    schedule = simulate(Gandiva(60.0, 0.75), random_simulator(0, keep_runs=False))
+    assert float(schedule.finish.sum()) == pytest.approx(GOLDEN[0], rel=1e-12)
+    assert int(schedule.preemptions.sum()) == GOLDEN[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_homes_are_the_best_of_all_nodes(seed: int) -> None:
+    """Against a search in Python over sorted candidates."""
+    rng = np.random.default_rng(seed)
+    simulator = random_simulator(seed, keep_runs=False)
+    homes = Homes(simulator)
+    gpus = simulator.state.jobs["gpus"]
+    lived: dict[int, list[int]] = {node: [] for node in range(5)}
+    for job in range(30):
+        gang = int(gpus[job])
+        used = [sum(int(gpus[other]) for other in lived[node]) for node in range(5)]
+        alike = [bool(lived[n]) and int(gpus[lived[n][0]]) == gang for n in range(5)]
+        room = [n for n in range(5) if gang <= 2 - used[n]]
+        ranked = [(not alike[n], bool(lived[n]), used[n], n) for n in room]
+        crowded = [(not alike[n], used[n], n) for n in range(5) if gang <= 2]
+        free = homes.find_room(job)
+        if gang <= 2:
+            assert free == (((min(ranked)[-1]), gang),) if ranked else free is None
+            expected = free or ((min(crowded)[-1], gang),)
+            assert homes.find(job) == expected
+        home = homes.find(job)
+        assert home is not None
+        assert sum(share[1] for share in home) == gang
+        if rng.random() < 0.5 and len(home) == 1:
+            homes.join(job, home)
+            lived[home[0][0]].append(job)
+    table = homes.table()
+    assert table.jobs.tolist() == sorted(homes.of)
+    assert table.node.tolist() == [homes.of[job][0][0] for job in sorted(homes.of)]
+
+
+def test_a_job_without_gpus_lives_nowhere_while_all_nodes_are_down() -> None:
+    trace = Trace.of("none", [5], [10], [0])
+    incidents = np.array([(1.0, 0, 0), (100.0, 0, 1)], INCIDENT)
+    simulator = ClusterSimulator(Cluster.uniform(1, 2), trace, incidents=incidents)
+    assert run(simulator).start.tolist() == [100.0]
