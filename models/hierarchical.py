@@ -177,7 +177,7 @@ class HierarchicalPolicy(Policy):
         if widths.peer:
             self.forwarding = ForwardHead(hidden, widths.peer, scale)
         if widths.advised:
-            self.advice = nn.Parameter(torch.tensor(config.initial_advice_weight))
+            self.advice = nn.Parameter(torch.tensor(float(config.initial_advice_weight)))
         if widths.state:
             self.state_value = Perceptron(self.readout.width + widths.state, hidden, 1.0)
 

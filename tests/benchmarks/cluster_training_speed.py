@@ -104,6 +104,7 @@ def ours() -> ClusterSession:
         value_coefficient=0.5,
         value_memory=20.0,
         per_gpu=True,
+        per_work=True,
         normalise_rewards=True,
         posterior_coefficient=0.0,
         max_gradient_norm=0.5,

@@ -38,6 +38,8 @@ class ClusterPPO:
         value_memory: iterations over which the scale of values is a mean.
         per_gpu: whether rewards are divided by the GPUs of the cluster, so that clusters of all
             sizes weigh alike.
+        per_work: whether rewards are divided by the mean duration of the episode's jobs, so that
+            traces of short and of long jobs weigh alike; the policy does not see it.
         normalise_rewards: whether rewards are divided by a running standard deviation.
         posterior_coefficient: weight of the cross entropy of what jobs still need; 0: not learned.
         max_gradient_norm: global norm to which every gradient is clipped.
@@ -63,6 +65,7 @@ class ClusterPPO:
     value_coefficient: float
     value_memory: float
     per_gpu: bool
+    per_work: bool
     normalise_rewards: bool
     posterior_coefficient: float
     max_gradient_norm: float

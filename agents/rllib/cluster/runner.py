@@ -40,6 +40,7 @@ class LockStepRunner:
         seed: of the run.
         alike: environments in turn that meet the same episodes.
         per_gpu: whether rewards are divided by the GPUs of the episode's cluster.
+        per_work: whether they are divided by the mean duration of the episode's jobs.
         teacher: whose advice on an episode begins with it; None: nobody's.
     """
 
@@ -51,11 +52,13 @@ class LockStepRunner:
         *,
         alike: int = 1,
         per_gpu: bool = False,
+        per_work: bool = False,
         teacher: Adviser | None = None,
     ) -> None:
         self.lanes = [Lane(env, index) for index, env in enumerate(envs)]
         self.agents = [(lane, s) for lane in self.lanes for s in range(lane.schedulers)]
-        self.steps, self.seed, self.alike, self.per_gpu = steps, seed, alike, per_gpu
+        self.steps, self.seed, self.alike = steps, seed, alike
+        self.per_gpu, self.per_work = per_gpu, per_work
         self.teacher = teacher
         env = envs[0]
         self.schedulers = env.schedulers
@@ -67,6 +70,7 @@ class LockStepRunner:
         self.started = [0] * len(envs)  # episodes
         self.stages = [0.0] * len(envs)  # progress when the episode began
         self.rewards = [0.0] * len(envs)  # of the episode so far
+        self.scales = [1.0] * len(envs)  # factor on the rewards of the episode
         self.stage = 0.0  # progress of the curriculum now, from 0 to 1
         self._begun = False
 
@@ -110,8 +114,7 @@ class LockStepRunner:
                 rows = lane.rows
                 now[t, rows], episode[t, rows] = lane.now, self.started[index]
                 step = lane.step(actions[t, rows].tolist(), self.memory.masks[t, rows])
-                share = 1.0 / lane.episode.simulator.cluster.num_gpus if self.per_gpu else 1.0
-                rewards[t, rows] = share * np.array(step.rewards)
+                rewards[t, rows] = self.scales[index] * np.array(step.rewards)
                 seconds[t, rows] = step.seconds
                 self.rewards[index] += sum(step.rewards)
                 if not (step.terminated or step.truncated):
@@ -197,7 +200,13 @@ class LockStepRunner:
             lane.env.generator.progress = self.stage
         lane.reset(int(np.random.SeedSequence(key).generate_state(1)[0]), self.teacher)
         self.stages[index] = self.stage
+        self.scales[index] = self._scale(lane)
         self.started[index] += 1
+
+    def _scale(self, lane: Lane) -> float:
+        simulator = lane.episode.simulator
+        scale = 1.0 / simulator.cluster.num_gpus if self.per_gpu else 1.0
+        return scale / float(simulator.trace.duration_s.mean()) if self.per_work else scale
 
     def _end(self, index: int) -> EpisodeEnd:
         lane = self.lanes[index]

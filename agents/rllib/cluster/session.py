@@ -71,6 +71,7 @@ class ClusterSession:
             config.seed,
             alike=ppo.alike,
             per_gpu=ppo.per_gpu,
+            per_work=ppo.per_work,
             teacher=teacher if config.cloning.iterations else None,
         )
         agent = envs[0].possible_agents[0]

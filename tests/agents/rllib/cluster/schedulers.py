@@ -64,6 +64,7 @@ PPO = ClusterPPO(
     value_coefficient=0.5,
     value_memory=10.0,
     per_gpu=True,
+    per_work=False,
     normalise_rewards=True,
     posterior_coefficient=0.1,
     max_gradient_norm=0.5,

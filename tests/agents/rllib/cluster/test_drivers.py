@@ -113,6 +113,17 @@ def test_rewards_per_gpu_are_those_divided_by_the_gpus() -> None:
     assert found[0].ended == found[1].ended
 
 
+def test_rewards_per_work_are_those_divided_by_the_mean_duration() -> None:
+    network, found = policy(), []
+    for per_work in (False, True):
+        torch.manual_seed(0)
+        runner = LockStepRunner([environment()], 4, seed=0, per_work=per_work)
+        found.append(sampled(runner, network))
+    assert found[0].rewards.min() < 0
+    mean = runner.lanes[0].episode.simulator.trace.duration_s.mean()
+    np.testing.assert_allclose(found[0].rewards, mean * found[1].rewards, rtol=1e-12)
+
+
 def test_shown_advice_is_the_teacher_that_the_observation_has() -> None:
     """A pupil who is to do what it is shown can be told so."""
     shown = partial(SMALL, adviser=FirstFit())
