@@ -75,7 +75,11 @@ def document(path: Path) -> dict[str, Any]:
 def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = document(folder / "spec.json")
-    assert spec["adviser"]["priority"] == {"kind": "learned_gittins", "gpus": 0.85, "staying": 0.2}
+    chosen = OmegaConf.to_container(OmegaConf.load(CONF / "adviser" / "learned.yaml"))
+    assert isinstance(chosen, dict)
+    for told in ("_target_", "_partial_", "path"):
+        del chosen["priority"][told]
+    assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **chosen["priority"]}
     posterior = sha256_of(made / "posterior" / "spec.json")
     assert spec["folders"]["durations"]["spec.json"] == posterior
     assert spec["provenance"]["inputs_sha256"]["durations"] == posterior
@@ -83,6 +87,8 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     card = (folder / "README.md").read_text()
     assert f"| {best['iteration']} | {best['decisions']} | {best['score']:.4f} |" in card
     assert "env" in OmegaConf.load(folder / "config.yaml")
+    for name in ("README.md", "config.yaml", "spec.json", "durations/spec.json"):
+        assert str(made) not in (folder / name).read_text(), name
     result = document(made / "run" / "result.json")
     assert result["best_score"] == pytest.approx(best["score"])
 
