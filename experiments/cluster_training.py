@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.cluster.migrating.adviser import MigrationAdviser
 from envs.cluster.generator import ClusterGenerator
 from envs.cluster.instance import ClusterBounds, ClusterInstance
 from envs.cluster.parallel_env import ClusterParallelEnv
@@ -113,7 +114,8 @@ def factories(
     take every so many.
 
     Raises:
-        InputError: a node describes something else, or what cannot be.
+        InputError: a node describes something else, or what cannot be; the adviser looks at
+            durations that the observation does not show.
     """
     make = build(env, "env")
     if not (isinstance(make, partial) and "windows" in make.keywords):
@@ -126,6 +128,12 @@ def factories(
     first = make(clusters, _one_or_all(found.traces), **given)
     if not isinstance(first, ClusterParallelEnv):
         raise InputError(f"config key 'env': {type(first).__name__} is not about schedulers")
+    adviser, sees = first.observation.adviser, first.observation.table.known
+    if isinstance(adviser, MigrationAdviser) and adviser.knows == "durations" and not sees:
+        told = (
+            "looks at durations, which env.observation.known_durations=false keeps from schedulers"
+        )
+        raise InputError(f"config key 'adviser': {told}")
 
     def with_generator(generator: ClusterGenerator) -> ClusterParallelEnv:
         another: ClusterParallelEnv = make(clusters, None, windows=lambda *_: generator, **given)

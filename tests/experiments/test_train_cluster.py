@@ -109,6 +109,8 @@ def test_schedulers_are_trained_and_compared_over_seeds(
         (["teacher={_target_: fractions.Fraction}"], "config key 'teacher'"),
         (["interference={_target_: builtins.dict}"], "interference"),
         (["env=cluster_preemptive"], "env"),
+        (["adviser=srtf", "env.observation.known_durations=false"], "config key 'adviser'"),
+        (["adviser=srsf", "env.observation.known_durations=false"], "known_durations=false"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

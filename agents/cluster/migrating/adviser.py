@@ -17,6 +17,7 @@ from agents.cluster.migrating.plan import (
     startable,
 )
 from agents.cluster.migrating.priorities import Priority
+from agents.cluster.policy import Knowledge
 from envs.cluster.episode import SchedulingEpisode
 from envs.simulation.cluster_state import NONE
 
@@ -42,6 +43,11 @@ class MigrationAdviser:
 
     def __init__(self, priority: MakesPriority, gain: float, least_run_s: float) -> None:
         self.priority, self.gain, self.least_run_s = priority, gain, least_run_s
+
+    @property
+    def knows(self) -> Knowledge:
+        """What its order looks at of a job that has not finished."""
+        return self.priority().knows
 
     def begin(self, episode: SchedulingEpisode) -> MigrationAdvice:
         """At the start of an episode.
