@@ -19,7 +19,7 @@ from envs.errors import InputError
 from envs.simulation.cluster_metrics import measure
 from experiments.artifacts import to_json, write_json
 from experiments.cluster_problem import ClusterProblem, Scheduler, built_policy
-from experiments.provenance import text_hash
+from experiments.provenance import file_hash, text_hash
 
 UNKNOWN, KNOWN = "unknown", "known"
 CLASSES = {
@@ -28,6 +28,7 @@ CLASSES = {
 }
 ROOT = Path(__file__).resolve().parent.parent
 SIMULATOR = "agents.cluster.replay"
+FOLDERS = ("path", "checkpoint")  # arguments of policies that name what they read
 
 Node = Mapping[str, Any]
 
@@ -68,17 +69,35 @@ def baselines_of(
     placements: Mapping[str, Any],
     rules: Mapping[str, Sequence[str]],
 ) -> list[Baseline]:
+    """`of_class`, at least one.
+
+    Raises:
+        InputError: also where no policy is of the class.
+    """
+    found = of_class(information, "agents", agents, placements, rules)
+    if not found:
+        raise InputError(f"config key 'agents': no policy of the class {information!r}")
+    return found
+
+
+def of_class(
+    information: str,
+    key: str,
+    agents: Mapping[str, Any],
+    placements: Mapping[str, Any],
+    rules: Mapping[str, Sequence[str]],
+) -> list[Baseline]:
     """Those policies that may look at no more than a class of information allows.
 
     Args:
         information: the class, "unknown" or "known" durations.
+        key: where the policies stand in the config.
         agents: nodes of policies by name.
         placements: nodes of placement rules by name.
         rules: the names of the rules for some policies; the others meet all.
 
     Raises:
-        InputError: there is no such class, policy or rule, no policy in the class, or a node
-            describes no policy.
+        InputError: there is no such class, policy or rule, or a node describes no policy.
     """
     if information not in CLASSES:
         known = ", ".join(CLASSES)
@@ -89,7 +108,7 @@ def baselines_of(
                 raise InputError(f"config key 'rules.{policy}': '{name}' is not among those given")
     found = []
     for policy, node in agents.items():
-        if built_policy(node, f"agents.{policy}").knows not in CLASSES[information]:
+        if built_policy(node, f"{key}.{policy}").knows not in CLASSES[information]:
             continue
         if "placement" not in node:
             found.append(Baseline(policy, None, node))
@@ -98,16 +117,15 @@ def baselines_of(
             Baseline(policy, name, {**node, "placement": placements[name]})
             for name in rules.get(policy, placements)
         ]
-    if not found:
-        raise InputError(f"config key 'agents': no policy of the class {information!r}")
     return found
 
 
 class BaselineRuns:
-    """Replays baselines, unless their outcome lies in the folder already.
+    """Replays policies, unless their outcome lies in the folder already.
 
     An outcome's name is the hash of the jobs, the cluster, the rates, the overheads, the policy's
-    arguments, and the sources of the policy, the simulator and all they import.
+    arguments, the files they name, and the sources of the policy, the simulator and all they
+    import.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -120,15 +138,27 @@ class BaselineRuns:
         Raises:
             InputError: it cannot schedule it, or a kept outcome cannot be read.
         """
-        policy = baseline.build()
+        return self.outcome_of(problem, baseline.name, baseline.node, baseline.build())
+
+    def outcome_of(
+        self, problem: ClusterProblem, name: str, node: Node, policy: Scheduler
+    ) -> Outcome:
+        """What a policy, built from a config node, makes of the problem.
+
+        Raises:
+            InputError: it cannot schedule it, or a kept outcome cannot be read.
+        """
         code = code_hash(policy, *vars(policy).values(), problem.rates)
-        document = {"problem": problem_hash(problem), "agent": baseline.node, "code": code}
+        document: dict[str, Any] = {"problem": problem_hash(problem), "agent": node, "code": code}
+        files = files_of(node)
+        if files:
+            document["files"] = files
         path = self.folder / f"{text_hash(to_json(document))}.json"
         if path.exists():
             return _read(path)
         self.replayed += 1
         found = replayed(problem, policy)
-        write_json(path, {"baseline": baseline.name, **asdict(found)})
+        write_json(path, {"baseline": name, **asdict(found)})
         return found
 
     def outcomes(
@@ -176,6 +206,19 @@ def problem_hash(problem: ClusterProblem) -> str:
     incidents = None if problem.incidents is None else problem.incidents.tolist()
     digest.update(repr((names, cluster.gpu_types, tuple(problem.overheads), incidents)).encode())
     return digest.hexdigest()
+
+
+def files_of(node: Node) -> dict[str, str]:
+    """SHA-256 of the files that a policy's arguments name, by their path."""
+    found: dict[str, str] = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            found |= files_of(value)
+        elif key in FOLDERS and isinstance(value, str) and Path(value).exists():
+            path = Path(value)
+            files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+            found |= {str(file): file_hash(file) for file in files}
+    return found
 
 
 def code_hash(*objects: object) -> str:

@@ -14,6 +14,7 @@ from small_split import overrides
 from experiments.app import run_app
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.generalise_statistics import best_overall, bootstrap
+from experiments.split_baselines import files_of
 
 FEW = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min", "~agents.gandiva",
@@ -62,6 +63,73 @@ def test_checkpoints_beside_the_best_of_each_window(work: Path) -> None:
     assert len(found["provenance"]["inputs_sha256"]) == 3
 
 
+def test_references_are_no_baselines(work: Path) -> None:
+    """Ours are in the table and never the yardstick; what knows durations is left out."""
+    assert run(work, "checkpoints=[one]", "~scheduler", PLAYED % "nothing") == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    for window in found["windows"]:
+        assert list(window["references"]) == ["migrating_las"]
+        assert "migrating_las" not in window["baselines"]
+        assert window["best"] in window["baselines"]
+        least = min(o["mean_jct_s"] for o in window["baselines"].values())
+        assert window["baselines"][window["best"]]["mean_jct_s"] == least
+    table = (work / "run" / "table.md").read_text()
+    (row,) = [line for line in table.splitlines() if line.startswith("| migrating_las ")]
+    assert row.split("|")[2].strip() == "reference"
+    ratio = np.mean([
+        w["references"]["migrating_las"]["mean_jct_s"]
+        / min(o["mean_jct_s"] for o in w["baselines"].values())
+        for w in found["windows"]
+    ])  # fmt: skip
+    assert row.split("|")[3].strip() == f"{ratio:.3f}"
+    kept = len(list((work / "cache").iterdir()))
+    assert kept == len(found["windows"]) * (len(found["windows"][0]["baselines"]) + 2)
+    (work / "run").rename(work / "before")
+    assert run(work, "checkpoints=[one]", "~scheduler", PLAYED % "nothing") == 0
+    assert len(list((work / "cache").iterdir())) == kept
+
+
+def test_the_best_as_published(work: Path) -> None:
+    """Where the best overall is called tuned, the next stands beside it."""
+    given = ["checkpoints=[one]", "~scheduler", PLAYED % "nothing"]
+    assert run(work, *given, "tuned=[]") == 0
+    first = json.loads((work / "run" / "result.json").read_text())
+    assert first["best_published"] == first["best_overall"]
+    assert len(first["ratios"]) == 2
+    policy = first["best_overall"].partition("/")[0]
+    (work / "run").rename(work / "before")
+    assert run(work, *given, f"tuned=[{policy}]") == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert found["best_overall"] == first["best_overall"]
+    assert found["best_published"].partition("/")[0] != policy
+    assert list(found["ratios"])[1:] == [found["best_overall"], found["best_published"]]
+    means = {
+        name: [w["baselines"][name]["mean_jct_s"] for w in found["windows"]]
+        for name in found["windows"][0]["baselines"]
+    }
+    least = np.min(list(means.values()), axis=0)
+    rest = {
+        n: float((m / least).mean()) for n, m in means.items() if not n.startswith(f"{policy}/")
+    }
+    assert found["best_published"] == min(rest, key=lambda name: rest[name])
+    played = [w["checkpoints"][0]["mean_jct_s"] for w in found["windows"]]
+    ratio = np.mean(np.array(played) / means[found["best_published"]])
+    assert found["ratios"][found["best_published"]]["mean"]["mean"] == pytest.approx(ratio)
+    table = (work / "run" / "table.md").read_text()
+    assert f"| {found['best_published']} | best overall as published |" in table.replace("  ", "")
+    assert "| tuned |" in table.replace("  ", "")
+
+
+def test_a_posterior_that_changed_is_replayed_anew(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text("1")
+    node = {"priority": {"path": str(tmp_path), "gpus": 1.0}, "name": "path"}
+    before = files_of(node)
+    assert list(before) == [str(tmp_path / "spec.json")]
+    (tmp_path / "spec.json").write_text("2")
+    assert files_of(node) != before
+    assert files_of({"path": str(tmp_path / "absent")}) == {}
+
+
 def test_without_a_checkpoint(work: Path) -> None:
     assert run(work, "information=known") == 0
     found = json.loads((work / "run" / "result.json").read_text())
@@ -84,6 +152,9 @@ def test_a_scheduler_that_knows_too_much(work: Path, capsys: pytest.CaptureFixtu
         ("samples=0", "samples"),
         ("split.least_jobs=1000", "no window 'test' has 1000 jobs"),
         ("checkpoints=[nowhere]", "nowhere"),
+        ("tuned=[maxmin]", "'maxmin' is not among the agents"),
+        ("+agent@references.fifo=fifo", "'references.fifo': is among the agents as well"),
+        ("+agent@references.migrating_learned=migrating_learned", "priority.path"),
     ],
 )
 def test_bad_input_is_one_line(
