@@ -6,11 +6,13 @@ python -m experiments.train env=joint agent=ppo_joint model=joint topology=plane
     warm_start=planner warm_start.budget_s=50 training.budget_s=150
 python -m experiments.train env=bandwidth_toy agent=ppo_bandwidth model=channels \
     training.restart_share=0 baselines=bandwidth
+python -m experiments.train +experiment=cluster_known training.budget_s=600
 python -m experiments.train resume=<run folder>
 
 With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
 work jobs still need, with `env=cluster_mixed`, or another cluster, its schedulers; with `--help`
-beside these there is an example, and the keys.
+beside these there is an example, and the keys. `conf/experiment` holds recipes for schedulers; the
+second line of each is its command.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from experiments.learning import METRICS_FILE, learn
 from experiments.learning_curve import draw_learning_curve
 from experiments.overrides import CONFIG_FILE
 from experiments.problem import communication_of, load_problem
+from experiments.recipes import written_out
 from experiments.saved_run import resumed_config
 from experiments.subjects import subject_of
 from experiments.targets import build
@@ -143,7 +146,7 @@ def train(config: TrainConfig, run: Run) -> Result:
 
 def main(arguments: list[str] | None = None) -> int:
     """The app that the command line asks for: learned facts and clusters have their own configs."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = written_out(sys.argv[1:] if arguments is None else arguments)
     chosen = [argument for argument in given if argument.startswith("model=")]
     if chosen[-1:] == ["model=interference"]:
         return run_app("train_interference", TrainInterferenceConfig, train_interference, arguments)

@@ -1,0 +1,181 @@
+"""Recipes of `conf/experiment`: each composes as its own second line says, and trains."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from small_split import overrides
+
+from experiments import train_cluster
+from experiments.overrides import check_command_line
+from experiments.recipes import written_out
+from experiments.train import main
+from experiments.train_cluster import TrainClusterConfig, is_about_clusters
+from models.duration import DurationPosterior
+from models.duration_file import save_durations
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+RECIPES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+DATA = ["splits.itp.data=data", "splits.philly.data=data"]  # where there is no MESHWRIGHT_DATA
+TINY = [
+    "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
+    "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
+    "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.fragment=16",
+    "training.exam_windows=1", "training.exam_every=1", "training.max_decisions=128",
+]  # fmt: skip
+
+
+def words_of(name: str) -> list[str]:
+    """The arguments in the second line of a recipe; a folder takes the place of <>."""
+    line = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
+    start = "# python -m experiments.train "
+    assert line.startswith(start)
+    filled = line.removeprefix(start).replace("<run folder of model=durations>", "posterior")
+    return [*shlex.split(filled), *([] if name == "cluster_philly" else DATA[:1]),
+            *([] if name == "cluster_itp" else DATA[1:])]  # fmt: skip
+
+
+@cache
+def composed(name: str, *more: str) -> TrainClusterConfig:
+    """For reading alone."""
+    words = [*words_of(name), *more]
+    return check_command_line(words, "train_cluster", TrainClusterConfig)[1]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_composes_and_is_about_clusters(name: str) -> None:
+    words = words_of(name)
+    assert words[0] == f"+experiment={name}"
+    assert is_about_clusters(written_out(words))
+    config = composed(name)
+    assert config.overheads["restart_s"] == 60.0
+    assert config.interference["_target_"] == "envs.interference.analytic.SharedBottleneck"
+    stages = config.env["windows"]["stages"]
+    assert (stages["load"], stages["gpus"]) == ([0.7, 1.3], 512)
+    sizes = {node["nodes"] * node["gpus_per_node"] for node in config.clusters}
+    assert (min(sizes), max(sizes)) == (16, 512)
+    for split in config.splits.values():
+        assert split.overheads["restart_s"] == config.overheads["restart_s"]
+        assert split.interference == config.interference
+    assert (config.adviser or {}).get("_target_") == (
+        None
+        if name in ("ablation_no_advice", "cluster_nonpreemptive_known")
+        else "agents.cluster.migrating.adviser.MigrationAdviser"
+    )
+
+
+CHANGES = {  # of cluster_unknown, by recipe: key, what it becomes
+    "ablation_no_gnn": {"model.rounds": 0},
+    "ablation_no_hierarchy": {"model.hierarchy": False},
+    "ablation_no_interference_model": {"model.use_interference": False},
+    "ablation_single_agent": {
+        "env.schedulers": 1, "env.observation.running": 512, "env.observation.shares": 2048,
+    },
+    "cluster_nonpreemptive": {
+        "env.actions.preempt_after_s": None, "adviser.gain": 1000.0,
+        "adviser.priority.staying": 1000.0,
+        "env.observation.adviser.gain": 1000.0, "env.observation.adviser.priority.staying": 1000.0,
+    },
+}  # fmt: skip
+
+
+def flat(node: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(node, dict):
+        return {prefix[:-1]: node}
+    return {k: v for key, item in node.items() for k, v in flat(item, f"{prefix}{key}.").items()}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_recipe_differs_from_the_whole_in_what_it_says(name: str) -> None:
+    whole, changed = (
+        {
+            group: value
+            for part in ("env", "agent", "model", "adviser", "overheads", "interference")
+            for group, value in flat(getattr(composed(recipe), part), f"{part}.").items()
+        }
+        for recipe in ("cluster_unknown", name)
+    )
+    assert whole.keys() == changed.keys()
+    assert {key: changed[key] for key in whole if whole[key] != changed[key]} == CHANGES[name]
+
+
+def test_information_traces_and_teachers() -> None:
+    for name in RECIPES:
+        known = composed(name).env["observation"]["known_durations"]
+        assert known == (name in ("cluster_known", "cluster_nonpreemptive_known"))
+    assert list(composed("cluster_unknown").splits) == ["itp", "philly"]
+    assert list(composed("cluster_itp").splits) == ["itp"]
+    assert list(composed("cluster_philly").splits) == ["philly"]
+    adviser = composed("cluster_known").adviser
+    assert adviser["priority"]["_target_"].endswith("RemainingService")
+    unadvised = composed("ablation_no_advice")
+    assert unadvised.env["observation"]["adviser"] is None
+    assert unadvised.teacher == unadvised.reference == composed("cluster_unknown").adviser
+
+
+def test_the_command_line_comes_after_the_recipe() -> None:
+    assert composed("cluster_known", "overheads.restart_s=5").overheads["restart_s"] == 5.0
+    words = ["+experiment=cluster_known", "env=placement"]
+    assert not is_about_clusters(written_out(words))
+    assert written_out(["+experiment=nowhere", "seed=1"]) == ["+experiment=nowhere", "seed=1"]
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
+
+
+def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["+experiment=cluster_unknwon", "env=cluster_mixed"]) == 2
+    error = capsys.readouterr().err
+    assert "cluster_unknown" in error
+    assert error.count("\n") == 1
+
+
+def of_the_itp_split(folder: Path) -> list[str]:
+    """The overrides of a small split, made those of `splits.itp`."""
+    given = [text for text in overrides(folder) if not text.startswith("cache=")]
+    return [text.replace("split.", "splits.itp.", 1) for text in given]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        ("cluster_itp", ["adviser.priority.path=posterior"]),
+        (
+            "cluster_nonpreemptive",
+            ["adviser.priority.path=posterior", "~splits.philly"],
+        ),
+        (
+            "cluster_nonpreemptive_known",
+            ["~splits.philly", "training.cloning.iterations=1"],
+        ),
+    ],
+)
+def test_a_small_one_trains(
+    work: Path, recipe: str, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[Path] = []  # what an export holds is tested in test_cluster_export.py
+    monkeypatch.setattr(
+        train_cluster, "export_trained", lambda policy, folder, *_, **__: exported.append(folder)
+    )
+    torch.manual_seed(0)
+    config = instantiate(OmegaConf.load(CONF / "model" / "durations.yaml"), hidden=8, readout=8)
+    save_durations(DurationPosterior(config), work / "posterior", {"seed": 0})
+    words = [f"+experiment={recipe}", *TINY, *of_the_itp_split(work), *more, "hydra.run.dir=run"]
+    assert main(words) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert (found["iterations"], found["decisions"]) == (2, 128)
+    assert found["untrained_score"] > 0
+    assert len(exported) == 1
