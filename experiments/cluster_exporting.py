@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ from experiments.app import ENVIRONMENT_FILE
 from experiments.artifacts import to_yaml
 from experiments.decisions import Observations
 from experiments.exporting import Verification, replayed
+from experiments.machine_paths import portable, without_machine_paths
 from experiments.provenance import Provenance, file_hash
 from models.artifacts import read_json_object
 from models.checkpoint import SPEC_FILE, AdviserSpec
@@ -97,13 +101,14 @@ def export_trained(
     best = read_json_object(run_folder / BEST / SCORE_FILE)
     origin = read_json_object(run_folder / ENVIRONMENT_FILE)
     adviser = described(env.observation.adviser)
+    provenance = portable(provenance)
     remark = "mean JCT over that of the reference, mean over the windows of the exam; every action"
     card = ModelCard(
         title=f"Scheduler of clusters trained on {', '.join(traces)}",
         environment=ENVIRONMENT_ID,
         bounds=(float(LOW), float(HIGH)),
-        config_yaml=to_yaml(dict(config), provenance),
-        command=str(origin["provenance"]["command"]),
+        config_yaml=to_yaml(without_machine_paths(config), provenance),
+        command=str(without_machine_paths(origin["provenance"]["command"])),
         evaluation=[
             {
                 "exam after iteration": str(best["iteration"]),
@@ -114,7 +119,18 @@ def export_trained(
         remark=f"{remark} is the most probable one",
         provenance=provenance.document(),
     )
-    return export_scheduler(policy, folder.resolve(), card, adviser)
+    with tempfile.TemporaryDirectory() as copies:
+        shown = None if adviser is None else _portable(adviser, Path(copies))
+        return export_scheduler(policy, folder.resolve(), card, shown)
+
+
+def _portable(adviser: AdviserSpec, copies: Path) -> AdviserSpec:
+    """The same with copies of what it reads whose specs name no folder of this machine."""
+    for name, folder in adviser.folders.items():
+        shutil.copytree(folder, copies / name)
+        spec = without_machine_paths(read_json_object(folder / SPEC_FILE))
+        (copies / name / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+    return AdviserSpec(adviser.document, {name: copies / name for name in adviser.folders})
 
 
 def verify_schedulers(

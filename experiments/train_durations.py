@@ -24,6 +24,7 @@ from experiments.duration_picture import draw_reliability
 from experiments.duration_rows import Rows, SamplingConfig, Source, replayed, sources
 from experiments.duration_scores import Marginal, Scores, predicted
 from experiments.generalise_statistics import Interval, bootstrap
+from experiments.machine_paths import portable
 from experiments.provenance import Provenance
 from experiments.split_windows import Split, SplitConfig
 from experiments.tables import TABLE_FILE, Section, write_tables
@@ -103,7 +104,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     exam = rows_of(later, config, fitting.history, EXAM, run)
     posterior, losses = fit(fitting, rows.features, rows.remaining_s, config.seed)
     run.console.print(f"fitted, {time.perf_counter() - start:.0f} s so far", highlight=False)
-    save_durations(posterior, run.folder / DURATIONS, provenance.document())
+    save_durations(posterior, run.folder / DURATIONS, portable(provenance).document())
     told = "".join(f"{epoch},{loss:.6f}\n" for epoch, loss in enumerate(losses, start=1))
     write_text(run.folder / METRICS_FILE, f"epoch,cross_entropy\n{told}")
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
