@@ -3,6 +3,8 @@
 python -m experiments.cluster
 python -m experiments.cluster trace.path=jobs.csv trace.format=itp trace.window=test \\
     cluster.nodes=12 interference=analytic placement=least_interference
+python -m experiments.cluster +agent@agents.checkpoint=cluster_checkpoint interference=analytic \\
+    'cluster.gpu_types=[V100,P100,T4]'
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from experiments.artifacts import to_json, write_figure, write_text
 from experiments.cluster_problem import ClusterProblem, built_policy
 from experiments.cluster_usage_chart import draw_cluster_usage
 from experiments.comparison import console_table, markdown_table
+from experiments.evaluate_cluster import checkpoint_input
 from experiments.jct_cdf import draw_jct_cdf
 from experiments.provenance import stamp
 from experiments.trace_source import TraceConfig, load_trace
@@ -119,7 +122,10 @@ def cluster(config: ClusterConfig, run: Run) -> Result:
         f"placement {run.choice('placement', config.placement)}, "
         f"interference {run.choice('interference', config.interference)}"
     )
-    provenance = run.provenance.with_inputs(**source.inputs)
+    inputs = dict(source.inputs)
+    for name, node in config.agents.items():
+        inputs |= {f"{name} {key}": digest for key, digest in checkpoint_input(node).items()}
+    provenance = run.provenance.with_inputs(**inputs)
     cells = [row.cells() for row in found]
     table = console_table(title, COLUMNS)
     for row_cells in cells:

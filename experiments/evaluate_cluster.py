@@ -2,7 +2,7 @@
 
 python -m experiments.evaluate env=cluster agent=srtf trace.path=jobs.csv trace.format=itp \\
     cluster.nodes=12 cluster.gpus_per_node=8 placement=count interference=none json=true
-python -m experiments.evaluate env=cluster agent=checkpoint agent.checkpoint=<folder> \\
+python -m experiments.evaluate env=cluster agent=checkpoint \\
     trace.path=jobs.csv trace.format=itp cluster.nodes=12 cluster.gpu_types=[V100,P100,K80]
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agents.cluster.shipped import scheduler_folder
 from envs.hardware.cluster import Cluster
 from envs.simulation.cluster_metrics import measure
 from envs.simulation.schedule import Schedule
@@ -85,7 +86,8 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
 
 def checkpoint_input(agent: Mapping[str, Any]) -> dict[str, str]:
     """The SHA-256 of the exported scheduler, or learned order, of an agent; empty without one."""
-    folders = {"checkpoint": agent.get("checkpoint"), "priority": None}
+    checkpoint = agent.get("checkpoint")
+    folders = {"checkpoint": scheduler_folder(checkpoint) if checkpoint else None, "priority": None}
     if isinstance(agent.get("priority"), Mapping):
         folders["priority"] = agent["priority"].get("path")
     return {name: file_hash(Path(folder) / SPEC_FILE) for name, folder in folders.items() if folder}

@@ -1,4 +1,4 @@
-"""Windows of published traces on clusters of mixed GPUs: what schedulers train and are judged on.
+"""Windows of traces on clusters of mixed GPUs: what schedulers train and are judged on.
 
 `conf/split/*.yaml` says which traces on which clusters; `conf/split/facts/*.yaml`, written by
 `experiments.split` before anything was trained, what came of it.
@@ -24,18 +24,23 @@ from envs.workload.rescaling import stretch
 from envs.workload.slicing import at_most_gpus, of_queue
 from envs.workload.trace import Trace
 from envs.workload.windows import Window, split_by_time
+from experiments.artifacts import to_json
 from experiments.cluster_problem import ClusterProblem
-from experiments.provenance import file_hash
+from experiments.provenance import file_hash, text_hash
 from experiments.targets import build, no_such_thing
+from experiments.trace_source import TraceGenerator
 
 TEST = "test"
 
 
 @dataclass
 class SplitTrace:
-    """One trace and its cluster; `conf/split/itp.yaml` says what the keys mean."""
+    """One trace and its cluster; `conf/split/itp.yaml` says what the keys mean.
 
-    path: str
+    `path` is a file below the folder of data, None where `format` generates the trace.
+    """
+
+    path: str | None
     format: str
     queue: str | None
     max_gpus: int
@@ -152,24 +157,25 @@ class Split:
     """The traces of a split, read when they are asked for.
 
     Raises:
-        InputError: the folder of data is not given, or a file in it is not the one that the split
-            was made from.
+        InputError: the folder of data is not given, or a file in it, or what a trace is generated
+            from, is not what the split was made from.
     """
 
     def __init__(self, config: SplitConfig) -> None:
         self.config = config
-        if not config.data:
+        self.generators = self._generators()
+        files = [name for name in config.inputs if name not in self.generators]
+        if files and not config.data:
             told = (
                 "give split.data=<folder>, or set MESHWRIGHT_DATA to the folder of published data"
             )
             raise InputError(f"config key 'split.data' is missing: {told}")
-        self.data = Path(config.data)
-        for name, expected in config.inputs.items():
-            path = self.data / name
-            found = file_hash(path)
-            if found != expected:
-                message = f"has SHA-256 {found}, the split was made from {expected}"
-                raise InputError(message, file=path)
+        self.data = Path(config.data or "")
+        for name in files:
+            self._same(name, file_hash(self.data / name), self.data / name)
+        for name, generator in self.generators.items():
+            found = text_hash(to_json(generator.document()))
+            self._same(name, found, f"config key 'split.formats.{name}'")
         self.rates: RateModel = build(config.interference, "split.interference")
         if not hasattr(self.rates, "tables"):
             raise no_such_thing("split.interference", config.interference, "interference model")
@@ -186,7 +192,7 @@ class Split:
         read: dict[tuple[str, str], Trace] = {}
         found = {}
         for name, chosen in self.config.traces.items():
-            key = (chosen.format, chosen.path)
+            key = (chosen.format, chosen.path or "")
             if key not in read:
                 read[key] = self._read(chosen)
             found[name] = self._trace(name, chosen, read[key])
@@ -208,7 +214,31 @@ class Split:
             gpu_types=config.gpu_types,
         )
 
+    def _generators(self) -> dict[str, TraceGenerator]:
+        """What makes the traces that have no file, by the name of their format."""
+        found = {}
+        for name, chosen in self.config.traces.items():
+            if chosen.path is not None:
+                continue
+            where = f"split.formats.{chosen.format}"
+            made = build(self.config.formats[chosen.format], where)
+            if not isinstance(made, TraceGenerator):
+                told = f"is missing, and {where} reads a file"
+                raise InputError(f"config key 'split.traces.{name}.path' {told}")
+            found[chosen.format] = made
+        return found
+
+    def _same(self, name: str, found: str, where: Path | str) -> None:
+        """Raise unless an input is the one that the split was made from."""
+        expected = self.config.inputs.get(name)
+        if expected is None:
+            raise InputError(f"config key 'split.inputs': no SHA-256 of {name!r} (it is {found})")
+        if found != expected:
+            raise InputError(f"has SHA-256 {found}, the split was made from {expected}", file=where)
+
     def _read(self, chosen: SplitTrace) -> Trace:
+        if chosen.path is None:
+            return self.generators[chosen.format].generate(None)
         if chosen.path not in self.config.inputs:
             raise InputError(f"config key 'split.inputs': no SHA-256 of {chosen.path!r}")
         reader = build(self.config.formats[chosen.format], f"split.formats.{chosen.format}")

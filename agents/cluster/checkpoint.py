@@ -20,6 +20,7 @@ from agents.cluster.checkpoint_greedy import (
     masked,
 )
 from agents.cluster.policy import Knowledge
+from agents.cluster.shipped import scheduler_folder
 from agents.cluster.simulate import StuckError
 from envs.cluster import window as orders
 from envs.cluster.actions import ClusterActions
@@ -63,7 +64,7 @@ class CheckpointScheduler:
     those of the cluster, in its order.
 
     Args:
-        checkpoint: the folder.
+        checkpoint: the folder, or the name of a shipped scheduler (`agents.cluster.shipped`).
         window: pending jobs shown at most.
         schedulers: how many share the cluster, each with its own racks and queue; all have the
             same policy.
@@ -103,7 +104,7 @@ class CheckpointScheduler:
                 raise InputError(f"{value} is below {least}", field=field)
         if not 0 <= forward_s < np.inf:
             raise InputError(f"{forward_s} is not from 0 on", field="forward_s")
-        self.checkpoint = load_checkpoint(checkpoint)
+        self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
         if self.checkpoint.observation_kind != CLUSTER:
             told = f"is of kind {self.checkpoint.observation_kind!r}, not {CLUSTER!r}"
             file = self.checkpoint.folder / SPEC_FILE
@@ -117,9 +118,8 @@ class CheckpointScheduler:
             greedy = MostProbableJob() if self.adviser is None else MostProbableAction()
         self.greedy, self.seed = greedy, seed
         self._run = runtime(self.checkpoint)
-        looks = self.trained.known_durations or (
-            self.adviser is not None and self.adviser.priority().knows == "durations"
-        )
+        advised = self.adviser is not None and self.adviser.knows == "durations"
+        looks = self.trained.known_durations or advised
         self.knows: Knowledge = "durations" if looks else "predictions"
         self.decisions = 0  # asked of the network in the last replay
 

@@ -1,0 +1,78 @@
+"""Schedulers that come with the package."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agents.cluster.shipped import SHIPPED, scheduler_folder, shipped_schedulers
+from envs.errors import InputError
+from models.checkpoint import load_checkpoint
+
+TEXTS = {".json", ".yaml", ".md"}
+LARGEST = 4_000_000  # bytes of a folder
+INSIDE = r"(?<![\w.~:/-])/[\w.-]+"  # an absolute path
+LOADS = """
+import sys
+from pathlib import Path
+from agents.cluster.shipped import SHIPPED
+from models.checkpoint import OnnxRuntime, load_checkpoint
+OnnxRuntime(load_checkpoint(SHIPPED / "{name}"))
+sys.exit(bool({{"ray", "torch_geometric"}} & set(sys.modules)))
+"""
+
+
+def test_one_is_shipped() -> None:
+    assert "unknown_durations" in shipped_schedulers()
+
+
+@pytest.mark.parametrize("name", shipped_schedulers())
+def test_its_files_are_those_of_its_hashes_and_few(name: str) -> None:
+    checkpoint = load_checkpoint(SHIPPED / name)
+    assert checkpoint.observation_kind == "cluster"
+    files = [path for path in (SHIPPED / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < LARGEST
+    listed = {*checkpoint.spec["sha256"], "spec.json"}
+    for folder, inside in checkpoint.spec.get("folders", {}).items():
+        listed |= {f"{folder}/{file}" for file in inside}
+    assert {path.relative_to(SHIPPED / name).as_posix() for path in files} == listed
+
+
+@pytest.mark.parametrize("name", shipped_schedulers())
+def test_its_texts_name_no_folder_of_a_machine(name: str) -> None:
+    for path in (SHIPPED / name).rglob("*"):
+        if path.suffix in TEXTS:
+            assert not re.findall(INSIDE, path.read_text(encoding="utf-8")), path.name
+
+
+@pytest.mark.parametrize("name", shipped_schedulers())
+def test_it_needs_neither_ray_nor_pyg(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADS.format(name=name)], check=False)
+    assert done.returncode == 0
+
+
+def test_its_information_class_is_that_of_its_name() -> None:
+    from agents.cluster.checkpoint_adviser import rebuilt
+
+    checkpoint = load_checkpoint(scheduler_folder("unknown_durations"))
+    adviser = rebuilt(checkpoint)
+    assert adviser is None or adviser.knows != "durations"
+    config = (checkpoint.folder / "config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"known_durations: (\w+)", config) == ["false"]
+
+
+def test_a_folder_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert scheduler_folder("unknown_durations") == SHIPPED / "unknown_durations"
+    (tmp_path / "unknown_durations").mkdir()
+    assert scheduler_folder("unknown_durations") == Path("unknown_durations")
+    assert scheduler_folder("none/such") == Path("none/such")  # refused when it is loaded
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"neither a folder nor shipped.*unknown_durations"):
+        scheduler_folder("nobody")

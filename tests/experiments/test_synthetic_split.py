@@ -1,0 +1,81 @@
+"""A split of generated traces, and the shipped scheduler by its name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.errors import InputError
+from experiments.app import run_app
+from experiments.evaluate import main
+from experiments.generalise import GeneraliseConfig, generalise
+from experiments.overrides import check_command_line
+from experiments.split import SplitAppConfig
+from experiments.split_windows import Split
+
+
+@pytest.fixture(autouse=True)
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+
+
+def made(*more: str) -> Split:
+    given = ["split=synthetic", *more]
+    return Split(check_command_line(given, "split_app", SplitAppConfig)[1].split)
+
+
+def test_its_windows_need_no_file() -> None:
+    split = made()
+    windows = split.windows("test")
+    assert {window.name.partition(".")[0] for window in windows} == set(split.traces)
+    for window in windows:
+        asked = split.traces[window.name.partition(".")[0]].load
+        assert window.load == pytest.approx(asked, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("split.formats.itp_1001.seed=7", "split.formats.itp_1001'?: has SHA-256"),
+        ("~split.inputs.itp_1001", "no SHA-256 of 'itp_1001'"),
+        ("+split.inputs.more=0", "split.data' is missing"),
+        (
+            "split.formats.itp_1001={_target_: envs.workload.readers.itp.ItpReader}",
+            "split.traces.itp_1001.path' is missing",
+        ),
+    ],
+)
+def test_what_it_refuses(override: str, told: str) -> None:
+    more = ["~split.formats.itp_1001", f"+{override}"] if "Reader" in override else [override]
+    with pytest.raises(InputError, match=told):
+        made(*more)
+
+
+def test_an_unknown_scheduler_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
+    given = ["split=synthetic", "checkpoints=[nobody]", "hydra.run.dir=run"]
+    assert run_app("generalise", GeneraliseConfig, generalise, given) == 2
+    told = capfd.readouterr().err
+    assert "config key 'checkpoints'" in told
+    assert "shipped: unknown_durations" in told
+    jobs = ["env=cluster", "trace.format=synthetic", "trace.jobs=5", "hydra.run.dir=run"]
+    assert main([*jobs, "agent=checkpoint", "agent.checkpoint=nobody"]) == 2
+    assert "agent.checkpoint" in capfd.readouterr().err
+
+
+def test_the_shipped_one_is_what_agent_checkpoint_means(capfd: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "env=cluster", "agent=checkpoint", "trace.format=synthetic", "trace.jobs=12",
+        "trace.max_gpus=4", "trace.head=8", "cluster.nodes=3", "cluster.gpus_per_node=4",
+        "cluster.gpu_types=[V100,P100,T4]", "interference=analytic", "json=true",
+        "hydra.run.dir=run",
+    ]  # fmt: skip
+    assert main(given) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["jobs"] == 8
+    assert found["knows"] == "predictions"
+    assert len(found["provenance"]["inputs_sha256"]["checkpoint"]) == 64
