@@ -5,7 +5,8 @@ python -m experiments.study resume=<run folder>         # goes on where it was k
 python -m experiments.study seeds=[0,1] budget_s=120 ~recipes.cluster_known
 
 One after the other: a posterior of durations for every seed; every recipe with every seed; its
-learning curves; its checkpoints, beside all policies of their class, on the test windows of every split.
+learning curves; its checkpoints, beside all policies of their class, on the test windows of every
+split.
 """
 
 from __future__ import annotations
