@@ -1,7 +1,7 @@
-"""How much better than expected: advantages where steps take seconds, not turns.
+"""How much better than expected: advantages where steps take time, not turns.
 
 Decisions are those of a semi-Markov process (Bradtke and Duff, "Reinforcement learning methods for
-continuous-time Markov decision problems", NeurIPS 1994): a step takes dt seconds, often none, and
+continuous-time Markov decision problems", NeurIPS 1994): a step takes the time dt, often none, and
 what comes after it counts exp(-dt / tau).
 """
 
@@ -19,32 +19,32 @@ FloatArray = NDArray[np.float64]
 class Discounting:
     """How the future counts.
 
-    Advantages are those of Schulman et al. (arXiv:1506.02438, equation 16), with lambda per second
+    Advantages are those of Schulman et al. (arXiv:1506.02438, equation 16), with lambda per time
     and not per step. All decisions of one instant are one decision in parts: with lambda per step a
     busy instant with twenty starts would hide from the first of them what becomes of it, though no
-    time passes; with lambda per second it does not matter how many parts there are.
+    time passes; with lambda per time it does not matter how many parts there are.
 
     Attributes:
-        tau_s: seconds after which what happens counts 1 / e.
-        credit_s: seconds after which 1 / e of what was observed is left in an advantage, the rest
+        tau: time after which what happens counts 1 / e.
+        credit: time after which 1 / e of what was observed is left in an advantage, the rest
             taken from the critic; inf: nothing is taken from it before an episode is cut.
     """
 
-    tau_s: float
-    credit_s: float
+    tau: float
+    credit: float
 
-    def discounts(self, seconds: FloatArray) -> FloatArray:
-        """What counts of that which comes after so many seconds."""
-        counts: FloatArray = np.exp(-seconds / self.tau_s)
+    def discounts(self, times: FloatArray) -> FloatArray:
+        """What counts of that which comes after so long."""
+        counts: FloatArray = np.exp(-times / self.tau)
         return counts
 
-    def accrued(self, rewards: FloatArray, seconds: FloatArray) -> FloatArray:
-        """`rewards` that come at an even rate over `seconds`, discounted to the start of the step.
+    def accrued(self, rewards: FloatArray, times: FloatArray) -> FloatArray:
+        """`rewards` that come at an even rate over `times`, discounted to the start of the step.
 
         The integral of r / dt exp(-t / tau) from 0 to dt. The rates are even: numbers of jobs and
         GPUs do not change between two events.
         """
-        share = seconds / self.tau_s
+        share = times / self.tau
         factor = np.ones_like(share)
         np.divide(-np.expm1(-share), share, out=factor, where=share > 0.0)
         accrued: FloatArray = rewards * factor
@@ -55,7 +55,7 @@ def advantages(
     rewards: FloatArray,
     values: FloatArray,
     after: FloatArray,
-    seconds: FloatArray,
+    times: FloatArray,
     ends: NDArray[np.bool_],
     decides: NDArray[np.bool_],
     discounting: Discounting,
@@ -72,13 +72,13 @@ def advantages(
         after: (T, B) expected at the end of the last step of an episode or of the fragment: 0 where
             it has ended, the value of its last observation where it goes on or was cut; not read
             elsewhere.
-        seconds: (T, B) that each step takes.
+        times: (T, B) that each step takes.
         ends: (T, B) whether the episode ends with the step, or is cut there.
         decides: (T, B) whether the agent has a choice.
         discounting: how the future counts.
     """
-    discounts = discounting.discounts(seconds)
-    carried = discounts * np.exp(-seconds / discounting.credit_s) * ~ends
+    discounts = discounting.discounts(times)
+    carried = discounts * np.exp(-times / discounting.credit) * ~ends
     gains, expected = np.empty((2, *rewards.shape))
     gain, value = np.zeros(rewards.shape[1]), after[-1]
     for t in reversed(range(len(rewards))):

@@ -30,16 +30,14 @@ class ClusterPPO:
         entropy_coefficient: weight of the entropy bonus at the start.
         final_entropy_coefficient: the same from `anneal_decisions` on.
         anneal_decisions: decisions over which both fall.
-        tau_s: seconds after which what happens counts 1 / e.
-        credit_s: seconds after which 1 / e of an advantage is observed, the rest expected.
+        tau: time after which what happens counts 1 / e, in mean durations of the episode's jobs.
+        credit: the same after which 1 / e of an advantage is observed, the rest expected.
         clip: how far the probability ratio may move before the objective goes flat.
         most_kl: nats from the sampling policy beyond which an iteration learns no further.
         value_coefficient: weight of the critic's squared error.
         value_memory: iterations over which the scale of values is a mean.
         per_gpu: whether rewards are divided by the GPUs of the cluster, so that clusters of all
             sizes weigh alike.
-        per_work: whether rewards are divided by the mean duration of the episode's jobs, so that
-            traces of short and of long jobs weigh alike; the policy does not see it.
         normalise_rewards: whether rewards are divided by a running standard deviation.
         posterior_coefficient: weight of the cross entropy of what jobs still need; 0: not learned.
         max_gradient_norm: global norm to which every gradient is clipped.
@@ -58,14 +56,13 @@ class ClusterPPO:
     entropy_coefficient: float
     final_entropy_coefficient: float
     anneal_decisions: int
-    tau_s: float
-    credit_s: float
+    tau: float
+    credit: float
     clip: float
     most_kl: float
     value_coefficient: float
     value_memory: float
     per_gpu: bool
-    per_work: bool
     normalise_rewards: bool
     posterior_coefficient: float
     max_gradient_norm: float
@@ -78,7 +75,7 @@ class ClusterPPO:
             if getattr(self, name) < 1:
                 raise InputError(f"{getattr(self, name)} is below 1", field=name)
         for name in (
-            "learning_rate", "final_learning_rate", "tau_s", "credit_s", "clip", "most_kl",
+            "learning_rate", "final_learning_rate", "tau", "credit", "clip", "most_kl",
             "max_gradient_norm",
         ):  # fmt: skip
             if not getattr(self, name) > 0:

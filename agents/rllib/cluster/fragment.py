@@ -41,10 +41,10 @@ class Fragment:
     scores: NDArray[np.float64]  # (T, B) of the critic, before each decision
     after: NDArray[np.float64]  # (T, B) of the critic, after the last step and where cut
     rewards: NDArray[np.float64]  # (T, B)
-    seconds: NDArray[np.float64]  # (T, B) that each step takes
+    times: NDArray[np.float64]  # (T, B) that each step takes, in mean durations of the jobs
     terminated: NDArray[np.bool_]  # (T, B) the episode is over
     cut: NDArray[np.bool_]  # (T, B) the episode is truncated
-    now: NDArray[np.float64]  # (T, B) seconds of the episode, before each step
+    now: NDArray[np.float64]  # (T, B) time of the episode before each step, in the same
     episode: NDArray[np.int64]  # (T, B) number of the episode in its environment
     ended: Sequence[EpisodeEnd]
 

@@ -40,7 +40,6 @@ class LockStepRunner:
         seed: of the run.
         alike: environments in turn that meet the same episodes.
         per_gpu: whether rewards are divided by the GPUs of the episode's cluster.
-        per_work: whether they are divided by the mean duration of the episode's jobs.
         teacher: whose advice on an episode begins with it; None: nobody's.
     """
 
@@ -52,13 +51,12 @@ class LockStepRunner:
         *,
         alike: int = 1,
         per_gpu: bool = False,
-        per_work: bool = False,
         teacher: Adviser | None = None,
     ) -> None:
         self.lanes = [Lane(env, index) for index, env in enumerate(envs)]
         self.agents = [(lane, s) for lane in self.lanes for s in range(lane.schedulers)]
         self.steps, self.seed, self.alike = steps, seed, alike
-        self.per_gpu, self.per_work = per_gpu, per_work
+        self.per_gpu = per_gpu
         self.teacher = teacher
         env = envs[0]
         self.schedulers = env.schedulers
@@ -70,7 +68,7 @@ class LockStepRunner:
         self.started = [0] * len(envs)  # episodes
         self.stages = [0.0] * len(envs)  # progress when the episode began
         self.rewards = [0.0] * len(envs)  # of the episode so far
-        self.scales = [1.0] * len(envs)  # factor on the rewards of the episode
+        self.units_s = [1.0] * len(envs)  # seconds that count as 1 in the episode
         self.stage = 0.0  # progress of the curriculum now, from 0 to 1
         self._begun = False
 
@@ -92,7 +90,7 @@ class LockStepRunner:
         actions, taught, episode = np.zeros((3, *shape), np.int64)
         teaches = False
         log_probabilities = np.zeros(shape, np.float32)
-        scores, after, rewards, seconds, now = np.zeros((5, *shape))
+        scores, after, rewards, times, now = np.zeros((5, *shape))
         terminated, cut, decides = np.zeros((3, *shape), np.bool_)
         ended: list[EpisodeEnd] = []
         for t in range(self.steps):
@@ -112,10 +110,12 @@ class LockStepRunner:
                 taught[t, numbers], teaches = made.taught, True
             for index, lane in enumerate(self.lanes):
                 rows = lane.rows
-                now[t, rows], episode[t, rows] = lane.now, self.started[index]
+                unit = self.units_s[index]
+                now[t, rows], episode[t, rows] = lane.now / unit, self.started[index]
                 step = lane.step(actions[t, rows].tolist(), self.memory.masks[t, rows])
-                rewards[t, rows] = self.scales[index] * np.array(step.rewards)
-                seconds[t, rows] = step.seconds
+                share = lane.episode.simulator.cluster.num_gpus if self.per_gpu else 1
+                rewards[t, rows] = np.array(step.rewards) / (share * unit)
+                times[t, rows] = step.seconds / unit
                 self.rewards[index] += sum(step.rewards)
                 if not (step.terminated or step.truncated):
                     lane.observe(self.memory, t + 1, self.remaining[t + 1])
@@ -140,7 +140,7 @@ class LockStepRunner:
             scores=scores,
             after=after,
             rewards=rewards,
-            seconds=seconds,
+            times=times,
             terminated=terminated,
             cut=cut,
             now=now,
@@ -200,13 +200,8 @@ class LockStepRunner:
             lane.env.generator.progress = self.stage
         lane.reset(int(np.random.SeedSequence(key).generate_state(1)[0]), self.teacher)
         self.stages[index] = self.stage
-        self.scales[index] = self._scale(lane)
+        self.units_s[index] = float(lane.episode.simulator.trace.duration_s.mean())
         self.started[index] += 1
-
-    def _scale(self, lane: Lane) -> float:
-        simulator = lane.episode.simulator
-        scale = 1.0 / simulator.cluster.num_gpus if self.per_gpu else 1.0
-        return scale / float(simulator.trace.duration_s.mean()) if self.per_work else scale
 
     def _end(self, index: int) -> EpisodeEnd:
         lane = self.lanes[index]

@@ -71,7 +71,6 @@ class ClusterSession:
             config.seed,
             alike=ppo.alike,
             per_gpu=ppo.per_gpu,
-            per_work=ppo.per_work,
             teacher=teacher if config.cloning.iterations else None,
         )
         agent = envs[0].possible_agents[0]
@@ -170,16 +169,16 @@ class ClusterSession:
         """
         ppo = self.config.ppo
         taught = fragment.taught is not None
-        discounting = Discounting(ppo.tau_s, np.inf if taught else ppo.credit_s)
+        discounting = Discounting(ppo.tau, np.inf if taught else ppo.credit)
         ends = fragment.terminated | fragment.cut
-        rewards = discounting.accrued(fragment.rewards, fragment.seconds)
+        rewards = discounting.accrued(fragment.rewards, fragment.times)
         if ppo.normalise_rewards:
-            self.reward_scale.add(rewards, discounting.discounts(fragment.seconds), ends)
+            self.reward_scale.add(rewards, discounting.discounts(fragment.times), ends)
             rewards = rewards / self.reward_scale.deviation
         values = self.value_scale.values(fragment.scores)
         after = np.where(fragment.terminated, 0.0, self.value_scale.values(fragment.after))
         gains, expected = advantages(
-            rewards, values, after, fragment.seconds, ends, fragment.decides, discounting
+            rewards, values, after, fragment.times, ends, fragment.decides, discounting
         )
         targets = gains + expected
         self.value_scale.add(targets[fragment.decides])

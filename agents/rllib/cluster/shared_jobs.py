@@ -30,7 +30,7 @@ def without_shared(
 
     Args:
         gains: (T, B) advantages.
-        now: (T, B) seconds of the episode at each step, ascending within an episode.
+        now: (T, B) time of the episode at each step, ascending within an episode.
         episode: (T, B) its number.
         rows: agents of the environments with the same jobs, which stand side by side.
         alike: those environments; agent s of one and agent s of another are compared.

@@ -10,7 +10,7 @@ from scipy import integrate
 
 from agents.rllib.cluster.advantages import Discounting, advantages
 
-SECONDS = Discounting(tau_s=100.0, credit_s=30.0)
+CLOCK = Discounting(tau=100.0, credit=30.0)
 
 
 def random_steps(seed: int, steps: int = 12, agents: int = 3) -> dict[str, np.ndarray]:
@@ -20,7 +20,7 @@ def random_steps(seed: int, steps: int = 12, agents: int = 3) -> dict[str, np.nd
         "rewards": rng.normal(size=shape),
         "values": rng.normal(size=shape),
         "after": rng.normal(size=shape),
-        "seconds": rng.choice([0.0, 1.0, 40.0], shape),
+        "times": rng.choice([0.0, 1.0, 40.0], shape),
         "ends": rng.random(shape) < 0.15,
     }
 
@@ -29,7 +29,7 @@ def by_definition(steps: dict[str, np.ndarray], agent: int, t: int) -> float:
     """Sum over what follows t of the one-step errors, each as it counts at t."""
     counts, total = 1.0, 0.0
     for k in range(t, len(steps["rewards"])):
-        dt, last = steps["seconds"][k, agent], k + 1 == len(steps["rewards"])
+        dt, last = steps["times"][k, agent], k + 1 == len(steps["rewards"])
         over = steps["ends"][k, agent]
         after = steps["after"][k, agent] if over or last else steps["values"][k + 1, agent]
         error = steps["rewards"][k, agent] - steps["values"][k, agent]
@@ -44,7 +44,7 @@ def by_definition(steps: dict[str, np.ndarray], agent: int, t: int) -> float:
 def test_advantages_are_what_the_definition_says(seed: int) -> None:
     steps = random_steps(seed)
     all_decide = np.ones(steps["rewards"].shape, np.bool_)
-    gains, expected = advantages(**steps, decides=all_decide, discounting=SECONDS)
+    gains, expected = advantages(**steps, decides=all_decide, discounting=CLOCK)
     np.testing.assert_array_equal(expected, steps["values"])
     for agent in range(3):
         for t in range(len(gains)):
@@ -63,14 +63,14 @@ def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
     discounting = Discounting(100.0, np.inf)  # a merged step has one value after it, not several
     gains, expected = advantages(**steps, decides=decides, discounting=discounting)
     starts = np.flatnonzero(decides[:, 0])
-    merged: dict[str, list[float]] = {"rewards": [], "seconds": []}
+    merged: dict[str, list[float]] = {"rewards": [], "times": []}
     for start, stop in zip(starts, [*starts[1:], len(decides)], strict=True):
         passed, reward = 0.0, 0.0
         for t in range(start, stop):
             reward += np.exp(-passed / 100.0) * steps["rewards"][t, 0]
-            passed += steps["seconds"][t, 0]
+            passed += steps["times"][t, 0]
         merged["rewards"].append(reward)
-        merged["seconds"].append(passed)
+        merged["times"].append(passed)
     column = {name: np.array(values)[:, None] for name, values in merged.items()}
     after = np.zeros(column["rewards"].shape)
     after[-1] = steps["after"][-1]
@@ -78,7 +78,7 @@ def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
         column["rewards"],
         steps["values"][starts],
         after,
-        column["seconds"],
+        column["times"],
         np.zeros(after.shape, np.bool_),
         np.ones(after.shape, np.bool_),
         discounting,
@@ -93,19 +93,19 @@ def test_how_many_parts_an_instant_has_does_not_matter() -> None:
         rewards=np.array([[-5.0], [-7.0]]),
         values=np.array([[1.0], [2.0]]),
         after=np.array([[0.0], [3.0]]),
-        seconds=np.array([[10.0], [20.0]]),
+        times=np.array([[10.0], [20.0]]),
         ends=np.zeros((2, 1), np.bool_),
         decides=np.ones((2, 1), np.bool_),
-        discounting=SECONDS,
+        discounting=CLOCK,
     )[0][0]
     parts = advantages(
         rewards=np.array([[0.0], [0.0], [-5.0], [-7.0]]),
         values=np.array([[1.0], [9.0], [-4.0], [2.0]]),
         after=np.array([[0.0], [0.0], [0.0], [3.0]]),
-        seconds=np.array([[0.0], [0.0], [10.0], [20.0]]),
+        times=np.array([[0.0], [0.0], [10.0], [20.0]]),
         ends=np.zeros((4, 1), np.bool_),
         decides=np.ones((4, 1), np.bool_),
-        discounting=SECONDS,
+        discounting=CLOCK,
     )[0][0]
     np.testing.assert_allclose(one, parts, rtol=1e-12)
 
@@ -115,31 +115,31 @@ def test_the_future_of_an_ended_episode_is_not_carried_over() -> None:
     steps["ends"][:] = False
     steps["ends"][5] = True
     decides = np.ones(steps["ends"].shape, np.bool_)
-    before, _ = advantages(**steps, decides=decides, discounting=SECONDS)
+    before, _ = advantages(**steps, decides=decides, discounting=CLOCK)
     steps["rewards"][6:] += 100.0
     steps["values"][6:] -= 50.0
-    later, _ = advantages(**steps, decides=decides, discounting=SECONDS)
+    later, _ = advantages(**steps, decides=decides, discounting=CLOCK)
     np.testing.assert_array_equal(before[:6], later[:6])
     assert not np.allclose(before[6:], later[6:])
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 1.0, 50.0, 1e4])
-def test_rewards_accrue_as_their_integral(seconds: float) -> None:
+@pytest.mark.parametrize("times", [1e-6, 1.0, 50.0, 1e4])
+def test_rewards_accrue_as_their_integral(times: float) -> None:
     rate = -3.0
     exact, _ = integrate.quad(
-        lambda t: rate * np.exp(-t / 100.0), 0.0, min(seconds, 4000.0), epsabs=0.0
+        lambda t: rate * np.exp(-t / 100.0), 0.0, min(times, 4000.0), epsabs=0.0
     )
-    accrued = SECONDS.accrued(np.array([rate * seconds]), np.array([seconds]))
+    accrued = CLOCK.accrued(np.array([rate * times]), np.array([times]))
     np.testing.assert_allclose(accrued, exact, rtol=1e-9)
 
 
 def test_rewards_of_an_instant_stay_as_they_are() -> None:
-    np.testing.assert_array_equal(SECONDS.accrued(np.array([-2.0]), np.zeros(1)), [-2.0])
+    np.testing.assert_array_equal(CLOCK.accrued(np.array([-2.0]), np.zeros(1)), [-2.0])
 
 
 def test_without_end_of_credit_the_targets_are_discounted_sums() -> None:
     rng = np.random.default_rng(0)
-    rewards, seconds = rng.normal(size=(6, 1)), rng.uniform(0, 50, (6, 1))
+    rewards, times = rng.normal(size=(6, 1)), rng.uniform(0, 50, (6, 1))
     ends = np.zeros((6, 1), np.bool_)
     ends[-1] = True
     values = rng.normal(size=(6, 1))
@@ -147,12 +147,12 @@ def test_without_end_of_credit_the_targets_are_discounted_sums() -> None:
         rewards,
         values,
         np.zeros((6, 1)),
-        seconds,
+        times,
         ends,
         np.ones((6, 1), np.bool_),
         Discounting(100.0, np.inf),
     )
     total = 0.0
     for t in reversed(range(6)):
-        total = float(rewards[t, 0] + np.exp(-seconds[t, 0] / 100.0) * total)
+        total = float(rewards[t, 0] + np.exp(-times[t, 0] / 100.0) * total)
         assert gains[t, 0] + expected[t, 0] == pytest.approx(total, rel=1e-9)

@@ -83,7 +83,7 @@ def test_a_fragment_says_what_the_policy_did() -> None:
         assert (fragment.decides[0]).all()
         choices = fragment.memory.masks[:24].sum(axis=2) > 1
         np.testing.assert_array_equal(fragment.decides[1:], choices[1:])
-        assert (fragment.seconds >= 0).all()
+        assert (fragment.times >= 0).all()
         assert (
             np.diff(fragment.now, axis=0)[~(fragment.terminated | fragment.cut)[:-1]] >= 0
         ).all()
@@ -113,15 +113,17 @@ def test_rewards_per_gpu_are_those_divided_by_the_gpus() -> None:
     assert found[0].ended == found[1].ended
 
 
-def test_rewards_per_work_are_those_divided_by_the_mean_duration() -> None:
-    network, found = policy(), []
-    for per_work in (False, True):
-        torch.manual_seed(0)
-        runner = LockStepRunner([environment()], 4, seed=0, per_work=per_work)
-        found.append(sampled(runner, network))
-    assert found[0].rewards.min() < 0
+def test_time_and_rewards_are_counted_in_mean_durations() -> None:
+    """A step's reward is minus the number of unfinished jobs times how long it takes."""
+    runner = LockStepRunner([environment()], 24, seed=0)
+    fragment = sampled(runner, policy())
+    passes = fragment.times > 0
+    unfinished = -fragment.rewards[passes] / fragment.times[passes]
+    np.testing.assert_allclose(unfinished, np.round(unfinished), atol=1e-6)
+    assert unfinished.max() > 1
     mean = runner.lanes[0].episode.simulator.trace.duration_s.mean()
-    np.testing.assert_allclose(found[0].rewards, mean * found[1].rewards, rtol=1e-12)
+    assert runner.units_s == [mean]
+    assert runner.lanes[0].now / mean == pytest.approx(fragment.now[-1, 0] + fragment.times[-1, 0])
 
 
 def test_shown_advice_is_the_teacher_that_the_observation_has() -> None:
