@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint team cluster test check bench clean
+.PHONY: help venv run seeds placement ratio gain joint team cluster learned study test check bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -48,6 +48,12 @@ team: $(STAMP)  ## multi-agent PPO on placement and bandwidth, five seeds: half 
 
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
 	@$(BIN)/python -m experiments.cluster $(ARGS)
+
+learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: a minute
+	@$(BIN)/python -m experiments.generalise split=synthetic checkpoints=[unknown_durations] $(ARGS)
+
+study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: two hours
+	@$(BIN)/python -m experiments.study $(ARGS)
 
 test: $(STAMP)  ## the test suite
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests
