@@ -17,8 +17,9 @@ from experiments.generalise_statistics import best_overall, bootstrap
 from experiments.split_baselines import files_of
 
 FEW = [
-    "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min", "~agents.gandiva",
-    "~agents.finish_time_fairness", "~rules", "+rules={}", "samples=200",
+    "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",
+    "~agents.gandiva_20min", "tuned=[max_min_20min]", "~agents.finish_time_fairness", "~rules",
+    "+rules={}", "samples=200",
 ]  # fmt: skip
 PLAYED = "+scheduler={_target_: small_split.PlayedSRTF, checkpoint: '', knows: %s}"
 

@@ -18,7 +18,7 @@ from experiments.study import main
 FEW = [
     *(f"~agents.{name}" for name in (
         "fifo", "las_2d", "gittins", "qssf", "las_gavel", "max_min", "max_min_20min", "optimus",
-        "sjf", "easy", "srsf", "finish_time_fairness", "gandiva",
+        "sjf", "easy", "srsf", "finish_time_fairness", "gandiva_20min",
     )),
     *(f"~placements.{name}" for name in (
         "first_fit", "helios_consolidate", "least_interference", "random", "spread", "yarn",
