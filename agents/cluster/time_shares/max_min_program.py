@@ -19,7 +19,9 @@ from agents.placement.linear_program import LinearProgram
 
 FloatArray = NDArray[np.float64]
 STUCK = 1e-9  # dual value above which a gang cannot have more than the level
-SLACK = 1e-7  # relative, by which a level that is reached may be missed later: HiGHS's tolerance
+# By how much of itself a level that is reached may be missed later: HiGHS's tolerance; more where
+# rounding in an ill-conditioned program leaves no solution.
+SLACKS = (1e-7, 1e-6, 1e-5, 1e-4)
 
 
 class MaxMinProgram(Protocol):
@@ -101,18 +103,18 @@ class SeveralPools:
         """See `MaxMinProgram`."""
         self._ask(asked)
         raised = np.ones(len(asked), np.bool_)
+        held = np.zeros(len(asked))  # throughputs of those that are not raised any more
         while True:
-            level, columns, duals = self._solve()
+            level, columns, duals = self._solve_holding(held)
             stuck = np.flatnonzero(raised & (duals > STUCK / asked))
             raised[stuck] = False
             if not raised.any():
                 break
             if len(stuck) == 0:
                 raise RuntimeError("a max-min program without a binding gang")
+            held[stuck] = level * asked[stuck]
             for gang in stuck:
-                held = level * asked[gang] * (1.0 - SLACK)
                 self._solver.changeCoeff(int(gang), self._level, 0.0)
-                self._solver.changeRowBounds(int(gang), held, highspy.kHighsInf)
         return np.clip(columns[self._shares], 0.0, 1.0)
 
     def _ask(self, asked: FloatArray) -> None:
@@ -120,15 +122,34 @@ class SeveralPools:
             self._solver.changeCoeff(gang, self._level, -float(throughput))
             self._solver.changeRowBounds(gang, 0.0, highspy.kHighsInf)
 
+    def _solve_holding(self, held: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        """`_solve` where gangs have at least the throughput `held` (A,), but for some slack.
+
+        Raises:
+            RuntimeError: the program has no solution with the largest slack either.
+        """
+        gangs = np.flatnonzero(held).tolist()
+        for slack in SLACKS if gangs else ():
+            for gang in gangs:
+                least = held[gang] * (1.0 - slack)
+                self._solver.changeRowBounds(gang, least, highspy.kHighsInf)
+            if self._solved():
+                break
+        return self._solve()
+
     def _solve(self) -> tuple[float, FloatArray, FloatArray]:
         """(t, columns, dual values (A,) of the gangs' rows)."""
-        self._solver.run()
-        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            self._solver.clearSolver()  # a basis that has gone bad: begin anew
-            self._solver.run()
-        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        if not self._solved():
             raise RuntimeError(f"HiGHS: {self._solver.getModelStatus()}")
         solution = self._solver.getSolution()
         columns = np.array(solution.col_value)
         duals = np.abs(np.array(solution.row_dual)[: len(self._shares)])
         return float(columns[self._level]), columns, duals
+
+    def _solved(self) -> bool:
+        """Whether there is an optimum."""
+        self._solver.run()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._solver.clearSolver()  # a basis that has gone bad: begin anew
+            self._solver.run()
+        return bool(self._solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)

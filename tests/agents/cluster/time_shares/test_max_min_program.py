@@ -118,3 +118,19 @@ def test_asking_again_does_not_remember() -> None:
     first = (rates * program.shares(asked)).sum(axis=1)
     program.level(asked[::-1].copy())
     np.testing.assert_allclose((rates * program.shares(asked)).sum(axis=1), first, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [295, 429, 1761])
+def test_what_gangs_ask_for_may_span_orders_of_magnitude(seed: int) -> None:
+    """With the least slack alone, HiGHS calls these infeasible when levels are held."""
+    rng = np.random.default_rng(seed)
+    gangs = int(rng.integers(10, 80))
+    rates = np.array([1.0, 0.75, 0.5]) * rng.uniform(0.9, 1.1, (gangs, 3))
+    gpus = rng.choice([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], gangs)
+    asked = 10.0 ** rng.uniform(-rng.integers(1, 7), rng.integers(0, 3), gangs)
+    program = SeveralPools(rates, gpus, np.full(3, 32.0))
+    shares = program.shares(asked)
+    assert (gpus @ shares <= 32.0 + 1e-5).all()
+    assert (shares.sum(axis=1) <= 1.0 + 1e-6).all()
+    least = ((rates * shares).sum(axis=1) / asked).min()
+    assert least == pytest.approx(program.level(asked), rel=2e-4)
