@@ -124,7 +124,7 @@ def report(found: Comparison, config: GeneraliseConfig, run: Run, provenance: Pr
     ]
     if found.learned:
         cells = ratio_rows(found, intervals)
-        tables.insert(0, (f"{len(found.learned)} checkpoints", RATIO_COLUMNS, cells))
+        tables.insert(0, (f"Checkpoints ({len(found.learned)})", RATIO_COLUMNS, cells))
     name = config.split.name
     title = f"{name}, {config.window} windows, {config.information} durations"
     sections = [Section(*table) for table in tables]

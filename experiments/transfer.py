@@ -163,7 +163,7 @@ def report(
     second = [(row.condition.name, *(told(row, policy) for policy in policies)) for row in rows]
     number = len(config.checkpoints)
     sections = [
-        Section(f"{number} checkpoints under other conditions", COLUMNS, first),
+        Section(f"Other conditions, checkpoints: {number}", COLUMNS, first),
         Section("Against each policy", ("condition", *policies), second),
     ]
     name = config.split.name

@@ -59,7 +59,7 @@ def test_checkpoints_beside_the_best_of_each_window(work: Path) -> None:
         assert window["lower_bound_s"] <= min(o["mean_jct_s"] for o in window["checkpoints"])
     table = (work / "run" / "table.md").read_text()
     assert f"| {overall} |" in table
-    assert "2 checkpoints" in table
+    assert "Checkpoints (2)" in table
     assert Image.open(work / "run" / "ratios.png").width > 500
     assert len(found["provenance"]["inputs_sha256"]) == 3
 

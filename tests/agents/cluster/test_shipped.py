@@ -14,7 +14,7 @@ from envs.errors import InputError
 from models.checkpoint import load_checkpoint
 
 TEXTS = {".json", ".yaml", ".md"}
-LARGEST = 4_000_000  # bytes of a folder
+LARGEST = 5_000_000  # bytes of a folder
 INSIDE = r"(?<![\w.~:/-])/[\w.-]+"  # an absolute path
 LOADS = """
 import sys
