@@ -43,7 +43,7 @@ from experiments.generalise_tables import (
     window_rows,
 )
 from experiments.provenance import Provenance
-from experiments.split_baselines import CLASSES, BaselineRuns, baselines_of, files_of, of_class
+from experiments.split_baselines import BaselineRuns, baselines_of, check_class, files_of, of_class
 from experiments.split_windows import Split, SplitConfig
 from experiments.tables import TABLE_FILE, Section, write_tables
 
@@ -79,10 +79,7 @@ class GeneraliseConfig:
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise InputError(f"config key 'samples': {self.samples} is below 1")
-        if self.information not in CLASSES:
-            known = ", ".join(CLASSES)
-            told = f"{self.information!r} is unknown (known: {known})"
-            raise InputError(f"config key 'information': {told}")
+        check_class(self.information, "information")
         for name in self.references:
             if name in self.agents:
                 raise InputError(f"config key 'references.{name}': is among the agents as well")

@@ -63,6 +63,17 @@ class Baseline:
         return built_policy(self.node, f"agents.{self.policy}")
 
 
+def check_class(information: str, key: str) -> None:
+    """What a config key names is a class of information.
+
+    Raises:
+        InputError: it is none.
+    """
+    if information not in CLASSES:
+        told = f"{information!r} is unknown (known: {', '.join(CLASSES)})"
+        raise InputError(f"config key '{key}': {told}")
+
+
 def baselines_of(
     information: str,
     agents: Mapping[str, Any],
@@ -99,9 +110,7 @@ def of_class(
     Raises:
         InputError: there is no such class, policy or rule, or a node describes no policy.
     """
-    if information not in CLASSES:
-        known = ", ".join(CLASSES)
-        raise InputError(f"config key 'information': {information!r} is unknown (known: {known})")
+    check_class(information, "information")
     for policy, names in rules.items():
         for name in (policy, *names):
             if name not in (agents if name == policy else placements):

@@ -14,7 +14,7 @@ from experiments.exporting import CHECKPOINT_FOLDER
 from experiments.generalise import GeneraliseConfig
 from experiments.overrides import CONFIG_FILE, check_command_line
 from experiments.recipes import written_out
-from experiments.split_baselines import CLASSES
+from experiments.split_baselines import check_class
 from experiments.stages import Stage, quoted
 from experiments.targets import SEEDS
 from experiments.train_cluster import TrainClusterConfig, is_about_clusters
@@ -32,10 +32,7 @@ class RecipeConfig:
     overrides: list[str]
 
     def __post_init__(self) -> None:
-        if self.information not in CLASSES:
-            known = ", ".join(CLASSES)
-            told = f"{self.information!r} is unknown (known: {known})"
-            raise InputError(f"config key 'recipes.information': {told}")
+        check_class(self.information, "recipes.information")
 
 
 @dataclass

@@ -31,7 +31,7 @@ from experiments.generalise_comparison import (
 from experiments.generalise_statistics import Interval, bootstrap
 from experiments.generalise_tables import window_documents
 from experiments.provenance import Provenance
-from experiments.split_baselines import CLASSES, BaselineRuns, baselines_of
+from experiments.split_baselines import BaselineRuns, baselines_of, check_class
 from experiments.split_windows import Split, SplitConfig
 from experiments.tables import TABLE_FILE, Section, write_tables
 from experiments.transfer_conditions import Condition, ConditionWindows
@@ -77,9 +77,7 @@ class TransferConfig:
             raise InputError(f"config key 'samples': {self.samples} is below 1")
         if not self.checkpoints:
             raise InputError("config key 'checkpoints': no checkpoint")
-        if self.information not in CLASSES:
-            told = f"{self.information!r} is unknown (known: {', '.join(CLASSES)})"
-            raise InputError(f"config key 'information': {told}")
+        check_class(self.information, "information")
         for name in self.only or ():
             if name not in self.conditions:
                 known = ", ".join(self.conditions)

@@ -115,7 +115,7 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
     said = capfd.readouterr()
     assert "5 of 6 stages were done before" in said.out
     assert "holds no exams" in said.err
-    assert "resume=study" in said.err
+    assert f"resume={study} goes on" in said.err
     metrics.write_text(kept)
     assert main(["resume=study"]) == 0
     assert document(study / "result.json")["recipes"] == result["recipes"]

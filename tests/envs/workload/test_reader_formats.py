@@ -223,7 +223,9 @@ def test_a_log_that_is_none(text: str, words: str, tmp_path: Path) -> None:
         PhillyJsonReader().read(tmp_path / "log")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(trace=traces(least=1))
 def test_canonical_files_hold_the_trace(trace: Trace, tmp_path: Path) -> None:
     """CSV, CSV in gzip and Parquet are read to the same jobs in the same order."""
