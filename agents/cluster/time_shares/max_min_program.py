@@ -134,13 +134,17 @@ class SeveralPools:
                 least = held[gang] * (1.0 - slack)
                 self._solver.changeRowBounds(gang, least, highspy.kHighsInf)
             if self._solved():
-                break
+                return self._solution()
         return self._solve()
 
     def _solve(self) -> tuple[float, FloatArray, FloatArray]:
         """(t, columns, dual values (A,) of the gangs' rows)."""
         if not self._solved():
             raise RuntimeError(f"HiGHS: {self._solver.getModelStatus()}")
+        return self._solution()
+
+    def _solution(self) -> tuple[float, FloatArray, FloatArray]:
+        """What `_solve` returns, of the optimum that was just found."""
         solution = self._solver.getSolution()
         columns = np.array(solution.col_value)
         duals = np.abs(np.array(solution.row_dual)[: len(self._shares)])
