@@ -120,24 +120,32 @@ class GittinsPriority:
 
     Args:
         weights: by the names of the network's parameters.
+        temperature: by which its logits are divided (Guo et al., "On calibration of modern neural
+            networks", ICML 2017); above 1: less sure than it was fitted.
+
+    Raises:
+        InputError: the temperature is not positive and finite.
     """
 
-    def __init__(self, weights: Mapping[str, FloatRows]) -> None:
+    def __init__(self, weights: Mapping[str, FloatRows], temperature: float = 1.0) -> None:
+        if not 0.0 < temperature < math.inf:
+            raise InputError(f"{temperature} is not positive and finite", field="temperature")
+        self.temperature = np.float32(temperature)
         self.weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         index = GittinsIndex()
         self._reached, self._spent = index.reached.numpy(), index.spent.numpy()
 
     @classmethod
-    def of(cls, posterior: DurationPosterior) -> GittinsPriority:
+    def of(cls, posterior: DurationPosterior, temperature: float = 1.0) -> GittinsPriority:
         """With the weights of a network."""
         state = posterior.state_dict()
-        return cls({name: tensor.detach().numpy() for name, tensor in state.items()})
+        return cls({name: tensor.detach().numpy() for name, tensor in state.items()}, temperature)
 
     def __call__(self, rows: FloatRows) -> NDArray[np.float32]:
         """(A,) logarithms of indices in 1/s of (A, width) rows."""
         if len(rows) == 0:
             return np.zeros(0, np.float32)
-        logits = self._logits(rows)
+        logits = self._logits(rows) / self.temperature
         chance = np.exp(logits - logits.max(axis=1, keepdims=True))
         chance /= chance.sum(axis=1, keepdims=True)
         reached = np.maximum(chance @ self._reached, np.finfo(np.float32).tiny)

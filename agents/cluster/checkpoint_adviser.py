@@ -26,7 +26,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     AttainedServiceClasses.name: ("first",),
     RemainingTime.name: (),
     RemainingService.name: (),
-    LEARNED: ("gpus", "staying"),
+    LEARNED: ("gpus", "staying", "temperature"),
 }
 
 
@@ -119,7 +119,7 @@ def _order(kind: str, numbers: dict[str, float], checkpoint: SchedulerCheckpoint
     from agents.cluster.migrating.learned_priority import from_folder  # needs torch
 
     folder = str(checkpoint.folder / DURATIONS_FOLDER)
-    return partial(from_folder, path=folder, gpus=numbers["gpus"], staying=numbers["staying"])
+    return partial(from_folder, path=folder, **numbers)
 
 
 def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -> float:

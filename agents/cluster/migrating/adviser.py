@@ -62,10 +62,11 @@ class MigrationAdviser:
 
 
 class MigrationAdvice:
-    """Of the jobs that a scheduler is shown, the first in the order that can start does; where none
-    can, the last in the order that is to stop does; then it waits. A job that has never run is
-    forwarded before that if another scheduler's unfinished jobs, the job among them, ask for a
-    smaller part of its GPUs than one's own.
+    """Of the jobs that a scheduler is shown, the last in the order that is to stop does; where none
+    is, the first in the order that can start does; then it waits. So no start takes GPUs that the
+    plan has for a job before it. A job that has never run is forwarded before that if another
+    scheduler's unfinished jobs, the job among them, ask for a smaller part of its GPUs than one's
+    own.
 
     Args:
         order: of the episode's jobs.
@@ -98,17 +99,18 @@ class MigrationAdvice:
         place = np.lexsort((jobs, self.order(state, jobs)))
         order = jobs[place]
         fate, target = np.zeros((2, len(order)), np.int64)
-        plan(state, simulator.tables, view, order, self.gain, self.least_run_s, fate, target)
-        for rank in np.flatnonzero(fate == START):
-            where = int(target[rank])
-            if startable(state, view, int(order[rank]), where):
-                return int(place[rank]) * table.groups + _group(where, table.groups, table.servers)
+        least_run_s, kept_s = self.least_run_s, table.least_run_s
+        plan(state, simulator.tables, view, order, self.gain, least_run_s, kept_s, fate, target)
         first = table.window * (table.groups + table.peers)
         for rank in np.flatnonzero(fate == STOP)[::-1]:
             ran = simulator.now - state.jobs[order[rank]]["since"]
             row = int(place[rank]) - len(waiting)
             if ran > 0.0 and ran >= table.least_run_s and row < table.preemptible:
                 return first + row
+        for rank in np.flatnonzero(fate == START):
+            where = int(target[rank])
+            if startable(state, view, int(order[rank]), where):
+                return int(place[rank]) * table.groups + _group(where, table.groups, table.servers)
         return table.size - 1
 
 

@@ -34,7 +34,8 @@ class LearnedPriority:
         index: log indices of rows of `DurationFeatures`: `models.duration.GittinsPriority`.
         history: K of the rows.
         gpus: exponent of the GPUs by which an index is divided; 1: per GPU.
-        staying: added to the log index of a running job.
+        staying: added to the log index of a running job, and of one that has just stopped: where
+            jobs stop one after the other, the order does not change by it.
 
     Raises:
         InputError: a number is not finite.
@@ -71,31 +72,33 @@ class LearnedPriority:
         if len(new):
             self._known[new] = self.index(self._features.rows(state, new))
         records = state.jobs[jobs]
-        index = self._known[jobs] + self.staying * (records["status"] == RUNNING)
+        ran = (records["executed"] > 0.0) & (records["since"] == now)  # until this instant
+        index = self._known[jobs] + self.staying * ((records["status"] == RUNNING) | ran)
         key: FloatArray = self.gpus * np.log(np.maximum(records["gpus"], 1)) - index
         return key
 
 
-def from_folder(path: str, gpus: float, staying: float) -> LearnedPriority:
+def from_folder(path: str, gpus: float, staying: float, temperature: float) -> LearnedPriority:
     """A fresh order by the posterior in a folder, which is read when it is first asked for.
 
     Args:
         path: the folder that `experiments.train model=durations` wrote.
         gpus: exponent of the GPUs by which an index is divided.
         staying: added to the log index of a running job.
+        temperature: by which the logits of the posterior are divided.
 
     Raises:
         InputError: the folder holds no posterior, or a number is not finite.
     """
     folder = Path(path)
     read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
-    index, history = _read(folder, sha256_of(folder / SPEC_FILE))
+    index, history = _read(folder, sha256_of(folder / SPEC_FILE), temperature)
     return LearnedPriority(index, history, gpus, staying)
 
 
 @lru_cache(maxsize=4)
-def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
+def _read(folder: Path, spec_sha256: str, temperature: float) -> tuple[GittinsPriority, int]:
     """Indices and K; the hash tells a folder that was written anew from what it was before."""
     del spec_sha256
     posterior = load_durations(folder)
-    return GittinsPriority.of(posterior), posterior.config.history
+    return GittinsPriority.of(posterior, temperature), posterior.config.history

@@ -48,6 +48,7 @@ def plan(
     order: IntArray,
     gain: float,
     least_run_s: float,
+    kept_s: float,
     fate: IntArray,
     target: IntArray,
 ) -> None:
@@ -55,9 +56,10 @@ def plan(
 
     A running job stays where it is unless a job before it takes its GPUs or, once it has run for
     `least_run_s`, somewhere its speed is more than `gain` times as high; then it stops, and its
-    place is kept for it. A waiting job goes where its speed is highest; of equally fast places to
-    one that is free now, of these the fullest. A job that fits a server waits for one; a larger one
-    goes to the servers of a rack, or of all where no rack holds it.
+    place is kept for it. Before all others come those that cannot stop yet. A waiting job goes
+    where its speed is highest; of equally fast places to one that is free now, of these the
+    fullest. A job that fits a server waits for one; a larger one goes to the servers of a rack, or
+    of all where no rack holds it.
 
     Args:
         state: of the cluster, settled.
@@ -66,6 +68,7 @@ def plan(
         order: jobs that wait, and jobs that run on servers of the view alone.
         gain: at least 1.
         least_run_s: seconds.
+        kept_s: seconds for which a job runs before it can stop.
         fate: (len(order),) out: KEEP, WAIT, STOP or START.
         target: (len(order),) out: where it goes; NONE: nowhere.
     """
@@ -77,9 +80,18 @@ def plan(
     for place in range(len(order)):
         job = order[place]
         record = state.jobs[job]
+        fate[place], target[place] = WAIT, NONE
+        if record.status == RUNNING:
+            fate[place] = STOP
+            if state.clock[0].now - record.since < kept_s:
+                fate[place] = KEEP
+                add(state, view, job, free, -1)
+                left -= record.gpus
+    for place in range(len(order)):
+        job = order[place]
+        record = state.jobs[job]
         runs = record.status == RUNNING
-        fate[place], target[place] = STOP if runs else WAIT, NONE
-        if left < record.gpus:
+        if fate[place] == KEEP or left < record.gpus:
             continue
         chosen, speed = fastest(state, tables, view, job, free, there)
         if runs and stays(state, tables, view, job, free, gain, least_run_s, chosen, speed):

@@ -67,7 +67,7 @@ class Migrating:
             return
         order = jobs[np.lexsort((jobs, self.priority(state, jobs)))]
         fate, target = np.zeros((2, len(order)), np.int64)
-        plan(state, simulator.tables, view, order, self.gain, self.least_run_s, fate, target)
+        plan(state, simulator.tables, view, order, self.gain, self.least_run_s, 0.0, fate, target)
         for job in order[fate == STOP]:
             simulator.preempt(int(job))
         for job, where in zip(order[fate >= STOP], target[fate >= STOP], strict=True):

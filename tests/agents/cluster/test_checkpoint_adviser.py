@@ -76,7 +76,7 @@ def posterior(folder: Path) -> Path:
 def order_of(kind: str, folder: Path) -> Callable[[], Any]:
     if kind == "learned_gittins":
         path = str(posterior(folder / "posterior"))
-        return partial(from_folder, path=path, gpus=0.85, staying=0.2)
+        return partial(from_folder, path=path, gpus=0.85, staying=0.2, temperature=1.5)
     if kind == "attained_service_classes":
         return partial(AttainedServiceClasses, first=600.0)
     return {"remaining_time": RemainingTime, "remaining_service": RemainingService}[kind]
@@ -105,7 +105,9 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Made:
     found = made(folder, "learned_gittins")
     (folder / "posterior").rename(folder / "elsewhere")
     path = str(folder / "elsewhere")
-    found.adviser.priority = partial(from_folder, path=path, gpus=0.85, staying=0.2)
+    found.adviser.priority = partial(
+        from_folder, path=path, gpus=0.85, staying=0.2, temperature=1.5
+    )
     return found
 
 
@@ -207,7 +209,7 @@ def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -
         "kind": "migration",
         "gain": 1.33,
         "least_run_s": 120.0,
-        "priority": {"kind": "learned_gittins", "gpus": 0.85, "staying": 0.2},
+        "priority": {"kind": "learned_gittins", "gpus": 0.85, "staying": 0.2, "temperature": 1.5},
     }
     files = {path.name: sha256_of(path) for path in (learned.folder / "durations").iterdir()}
     assert spec["folders"] == {"durations": files}
@@ -304,7 +306,7 @@ def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
     with pytest.raises(InputError, match="cannot make its order"):
         described(MigrationAdviser(AttainedServiceClasses, 1.33, 600.0))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no such file"):
-        described(MigrationAdviser(partial(from_folder, "absent", 1.0, 0.0), 1.33, 600.0))
+        described(MigrationAdviser(partial(from_folder, "absent", 1.0, 0.0, 1.0), 1.33, 600.0))
 
 
 def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:

@@ -138,10 +138,15 @@ class SlowPlan:
     """`plan.plan` as its docstring says it, with dictionaries instead of compiled loops."""
 
     def __init__(
-        self, simulator: ClusterSimulator, view: View, gain: float, least_run_s: float
+        self,
+        simulator: ClusterSimulator,
+        view: View,
+        gain: float,
+        least_run_s: float,
+        kept_s: float,
     ) -> None:
         self.simulator, self.view = simulator, view
-        self.gain, self.least_run_s = gain, least_run_s
+        self.gain, self.least_run_s, self.kept_s = gain, least_run_s, kept_s
         state = simulator.state
         up = {slot: state.nodes[node] for slot, node in enumerate(view.node)}
         self.there = {s: int(node["free"]) if node["up"] else 0 for s, node in up.items()}
@@ -155,13 +160,19 @@ class SlowPlan:
         jobs = self.simulator.state.jobs
         self.free = dict(self.there)
         for job in order:
-            if jobs[job]["status"] == RUNNING:
+            if jobs[job]["status"] == RUNNING and not self._kept(job):
                 for slot, gpus in self._held(job):
                     self.free[slot] += gpus
         return [self._decide(int(job)) for job in order]
 
+    def _kept(self, job: int) -> bool:
+        record = self.simulator.state.jobs[job]
+        return bool(self.simulator.now - record["since"] < self.kept_s)
+
     def _decide(self, job: int) -> tuple[int, int]:
         record = self.simulator.state.jobs[job]
+        if record["status"] == RUNNING and self._kept(job):
+            return KEEP, NONE
         runs, wanted = record["status"] == RUNNING, int(record["gpus"])
         assert runs or record["status"] == PENDING
         best = self._best(job, wanted) if sum(self.free.values()) >= wanted else None

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from agents.cluster.migrating.learned_priority import LearnedPriority, from_folder
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.replay import replay
-from envs.cluster.duration_features import DurationFeatures
+from envs.cluster.duration_features import DurationFeatures, width
 from envs.errors import InputError
 from envs.hardware.cluster import Cluster
 from envs.simulation.cluster import ClusterSimulator
 from envs.workload.trace import Trace
 from models.duration import DurationConfig, DurationPosterior, GittinsPriority
 from models.duration_file import save_durations
+from models.posterior import GittinsIndex
 
 CONFIG = DurationConfig(
     history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,
@@ -74,9 +75,13 @@ def test_keys_are_indices_per_gpu_worked_out_once_an_instant() -> None:
     again = order(simulator.state, np.array([2, 1, 0]))
     np.testing.assert_array_equal(again[[2, 1]], keys)
     assert index.asked == 3
+    simulator.preempt(0)
+    np.testing.assert_array_equal(order(simulator.state, jobs), keys)  # as if it ran
     simulator.advance(700.0)
-    order(simulator.state, jobs)
+    later = order(simulator.state, jobs)
     assert index.asked == 5
+    since = np.log1p(700.0 / 60.0) / 4.0
+    np.testing.assert_allclose(later[0], 0.7 * np.log(4.0) + since, rtol=1e-6)
 
 
 def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
@@ -101,7 +106,7 @@ def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
 
 def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> None:
     posterior = saved(tmp_path / "durations", 0)
-    one, other = (from_folder(str(tmp_path / "durations"), 0.7, 0.2) for _ in range(2))
+    one, other = (from_folder(str(tmp_path / "durations"), 0.7, 0.2, 1.0) for _ in range(2))
     assert one is not other
     assert one.index is other.index  # read once
     simulator = ClusterSimulator(Cluster.uniform(2, 8), trace_of())
@@ -119,15 +124,27 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
 def test_a_folder_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     folder = tmp_path / "durations"
     saved(folder, 0)
-    first = from_folder(str(folder), 0.7, 0.2)
+    first = from_folder(str(folder), 0.7, 0.2, 1.0)
     saved(folder, 1)
-    assert from_folder(str(folder), 0.7, 0.2).index is not first.index
+    assert from_folder(str(folder), 0.7, 0.2, 1.0).index is not first.index
+
+
+def test_logits_are_divided_by_the_temperature(tmp_path: Path) -> None:
+    posterior = saved(tmp_path, 0)
+    rows = np.random.default_rng(1).normal(size=(5, width(CONFIG.history))).astype(np.float32)
+    with torch.inference_mode():
+        expected = GittinsIndex()(posterior(torch.from_numpy(rows)) / 2.0).numpy()
+    found = from_folder(str(tmp_path), 0.7, 0.2, 2.0).index(rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    with pytest.raises(InputError, match="not positive") as caught:
+        from_folder(str(tmp_path), 0.7, 0.2, 0.0)
+    assert caught.value.field == "temperature"
 
 
 def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) -> None:
     saved(tmp_path, 0)
     cluster = Cluster.uniform(4, 4, gpu_types=("A", "B"))
-    policy = Migrating(from_folder(str(tmp_path), 0.7, 0.2), 1.33, 600.0, 600.0)
+    policy = Migrating(from_folder(str(tmp_path), 0.7, 0.2, 1.0), 1.33, 600.0, 600.0)
     assert policy.knows == "predictions"
     settings: dict[str, Any] = {"rates": OneSpeed(1.0, 0.5), "overheads": OVERHEADS}
     first, again = (replay(policy, cluster, trace_of(), **settings) for _ in range(2))
@@ -137,9 +154,9 @@ def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        from_folder(str(tmp_path / "nowhere"), 0.7, 0.2)
+        from_folder(str(tmp_path / "nowhere"), 0.7, 0.2, 1.0)
     assert str(caught.value.file).endswith("spec.json")
     saved(tmp_path, 0)
     with pytest.raises(InputError) as caught:
-        from_folder(str(tmp_path), float("nan"), 0.2)
+        from_folder(str(tmp_path), float("nan"), 0.2, 1.0)
     assert caught.value.field == "gpus"

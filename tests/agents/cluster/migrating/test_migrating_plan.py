@@ -13,6 +13,7 @@ from agents.cluster.migrating.plan import (
     KEEP,
     START,
     STOP,
+    WAIT,
     check_whole_gpus,
     plan,
     slots_at,
@@ -30,20 +31,27 @@ State = tuple[ClusterSimulator, View, NDArray[np.int64]]
 
 
 def planned(
-    state: State, gain: float, least_run_s: float
+    state: State, gain: float, least_run_s: float, kept_s: float = 0.0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     simulator, view, order = state
     fate, target = np.zeros((2, len(order)), np.int64)
-    plan(simulator.state, simulator.tables, view, order, gain, least_run_s, fate, target)
+    plan(simulator.state, simulator.tables, view, order, gain, least_run_s, kept_s, fate, target)
     return fate, target
 
 
 @settings(max_examples=300, deadline=None)
-@given(states(), st.sampled_from([1.0, 1.3, 2.0]), st.sampled_from([1.0, 600.0, 1e9]))
-def test_the_plan_is_the_slow_one(state: State, gain: float, least_run_s: float) -> None:
+@given(
+    states(),
+    st.sampled_from([1.0, 1.3, 2.0]),
+    st.sampled_from([1.0, 600.0, 1e9]),
+    st.sampled_from([0.0, 0.0, 600.0, 1e9]),
+)
+def test_the_plan_is_the_slow_one(
+    state: State, gain: float, least_run_s: float, kept_s: float
+) -> None:
     simulator, view, order = state
-    fate, target = planned(state, gain, least_run_s)
-    slow = SlowPlan(simulator, view, gain, least_run_s).decide(order.tolist())
+    fate, target = planned(state, gain, least_run_s, kept_s)
+    slow = SlowPlan(simulator, view, gain, least_run_s, kept_s).decide(order.tolist())
     assert list(zip(fate.tolist(), target.tolist(), strict=True)) == slow
 
 
@@ -91,6 +99,18 @@ def test_a_job_before_takes_the_fast_gpus_and_the_other_gets_the_slow() -> None:
     fate, target = planned(state, 1.0, 600.0)
     assert fate.tolist() == [START, STOP]
     assert target.tolist() == [0, 1]
+
+
+def test_a_job_that_cannot_stop_yet_keeps_its_gpus() -> None:
+    simulator = ClusterSimulator(Cluster.uniform(1, 2), Trace.of("two", [0, 0], [900, 900], [2, 1]))
+    simulator.advance()
+    simulator.start(1, [(0, 1)])
+    simulator.advance(100.0)
+    simulator.settle()
+    state = (simulator, _all(simulator), np.array([0, 1]))
+    for kept_s, expected in ((0.0, [START, STOP]), (100.0, [START, STOP]), (101.0, [WAIT, KEEP])):
+        fate, _ = planned(state, 1.0, 60.0, kept_s)
+        assert fate.tolist() == expected
 
 
 def test_gain_and_least_run_hold_a_move_back() -> None:
