@@ -88,7 +88,8 @@ def from_folder(path: str, gpus: float, staying: float, temperature: float) -> L
         temperature: by which the logits of the posterior are divided.
 
     Raises:
-        InputError: the folder holds no posterior, or a number is not finite.
+        InputError: the folder holds no posterior, a number is not finite, or the temperature not
+            positive.
     """
     folder = Path(path)
     read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
