@@ -105,7 +105,7 @@ class MigrationAdvice:
         for rank in np.flatnonzero(fate == STOP)[::-1]:
             ran = simulator.now - state.jobs[order[rank]]["since"]
             row = int(place[rank]) - len(waiting)
-            if ran > 0.0 and ran >= table.least_run_s and row < table.preemptible:
+            if ran > 0.0 and row < table.preemptible:
                 return first + row
         for rank in np.flatnonzero(fate == START):
             where = int(target[rank])

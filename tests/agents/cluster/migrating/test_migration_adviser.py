@@ -114,7 +114,7 @@ def test_one_who_follows_gets_nearly_the_schedule_of_the_policy(
 ) -> None:
     """Not the same: the policy stops jobs in the first minute, and lets time pass differently.
 
-    Over twelve traces and both orders the ratio is from 0.97 to 1.03.
+    Over six traces and both orders the ratio is from 0.97 to 1.03.
     """
     cluster = Cluster.uniform(6, 8, nodes_per_rack=2, gpu_types=("A", "B", "C"))
     trace = mixed_trace(3, 200, 16, 30_000)
