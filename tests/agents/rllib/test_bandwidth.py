@@ -39,7 +39,8 @@ def config(**chosen: Any) -> TrainingConfig:
 
 @pytest.mark.parametrize("make", [toy_environment, continuous_toy_environment])
 def test_the_toy_is_shared_within_one_percent_of_the_closed_form(make: Any, tmp_path: Path) -> None:
-    result = train(config(), make, tmp_path, task=BandwidthTask())
+    # After 3,000 steps half of the seeds have not settled, and rounding decides about seed 0.
+    result = train(config(max_steps=6_000), make, tmp_path, task=BandwidthTask())
     assert result.best_plan is not None
     assert OPTIMUM_S * (1 - 1e-9) <= result.best_step_time <= 1.01 * OPTIMUM_S
     assert OPTIMUM_S <= result.trained[0] <= 1.03 * OPTIMUM_S
