@@ -57,7 +57,7 @@ def search_side_by_side(
     context = multiprocessing.get_context("spawn")
     start = time.perf_counter()
     tasks = {name: display.begin(name, budget_s) for name in nodes}
-    with _one_thread_each(), ProcessPoolExecutor(max(1, len(nodes)), context) as pool:
+    with one_thread_each(), ProcessPoolExecutor(max(1, len(nodes)), context) as pool:
         running: dict[Future[PlannerResult], str] = {
             pool.submit(search, dict(node), problem, budget_s): name for name, node in nodes.items()
         }
@@ -80,7 +80,7 @@ def describe(found: PlannerResult) -> str:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Processes started inside use one thread."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))

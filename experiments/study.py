@@ -4,9 +4,9 @@ python -m experiments.study
 python -m experiments.study resume=<run folder>         # goes on where it was killed, or has failed
 python -m experiments.study seeds=[0,1] budget_s=120 ~recipes.cluster_known
 
-One after the other: a posterior of durations for every seed; every recipe with every seed; its
-learning curves; its checkpoints, beside all policies of their class, on the test windows of every
-split.
+One after the other: a posterior of durations for every seed, and the weights of a priority that are
+sought with it; every recipe with every seed; its learning curves; its checkpoints, beside all
+policies of their class, on the test windows of every split.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from experiments.stages import run_stages
 from experiments.study_plan import RecipePlan, StudyConfig, StudyPlan
 from experiments.tables import TABLE_FILE, Section, write_tables
 from experiments.train_durations import DURATIONS
+from experiments.train_priority import WEIGHTS_FILE
 
 CHANGEABLE = ("json=", "resume=", "hydra.")  # by a study that goes on
 TEST_COLUMNS = ("recipe", "split", "windows", "against", *MEASURES)
@@ -81,6 +82,7 @@ def study(config: StudyConfig, run: Run) -> Result:
     values: dict[str, object] = {
         "recipes": found,
         "durations": [str(stage.folder / DURATIONS) for stage in plan.durations],
+        "priorities": [str(stage.folder / WEIGHTS_FILE) for stage in plan.priorities],
         "stages": len(stages),
         "table": str(run.folder / TABLE_FILE),
         "seconds": time.perf_counter() - start,
@@ -159,6 +161,7 @@ def _score(score: float | None) -> str:
 def _file_rows(plan: StudyPlan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     rows += [(stage.name, str(stage.folder / DURATIONS)) for stage in plan.durations]
+    rows += [(stage.name, str(stage.folder / WEIGHTS_FILE)) for stage in plan.priorities]
     for recipe in plan.recipes:
         rows.append((f"{recipe.name}: learning curves", recipe.curves.result()["picture"]))
         rows += [

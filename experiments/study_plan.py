@@ -19,8 +19,11 @@ from experiments.stages import Stage, quoted
 from experiments.targets import SEEDS
 from experiments.train_cluster import TrainClusterConfig, is_about_clusters
 from experiments.train_durations import DURATIONS, TrainDurationsConfig
+from experiments.train_priority import WEIGHTS_FILE, TrainPriorityConfig
 
+PRIORITY = "priority"  # folder of the searches
 DURATIONS_VARIABLE = "$DURATIONS"  # in overrides: the folder of the posterior of the same seed
+PRIORITY_VARIABLE = "$PRIORITY"  # the weights that were sought with it
 OWN = ("training.budget_s=", "seed=", "json=", "hydra.")  # keys that the study sets itself
 
 
@@ -44,6 +47,7 @@ class StudyConfig:
     budget_s: float
     splits: dict[str, list[str]]
     durations: list[str]
+    priority: list[str]
     training: list[str]
     curves: list[str]
     generalise: list[str]
@@ -61,7 +65,7 @@ class StudyConfig:
             if not names:
                 raise InputError(f"config key '{key}': there is none")
             for name in names:
-                if name in ("", ".", "..", DURATIONS) or "/" in name:
+                if name in ("", ".", "..", DURATIONS, PRIORITY) or "/" in name:
                     raise InputError(f"config key '{key}': {name!r} cannot be the name of a folder")
         if len(self.seeds) < 2 or len(set(self.seeds)) != len(self.seeds):
             raise InputError(f"config key 'seeds': {self.seeds} are not two or more different ones")
@@ -74,8 +78,9 @@ class StudyConfig:
 
     def _check_stages(self) -> None:
         """Compose every kind of stage once: a fault is told before hours of training."""
-        given = [("durations", self.durations), ("training", self.training),
-                 ("curves", self.curves), ("generalise", self.generalise)]  # fmt: skip
+        given = [("durations", self.durations), ("priority", self.priority),
+                 ("training", self.training), ("curves", self.curves),
+                 ("generalise", self.generalise)]  # fmt: skip
         given += [(f"recipes.{name}", x.overrides) for name, x in self.recipes.items()]
         given += [(f"splits.{name}", overrides) for name, overrides in self.splits.items()]
         for key, overrides in given:
@@ -112,13 +117,15 @@ class StudyPlan:
     """All stages of a study."""
 
     durations: tuple[Stage, ...]  # by seed; none: no recipe asks for a posterior
+    priorities: tuple[Stage, ...]  # by seed; none: no recipe asks for weights
     recipes: tuple[RecipePlan, ...]
 
     @classmethod
     def of(cls, config: StudyConfig, folder: Path) -> StudyPlan:
         """The stages below `folder`."""
         asked = [config.training, *(recipe.overrides for recipe in config.recipes.values())]
-        needed = any(DURATIONS_VARIABLE in override for each in asked for override in each)
+        weighted = any(PRIORITY_VARIABLE in override for each in asked for override in each)
+        needed = weighted or any(DURATIONS_VARIABLE in text for each in asked for text in each)
         durations = tuple(
             Stage(
                 f"posterior of durations, seed {seed}",
@@ -128,16 +135,30 @@ class StudyPlan:
             )
             for seed in config.seeds
         )
+        priorities = tuple(
+            Stage(
+                f"weights of the priority, seed {seed}",
+                "train",
+                (
+                    *config.priority,
+                    f"agent.priority.path={quoted(_posterior(folder, seed) / DURATIONS)}",
+                    f"seed={seed}",
+                ),
+                _priority(folder, seed),
+            )
+            for seed in config.seeds
+        )
         recipes = tuple(_planned(config, name, folder) for name in config.recipes)
-        return cls(durations if needed else (), recipes)
+        return cls(durations if needed else (), priorities if weighted else (), recipes)
 
     def stages(self) -> list[Stage]:
         """All of them, in turn."""
-        return [*self.durations, *(stage for recipe in self.recipes for stage in recipe.stages())]
+        first = [*self.durations, *self.priorities]
+        return [*first, *(stage for recipe in self.recipes for stage in recipe.stages())]
 
     def kinds(self) -> list[Stage]:
         """One of each kind: of the seeds the first."""
-        first = [*self.durations[:1]]
+        first = [*self.durations[:1], *self.priorities[:1]]
         for recipe in self.recipes:
             first += [recipe.trainings[0], recipe.curves, *recipe.tests.values()]
         return first
@@ -147,13 +168,21 @@ def _posterior(folder: Path, seed: int) -> Path:
     return folder / DURATIONS / f"seed_{seed}"
 
 
+def _priority(folder: Path, seed: int) -> Path:
+    return folder / PRIORITY / f"seed_{seed}"
+
+
 def _planned(config: StudyConfig, name: str, folder: Path) -> RecipePlan:
     recipe = config.recipes[name]
 
     def asked(seed: int) -> list[str]:
         posterior = quoted(_posterior(folder, seed) / DURATIONS)
+        weights = quoted(_priority(folder, seed) / WEIGHTS_FILE)
         given = (*recipe.overrides, *config.training)
-        return [text.replace(DURATIONS_VARIABLE, posterior) for text in given]
+        return [
+            text.replace(DURATIONS_VARIABLE, posterior).replace(PRIORITY_VARIABLE, weights)
+            for text in given
+        ]
 
     trainings = tuple(
         Stage(
@@ -201,7 +230,9 @@ def _check(stage: Stage) -> None:
         check_command_line(overrides, "train_cluster", TrainClusterConfig)
         if not is_about_clusters(written_out(overrides)):
             raise InputError("trains no schedulers: name a recipe, or env=cluster_mixed")
+    elif "model=priority" in overrides:
+        check_command_line(overrides, "train_priority", TrainPriorityConfig)
     else:
         if "model=durations" not in overrides:
-            raise InputError("trains no posterior: give model=durations")
+            raise InputError("trains no posterior: give model=durations, or model=priority")
         check_command_line(overrides, "train_durations", TrainDurationsConfig)

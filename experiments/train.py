@@ -10,9 +10,9 @@ python -m experiments.train +experiment=cluster_known training.budget_s=600
 python -m experiments.train resume=<run folder>
 
 With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
-work jobs still need, with `env=cluster_mixed`, or another cluster, its schedulers; with `--help`
-beside these there is an example, and the keys. `conf/experiment` holds recipes for schedulers; the
-second line of each is its command.
+work jobs still need, with `model=priority` what counts beside that, with `env=cluster_mixed`, or
+another cluster, its schedulers; with `--help` beside these there is an example, and the keys.
+`conf/experiment` holds recipes for schedulers; the second line of each is its command.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from experiments.targets import build
 from experiments.train_cluster import TrainClusterConfig, is_about_clusters, train_cluster
 from experiments.train_durations import TrainDurationsConfig, train_durations
 from experiments.train_interference import TrainInterferenceConfig, train_interference
+from experiments.train_priority import TrainPriorityConfig, train_priority
 from experiments.warm_start import WarmStartConfig, require_start, warm_start
 
 SHOWN = (
@@ -152,6 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
         return run_app("train_interference", TrainInterferenceConfig, train_interference, arguments)
     if chosen[-1:] == ["model=durations"]:
         return run_app("train_durations", TrainDurationsConfig, train_durations, arguments)
+    if chosen[-1:] == ["model=priority"]:
+        return run_app("train_priority", TrainPriorityConfig, train_priority, arguments)
     if is_about_clusters(given):
         return run_app("train_cluster", TrainClusterConfig, train_cluster, arguments)
     return run_app("train", TrainConfig, train, arguments)

@@ -20,8 +20,9 @@ from envs.errors import InputError
 from experiments.app import Result, Run
 from experiments.artifacts import write_figure, write_sidecar, write_text
 from experiments.cluster_problem import Player, built_policy
+from experiments.drawn_parts import Source, sources
 from experiments.duration_picture import draw_reliability
-from experiments.duration_rows import Rows, SamplingConfig, Source, replayed, sources
+from experiments.duration_rows import Rows, SamplingConfig, replayed
 from experiments.duration_scores import Marginal, Scores, predicted
 from experiments.generalise_statistics import Interval, bootstrap
 from experiments.machine_paths import portable
@@ -97,9 +98,8 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     splits = [Split(chosen) for chosen in config.splits.values()]
     inputs = {n: sha for chosen in config.splits.values() for n, sha in chosen.inputs.items()}
     provenance = run.provenance.with_inputs(**inputs)
-    least = config.sampling.least_jobs
-    found = sources(splits, config.window, least)
-    later = sources(splits, config.exam_window, least)
+    found = sources(splits, config.window, config.sampling)
+    later = sources(splits, config.exam_window, config.sampling)
     rows = rows_of(found, config, fitting.history, TRAINING, run)
     exam = rows_of(later, config, fitting.history, EXAM, run)
     posterior, losses = fit(fitting, rows.features, rows.remaining_s, config.seed)

@@ -25,7 +25,7 @@ from envs.cluster.duration_features import (
     width,
 )
 from envs.errors import InputError
-from models.posterior import BINS, GittinsIndex, bins_of
+from models.posterior import BINS, GittinsIndex, bins_of, log_middles
 
 FloatRows = NDArray[np.float32]
 SELF_WIDTH = OWN_WIDTH + MEANS_WIDTH
@@ -116,7 +116,9 @@ class DurationPosterior(nn.Module):
 
 
 class GittinsPriority:
-    """Log Gittins indices by the weights of a `DurationPosterior`, in numpy: quick for few rows.
+    """Log Gittins indices, mean and deviation by the weights of a `DurationPosterior`.
+
+    In numpy: quick for few rows.
 
     Args:
         weights: by the names of the network's parameters.
@@ -134,6 +136,7 @@ class GittinsPriority:
         self.weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         index = GittinsIndex()
         self._reached, self._spent = index.reached.numpy(), index.spent.numpy()
+        self._middles = log_middles().float().numpy()
 
     @classmethod
     def of(cls, posterior: DurationPosterior, temperature: float = 1.0) -> GittinsPriority:
@@ -141,16 +144,19 @@ class GittinsPriority:
         state = posterior.state_dict()
         return cls({name: tensor.detach().numpy() for name, tensor in state.items()}, temperature)
 
-    def __call__(self, rows: FloatRows) -> NDArray[np.float32]:
-        """(A,) logarithms of indices in 1/s of (A, width) rows."""
+    def __call__(self, rows: FloatRows) -> FloatRows:
+        """(A, 3) of (A, width) rows: ln of the index in 1/s; mean, deviation of ln remaining s."""
         if len(rows) == 0:
-            return np.zeros(0, np.float32)
+            return np.zeros((0, 3), np.float32)
         logits = self._logits(rows) / self.temperature
         chance = np.exp(logits - logits.max(axis=1, keepdims=True))
         chance /= chance.sum(axis=1, keepdims=True)
         reached = np.maximum(chance @ self._reached, np.finfo(np.float32).tiny)
-        index: NDArray[np.float32] = (np.log(reached) - np.log(chance @ self._spent)).max(axis=1)
-        return index
+        index = (np.log(reached) - np.log(chance @ self._spent)).max(axis=1)
+        mean = chance @ self._middles
+        away = self._middles - mean[:, None]
+        told: FloatRows = np.stack([index, mean, np.sqrt((chance * away * away).sum(axis=1))], 1)
+        return told
 
     def _logits(self, rows: FloatRows) -> FloatRows:
         own = rows[:, :SELF_WIDTH]

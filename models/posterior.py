@@ -29,6 +29,13 @@ def bins_of(seconds: Tensor) -> Tensor:
     return torch.bucketize(seconds.double(), edges_s().to(seconds.device))
 
 
+def log_middles() -> Tensor:
+    """(26,) ln of seconds in the middle of every bin, those at the ends as wide as the others."""
+    edges = edges_s().log()
+    half = (edges[1] - edges[0]) / 2
+    return torch.cat([edges - half, edges[-1:] + half])
+
+
 class GittinsIndex(nn.Module):
     """max over b of P(remaining <= b) / E[min(remaining, b)], with b over the edges of the bins.
 

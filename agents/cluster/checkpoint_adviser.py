@@ -26,7 +26,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     AttainedServiceClasses.name: ("first",),
     RemainingTime.name: (),
     RemainingService.name: (),
-    LEARNED: ("gpus", "staying", "temperature"),
+    LEARNED: ("temperature",),
 }
 
 
@@ -55,15 +55,17 @@ def described(adviser: Adviser | None) -> AdviserSpec | None:
         arguments = inspect.signature(made).bind(*given[0], **given[1]).arguments
     except TypeError as error:
         raise InputError(f"cannot make its order ({error})", field="adviser.priority") from error
-    adviser.priority()  # refuses what it is given
-    document = {
+    order: Any = adviser.priority()  # refuses what it is given
+    document: dict[str, Any] = {
         "kind": MIGRATION,
         "gain": float(adviser.gain),
         "least_run_s": float(adviser.least_run_s),
         "priority": {"kind": kind, **{name: float(arguments[name]) for name in NUMBERS[kind]}},
     }
-    folders = {DURATIONS_FOLDER: Path(arguments["path"])} if kind == LEARNED else {}
-    return AdviserSpec(document, folders)
+    if kind != LEARNED:
+        return AdviserSpec(document, {})
+    document["priority"]["weights"] = order.weights
+    return AdviserSpec(document, {DURATIONS_FOLDER: Path(arguments["path"])})
 
 
 def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
@@ -98,7 +100,7 @@ def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
     numbers = {
         name: _number(priority, name, -np.inf, file, "adviser.priority") for name in NUMBERS[kind]
     }
-    make = _order(str(kind), numbers, checkpoint)
+    make = _order(str(kind), numbers, priority.get("weights"), checkpoint)
     try:
         make()
     except InputError as error:
@@ -109,17 +111,22 @@ def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
     return MigrationAdviser(make, gain, least_run_s)
 
 
-def _order(kind: str, numbers: dict[str, float], checkpoint: SchedulerCheckpoint) -> MakesPriority:
+def _order(
+    kind: str, numbers: dict[str, float], weights: object, checkpoint: SchedulerCheckpoint
+) -> MakesPriority:
     if kind != LEARNED:
         make: MakesPriority = partial(RULES[kind], **numbers)
         return make
+    if not isinstance(weights, dict):
+        file = checkpoint.folder / SPEC_FILE
+        raise InputError("is no object", file=file, field="adviser.priority.weights")
     if DURATIONS_FOLDER not in checkpoint.spec.get("folders", {}):
         told = f"does not list {DURATIONS_FOLDER}, which the adviser reads"
         raise InputError(told, file=checkpoint.folder / SPEC_FILE, field="folders")
     from agents.cluster.migrating.learned_priority import from_folder  # needs torch
 
     folder = str(checkpoint.folder / DURATIONS_FOLDER)
-    return partial(from_folder, path=folder, **numbers)
+    return partial(from_folder, path=folder, weights=weights, **numbers)
 
 
 def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.errors import InputError
 from envs.simulation.cluster_state import Overheads
 from envs.workload.readers.canonical import CanonicalReader
-from experiments.duration_rows import Recording, SamplingConfig, drawn_part, replayed, sources
+from experiments.drawn_parts import drawn_part, sources
+from experiments.duration_rows import Recording, SamplingConfig, replayed
 from experiments.provenance import file_hash
 from experiments.split_windows import Split, SplitConfig, SplitTrace, reference_load
 
@@ -59,7 +61,7 @@ def policy() -> Migrating:
 
 
 def test_parts_are_consecutive_jobs_at_loads_and_on_clusters_asked_for(split: Split) -> None:
-    found = sources([split], "train", 5)
+    found = sources([split], "train", SAMPLING)
     training = set(split.traces["a"].windows["train"].trace.job_id)
     rng = np.random.default_rng(0)
     nodes = set()
@@ -79,7 +81,7 @@ def test_parts_are_consecutive_jobs_at_loads_and_on_clusters_asked_for(split: Sp
 
 
 def test_writing_down_changes_no_schedule(split: Split) -> None:
-    _, problem = drawn_part(sources([split], "train", 5), SAMPLING, np.random.default_rng(1))
+    _, problem = drawn_part(sources([split], "train", SAMPLING), SAMPLING, np.random.default_rng(1))
     recording = Recording(policy(), 0.7, 3, 2, np.random.default_rng(2))
     np.testing.assert_array_equal(problem.replay(recording).finish, problem.replay(policy()).finish)
     counts = [len(jobs) for jobs in recording.jobs[1:]]
@@ -88,7 +90,7 @@ def test_writing_down_changes_no_schedule(split: Split) -> None:
 
 
 def test_rows_go_with_the_work_left(split: Split) -> None:
-    found = sources([split], "train", 5)
+    found = sources([split], "train", SAMPLING)
     rows = replayed(found, SAMPLING, policy(), 2, [(0, 0, 0), (0, 0, 1)])
     again = replayed(found, SAMPLING, policy(), 2, [(0, 0, 1)])
     assert rows.names == ("a", "a")
@@ -107,9 +109,9 @@ def test_rows_go_with_the_work_left(split: Split) -> None:
 
 def test_windows_without_enough_jobs_are_told(split: Split) -> None:
     with pytest.raises(InputError, match="least_jobs"):
-        sources([split], "train", 41)
+        sources([split], "train", replace(SAMPLING, least_jobs=41))
     with pytest.raises(InputError, match="known: train, test"):
-        sources([split], "tomorrow", 5)
+        sources([split], "tomorrow", SAMPLING)
     few = SamplingConfig(**{**vars(SAMPLING), "jobs": [2, 3]})
     with pytest.raises(InputError, match="least_jobs"):
-        drawn_part(sources([split], "train", 5), few, np.random.default_rng(0))
+        drawn_part(sources([split], "train", SAMPLING), few, np.random.default_rng(0))

@@ -80,11 +80,7 @@ CHANGES = {  # of cluster_unknown, by recipe: key, what it becomes
     "ablation_single_agent": {
         "env.schedulers": 1, "env.observation.running": 512, "env.observation.shares": 2048,
     },
-    "cluster_nonpreemptive": {
-        "env.actions.preempt_after_s": None, "adviser.gain": 1000.0,
-        "adviser.priority.staying": 1000.0,
-        "env.observation.adviser.gain": 1000.0, "env.observation.adviser.priority.staying": 1000.0,
-    },
+    "cluster_nonpreemptive": {"env.actions.preempt_after_s": None},
 }  # fmt: skip
 
 

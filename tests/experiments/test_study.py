@@ -31,6 +31,11 @@ DURATIONS = [
     "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]", "sampling.instants=8",
     "evaluation.samples=20",
 ]  # fmt: skip
+PRIORITY = [
+    "model=priority", "model.rounds=1", "model.pairs=2", "~split@splits.philly",
+    "parts.jobs=[8,20]", "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "exam_parts=1",
+    "samples=20", "workers=1",
+]  # fmt: skip
 TRAINING = [
     "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
     "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
@@ -38,7 +43,10 @@ TRAINING = [
     "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.fragment=16",
     "training.exam_windows=1", "training.exam_every=1", "training.max_decisions=64",
 ]  # fmt: skip
-RECIPE = ["+experiment=cluster_itp", "adviser.priority.path=$DURATIONS"]
+RECIPE = [
+    "+experiment=cluster_itp", "adviser.priority.path=$DURATIONS",
+    "adviser.priority.weights=$PRIORITY",
+]  # fmt: skip
 
 
 def listed(words: list[str]) -> str:
@@ -57,6 +65,7 @@ def small(folder: Path) -> list[str]:
         "~splits",
         f"+splits={{made: {listed(given)}}}",
         f"durations={listed([*DURATIONS, *own])}",
+        f"priority={listed([*PRIORITY, *own])}",
         f"training={listed([*TRAINING, *own])}",
         f"generalise={listed(FEW)}",
         "seeds=[0,3]",
@@ -90,12 +99,13 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
     assert len(document(study / "small" / "test_made" / "result.json")["checkpoints"]) == 2
     assert len(recipe["curves"]["interquartile_mean"]) == len(recipe["curves"]["decisions"]) > 0
     assert set(result["provenance"]["inputs_sha256"]) == {
-        "durations/seed_0", "durations/seed_3",
+        "durations/seed_0", "durations/seed_3", "priority/seed_0", "priority/seed_3",
         "small/seed_0", "small/seed_3", "small/curves", "small/test_made",
     }  # fmt: skip
     for seed in (0, 3):
         spec = document(study / "small" / f"seed_{seed}" / "checkpoint" / "spec.json")
-        assert spec["adviser"]["priority"]["kind"] == "learned_gittins"
+        sought = document(study / "priority" / f"seed_{seed}" / "priority.json")
+        assert spec["adviser"]["priority"]["weights"] == sought["weights"]
     assert Image.open(recipe["curves"]["picture"]).width > 500
     table = (study / "table.md").read_text()
     best = recipe["tests"]["made"]["best_overall"]
@@ -103,7 +113,7 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
     interval = f"{mean['mean']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
     assert interval in table
     assert recipe["curves"]["picture"] in table
-    assert "[6/6] small, test windows of made: done" in capfd.readouterr().out
+    assert "[8/8] small, test windows of made: done" in capfd.readouterr().out
 
     (study / "small" / "curves" / "result.json").unlink()
     metrics = study / "small" / "seed_3" / "metrics.csv"
@@ -113,7 +123,7 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
         main(["resume=study"])
     assert failed.value.code == 2
     said = capfd.readouterr()
-    assert "5 of 6 stages were done before" in said.out
+    assert "7 of 8 stages were done before" in said.out
     assert "holds no exams" in said.err
     assert f"resume={study} goes on" in said.err
     metrics.write_text(kept)
@@ -137,6 +147,7 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
             "stage 'cluster_known, seed 0'",
         ),
         (["durations=[]"], "trains no posterior"),
+        (["priority=[]"], "give model=durations, or model=priority"),
         (["generalise=['samples=0']"], "samples"),
         (["resume=nowhere"], "is no run folder"),
     ],
@@ -150,7 +161,7 @@ def test_a_fault_is_told_before_anything_runs(
 ) -> None:
     monkeypatch.setenv("MESHWRIGHT_DATA", str(work))
     recipes = [] if changes[0].lstrip("~").startswith("recipes") else ["~recipes.cluster_unknown"]
-    if "durations" in changes[0]:
+    if changes[0] in ("durations=[]", "priority=[]"):
         recipes = ["~recipes.cluster_known"]
     assert main([*recipes, "~splits.philly", *changes, "hydra.run.dir=study"]) == 2
     error = capsys.readouterr().err

@@ -19,7 +19,7 @@ from envs.hardware.cluster import Cluster
 from envs.simulation.cluster import ClusterSimulator
 from envs.workload.trace import Trace
 from models.duration import DurationConfig, DurationPosterior, GittinsPriority, fit, stretched
-from models.posterior import BINS, GittinsIndex, bins_of
+from models.posterior import BINS, GittinsIndex, bins_of, log_middles
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,9 @@ def one_thread() -> Iterator[None]:
     st.integers(1, 3),
     st.sampled_from([0.5, 1.0, 3.0]),
 )
-def test_numpys_index_is_torchs(seed: int, history: int, heads: int, scale: float) -> None:
+def test_numpys_index_mean_and_deviation_are_torchs(
+    seed: int, history: int, heads: int, scale: float
+) -> None:
     config = replace(SMALL, history=history, heads=heads, dropout=0.3)
     torch.manual_seed(seed)
     posterior = DurationPosterior(config).eval()
@@ -47,12 +49,16 @@ def test_numpys_index_is_torchs(seed: int, history: int, heads: int, scale: floa
             weight.mul_(scale)
     rows = random_rows(seed, 20, history)
     with torch.no_grad():
-        expected = GittinsIndex()(posterior(torch.from_numpy(rows))).numpy()
-    index = GittinsPriority.of(posterior)
-    np.testing.assert_allclose(index(rows), expected, atol=1e-5, rtol=1e-5)
-    one_by_one = np.concatenate([index(rows[k : k + 1]) for k in range(5)])
-    np.testing.assert_allclose(one_by_one, expected[:5], atol=1e-5, rtol=1e-5)
-    assert len(index(rows[:0])) == 0
+        logits = posterior(torch.from_numpy(rows))
+        chance, middles = logits.softmax(-1).double(), log_middles()
+        mean = chance @ middles
+        deviation = ((chance * (middles - mean[:, None]) ** 2).sum(1)).sqrt()
+        expected = torch.stack([GittinsIndex()(logits).double(), mean, deviation], 1).numpy()
+    told = GittinsPriority.of(posterior)
+    np.testing.assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)
+    one_by_one = np.concatenate([told(rows[k : k + 1]) for k in range(5)])
+    np.testing.assert_allclose(one_by_one, expected[:5], atol=1e-4, rtol=1e-4)
+    assert told(rows[:0]).shape == (0, 3)
 
 
 def test_who_is_absent_has_no_part() -> None:

@@ -64,9 +64,9 @@ class MigrationAdviser:
 class MigrationAdvice:
     """Of the jobs that a scheduler is shown, the last in the order that is to stop does; where none
     is, the first in the order that can start does; then it waits. So no start takes GPUs that the
-    plan has for a job before it. A job that has never run is forwarded before that if another
-    scheduler's unfinished jobs, the job among them, ask for a smaller part of its GPUs than one's
-    own.
+    plan has for a job before it. Where jobs cannot be stopped, all is planned around those that
+    run. A job that has never run is forwarded before that if another scheduler's unfinished jobs,
+    the job among them, ask for a smaller part of its GPUs than one's own.
 
     Args:
         order: of the episode's jobs.
@@ -99,7 +99,8 @@ class MigrationAdvice:
         place = np.lexsort((jobs, self.order(state, jobs)))
         order = jobs[place]
         fate, target = np.zeros((2, len(order)), np.int64)
-        least_run_s, kept_s = self.least_run_s, table.least_run_s
+        least_run_s = self.least_run_s
+        kept_s = table.least_run_s if table.preemptible else np.inf
         plan(state, simulator.tables, view, order, self.gain, least_run_s, kept_s, fate, target)
         first = table.window * (table.groups + table.peers)
         for rank in np.flatnonzero(fate == STOP)[::-1]:

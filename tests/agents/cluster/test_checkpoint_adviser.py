@@ -28,6 +28,7 @@ from agents.cluster.migrating.priorities import (
     RemainingService,
     RemainingTime,
 )
+from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.parallel_env import ClusterParallelEnv
 from envs.cluster.partition import MixedRacks
 from envs.errors import InputError
@@ -46,6 +47,7 @@ CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)
 OVERHEADS = Overheads(5.0, 0.0)
 FOLLOWS = replace(MODEL, initial_scale=0.1, initial_advice_weight=8.0)
 LISTENS = replace(MODEL, initial_scale=1.0, initial_advice_weight=1.0)
+WEIGHTS = {**dict.fromkeys(NAMES, 0.0), "runs": 0.2, "gpus": -0.85, "ahead_together": -0.5}
 DURATIONS = Path(__file__).resolve().parents[3] / "conf" / "model" / "durations.yaml"
 
 
@@ -76,7 +78,7 @@ def posterior(folder: Path) -> Path:
 def order_of(kind: str, folder: Path) -> Callable[[], Any]:
     if kind == "learned_gittins":
         path = str(posterior(folder / "posterior"))
-        return partial(from_folder, path=path, gpus=0.85, staying=0.2, temperature=1.5)
+        return partial(from_folder, path=path, temperature=1.5, weights=WEIGHTS)
     if kind == "attained_service_classes":
         return partial(AttainedServiceClasses, first=600.0)
     return {"remaining_time": RemainingTime, "remaining_service": RemainingService}[kind]
@@ -105,9 +107,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Made:
     found = made(folder, "learned_gittins")
     (folder / "posterior").rename(folder / "elsewhere")
     path = str(folder / "elsewhere")
-    found.adviser.priority = partial(
-        from_folder, path=path, gpus=0.85, staying=0.2, temperature=1.5
-    )
+    found.adviser.priority = partial(from_folder, path=path, temperature=1.5, weights=WEIGHTS)
     return found
 
 
@@ -209,7 +209,7 @@ def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -
         "kind": "migration",
         "gain": 1.33,
         "least_run_s": 120.0,
-        "priority": {"kind": "learned_gittins", "gpus": 0.85, "staying": 0.2, "temperature": 1.5},
+        "priority": {"kind": "learned_gittins", "temperature": 1.5, "weights": WEIGHTS},
     }
     files = {path.name: sha256_of(path) for path in (learned.folder / "durations").iterdir()}
     assert spec["folders"] == {"durations": files}
@@ -272,7 +272,10 @@ def test_durations_that_are_missing_or_damaged(
         (("priority",), [], "adviser.priority"),
         (("priority", "kind"), "os.system", "adviser.priority.kind"),
         (("priority", "kind"), "attained_service_classes", "adviser.priority.first"),
-        (("priority", "gpus"), True, "adviser.priority.gpus"),
+        (("priority", "temperature"), True, "adviser.priority.temperature"),
+        (("priority", "weights"), 1.0, "adviser.priority.weights"),
+        (("priority", "weights", "gpus"), True, "adviser.priority.weights.gpus"),
+        (("priority", "weights", "luck"), 1.0, "adviser.priority.weights.luck"),
         (("priority",), {"kind": "attained_service_classes", "first": 0}, "adviser.priority.first"),
     ],
 )
@@ -306,7 +309,7 @@ def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
     with pytest.raises(InputError, match="cannot make its order"):
         described(MigrationAdviser(AttainedServiceClasses, 1.33, 600.0))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no such file"):
-        described(MigrationAdviser(partial(from_folder, "absent", 1.0, 0.0, 1.0), 1.33, 600.0))
+        described(MigrationAdviser(partial(from_folder, "absent", 1.0, WEIGHTS), 1.33, 600.0))
 
 
 def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:

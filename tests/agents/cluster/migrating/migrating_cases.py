@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.plan import ALL_SERVERS, KEEP, START, STOP, WAIT
+from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.views import View, view_of
 from envs.hardware.cluster import UNLIMITED, Cluster
 from envs.interference.rates import RateTables, without_neighbours
@@ -48,6 +49,11 @@ class OneSpeed:
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         """Without neighbours."""
         return without_neighbours(np.zeros(len(trace), np.int32), np.array([self.speeds]))
+
+
+def weights_of(**given: float) -> dict[str, float]:
+    """Weights of a learned priority, 0 where none is given."""
+    return {**dict.fromkeys(NAMES, 0.0), **given}
 
 
 def random_cluster(rng: np.random.Generator) -> Cluster:

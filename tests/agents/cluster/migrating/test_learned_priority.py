@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from migrating_cases import OVERHEADS, OneSpeed
+from migrating_cases import OVERHEADS, OneSpeed, weights_of
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.learned_priority import LearnedPriority, from_folder
@@ -28,6 +28,8 @@ CONFIG = DurationConfig(
     learning_rate=1e-3, weight_decay=0.0,
 )  # fmt: skip
 
+WEIGHTS = weights_of(runs=0.2, gpus=-0.7)
+
 
 class Counting:
     """The index is minus the time since submission; counts the rows it is asked for."""
@@ -37,7 +39,7 @@ class Counting:
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         self.asked += len(rows)
-        return -rows[:, 1]
+        return np.stack([-rows[:, 1], np.zeros(len(rows)), np.zeros(len(rows))], axis=1)
 
 
 def trace_of(jobs: int = 60) -> Trace:
@@ -60,7 +62,7 @@ def test_keys_are_indices_per_gpu_worked_out_once_an_instant() -> None:
         Cluster.uniform(1, 8), Trace.of("j", [0] * 3, [900] * 3, [4, 2, 4])
     )
     index = Counting()
-    order = LearnedPriority(index, 2, 0.7, 0.2)
+    order = LearnedPriority(index, 2, weights_of(runs=0.2, gpus=-0.7))
     order.reset(simulator)
     simulator.advance()
     simulator.start(0, [(0, 4)])
@@ -88,7 +90,7 @@ def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
     simulator = ClusterSimulator(
         Cluster.uniform(1, 8), Trace.of("j", [0] * 3, [60, 900, 900], [2] * 3)
     )
-    order = LearnedPriority(Counting(), 2, 1.0, 0.0)
+    order = LearnedPriority(Counting(), 2, weights_of(gpus=-1.0))
     order.reset(simulator)
     simulator.advance()
     for job in range(3):
@@ -106,27 +108,26 @@ def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
 
 def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> None:
     posterior = saved(tmp_path / "durations", 0)
-    one, other = (from_folder(str(tmp_path / "durations"), 0.7, 0.2, 1.0) for _ in range(2))
+    one, other = (from_folder(str(tmp_path / "durations"), 1.0, WEIGHTS) for _ in range(2))
     assert one is not other
-    assert one.index is other.index  # read once
+    assert one.told is other.told  # read once
     simulator = ClusterSimulator(Cluster.uniform(2, 8), trace_of())
     one.reset(simulator)
     simulator.advance()
     simulator.advance()
     jobs = simulator.pending()
     rows = DurationFeatures(simulator, CONFIG.history).rows(simulator.state, jobs)
-    expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - GittinsPriority.of(posterior)(
-        rows
-    )
+    told = GittinsPriority.of(posterior)(rows)
+    expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - told[:, 0]
     np.testing.assert_allclose(one(simulator.state, jobs), expected, rtol=1e-6)
 
 
 def test_a_folder_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     folder = tmp_path / "durations"
     saved(folder, 0)
-    first = from_folder(str(folder), 0.7, 0.2, 1.0)
+    first = from_folder(str(folder), 1.0, WEIGHTS)
     saved(folder, 1)
-    assert from_folder(str(folder), 0.7, 0.2, 1.0).index is not first.index
+    assert from_folder(str(folder), 1.0, WEIGHTS).told is not first.told
 
 
 def test_logits_are_divided_by_the_temperature(tmp_path: Path) -> None:
@@ -134,17 +135,17 @@ def test_logits_are_divided_by_the_temperature(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).normal(size=(5, width(CONFIG.history))).astype(np.float32)
     with torch.inference_mode():
         expected = GittinsIndex()(posterior(torch.from_numpy(rows)) / 2.0).numpy()
-    found = from_folder(str(tmp_path), 0.7, 0.2, 2.0).index(rows)
+    found = from_folder(str(tmp_path), 2.0, WEIGHTS).told(rows)[:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     with pytest.raises(InputError, match="not positive") as caught:
-        from_folder(str(tmp_path), 0.7, 0.2, 0.0)
+        from_folder(str(tmp_path), 0.0, WEIGHTS)
     assert caught.value.field == "temperature"
 
 
 def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) -> None:
     saved(tmp_path, 0)
     cluster = Cluster.uniform(4, 4, gpu_types=("A", "B"))
-    policy = Migrating(from_folder(str(tmp_path), 0.7, 0.2, 1.0), 1.33, 600.0, 600.0)
+    policy = Migrating(from_folder(str(tmp_path), 1.0, WEIGHTS), 1.33, 600.0, 600.0)
     assert policy.knows == "predictions"
     settings: dict[str, Any] = {"rates": OneSpeed(1.0, 0.5), "overheads": OVERHEADS}
     first, again = (replay(policy, cluster, trace_of(), **settings) for _ in range(2))
@@ -154,9 +155,9 @@ def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        from_folder(str(tmp_path / "nowhere"), 0.7, 0.2, 1.0)
+        from_folder(str(tmp_path / "nowhere"), 1.0, WEIGHTS)
     assert str(caught.value.file).endswith("spec.json")
     saved(tmp_path, 0)
     with pytest.raises(InputError) as caught:
-        from_folder(str(tmp_path), float("nan"), 0.2, 1.0)
-    assert caught.value.field == "gpus"
+        from_folder(str(tmp_path), 1.0, weights_of(gpus=float("nan")))
+    assert caught.value.field == "weights.gpus"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed
+from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed, weights_of
+from numpy.typing import NDArray
 
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.learned_priority import LearnedPriority
@@ -164,7 +165,12 @@ def test_the_last_in_the_order_stops_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 def history_order() -> LearnedPriority:
     """By the time since submission and the mean time of the jobs that have finished."""
-    return LearnedPriority(lambda rows: -rows[:, 1] - 3.0 * rows[:, 4] * rows[:, 2], 1, 0.0, 0.0)
+
+    def told(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        index = -rows[:, 1] - 3.0 * rows[:, 4] * rows[:, 2]
+        return np.stack([index, index, index], axis=1)
+
+    return LearnedPriority(told, 1, weights_of())
 
 
 @pytest.mark.parametrize("order", [CLASSES, history_order])

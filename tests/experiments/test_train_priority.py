@@ -1,0 +1,152 @@
+"""`experiments.train model=priority`: weights from replays, and the policies that take them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from small_split import overrides
+
+from agents.cluster.migrating.learned_priority import read_weights
+from agents.cluster.migrating.priority_features import NAMES
+from envs.errors import InputError
+from experiments.evaluate import main as evaluate
+from experiments.train import main
+from models.duration import DurationConfig, DurationPosterior
+from models.duration_file import save_durations
+
+SMALL = [
+    "model=priority", "agent.priority.path=posterior", "model.rounds=4", "model.pairs=3",
+    "~split@splits.philly", "parts.jobs=[8,20]", "parts.least_jobs=5", "parts.nodes_per_type=[2,3]",
+    "exam_parts=3", "exam_every=2", "samples=50", "workers=1",
+]  # fmt: skip
+POSTERIOR = DurationConfig(
+    history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,
+    learning_rate=1e-3, weight_decay=0.0,
+)  # fmt: skip
+
+
+def small(folder: Path) -> list[str]:
+    """The overrides of a small split, made those of `splits.itp`."""
+    given = [text for text in overrides(folder) if not text.startswith("cache=")]
+    return [*SMALL, *(text.replace("split.", "splits.itp.", 1) for text in given)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trace, a posterior and the folder `run` of a search with them."""
+    folder = tmp_path_factory.mktemp("priority")
+    torch.manual_seed(0)
+    save_durations(DurationPosterior(POSTERIOR).eval(), folder / "posterior", {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["app"])
+        assert main([*small(folder), "hydra.run.dir=run"]) == 0
+    return folder
+
+
+@pytest.fixture
+def work(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(made)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return made
+
+
+def document(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_weights_of_the_best_exam_are_kept(made: Path) -> None:
+    run = made / "run"
+    result = document(run / "result.json")
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["round"]) for row in rows] == [0, 2, 4]
+    best = min(rows, key=lambda row: float(row["ratio"]))
+    weights = read_weights(run / "priority.json")
+    assert weights == {name: float(best[name]) for name in NAMES} == result["found"]
+    assert (result["best_round"], result["exam"]) == (int(best["round"]), float(best["ratio"]))
+    first = {name: float(rows[0][name]) for name in NAMES}
+    assert (first["runs"], first["gpus"], float(rows[0]["ratio"])) == (1.0, -0.85, 1.0)
+    assert all(float(rows[-1][name]) != first[name] for name in ("runs", "attained", "age"))
+    assert result["replays"] == 24
+    assert set(result["provenance"]["inputs_sha256"]) == {"jobs.csv", "durations"}
+    assert "| ahead_together |" in (run / "table.md").read_text()
+    assert (run / "metrics.csv.provenance.json").is_file()
+    with Image.open(run / "search.png") as picture:
+        assert picture.size[0] > 500
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_processes(work: Path) -> None:
+    assert main([*small(work), "workers=2", "model.rounds=2", "hydra.run.dir=two"]) == 0
+    one, two = ((work / run / "metrics.csv").read_text() for run in ("run", "two"))
+    assert two.splitlines()[:3] == one.splitlines()[:3]
+
+
+def test_a_policy_takes_the_weights(work: Path) -> None:
+    asked = [
+        "env=cluster", "agent=migrating_learned", "agent.priority.path=posterior",
+        "trace.path=jobs.csv", "trace.format=canonical", "cluster.nodes=4",
+        "cluster.gpus_per_node=4",
+    ]  # fmt: skip
+    finishes = set()
+    for number, more in enumerate(
+        ([], ["agent.priority.weights=run/priority.json"], ["agent.priority.weights.age=9"])
+    ):
+        assert evaluate([*asked, *more, f"hydra.run.dir=evaluated{number}"]) == 0
+        found = document(work / f"evaluated{number}" / "result.json")
+        assert found["finished"] == found["jobs"] == 60
+        finishes.add(found["mean_jct_s"])
+    assert len(finishes) > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["exam_window=train"], "config key 'exam_window'"),
+        (["workers=0"], "config key 'workers'"),
+        (["parts.load=[0,1]"], "config key 'parts.load'"),
+        (["parts.least_jobs=1"], "config key 'parts.least_jobs'"),
+        (["model.fade=2"], "fade"),
+        (["agent=migrating_las", "~agent.priority.path"], "agent"),
+        (["agent.priority.path=nowhere"], "nowhere"),
+        (["agent.priority.weights.age=.nan"], "weights.age"),
+        (["+agent.priority.weights.luck=1"], "weights.luck"),
+        (["agent.priority.weights=posterior/spec.json"], "meshwright.priority_weights"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    work: Path, changes: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [text for text in small(work) if "~agent.priority.path" not in changes or
+             not text.startswith("agent.priority.path")]  # fmt: skip
+    changes = [change for change in changes if change != "~agent.priority.path"]
+    assert main([*given, *changes, "hydra.run.dir=bad"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_of_weights_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "priority.json"
+    good = {"kind": "meshwright.priority_weights", "weights": dict.fromkeys(NAMES, 0.0)}
+    path.write_text(json.dumps(good))
+    assert read_weights(path) == good["weights"]
+    for change, field in (
+        ({"kind": "other"}, "kind"),
+        ({"weights": []}, "kind"),
+        ({"weights": {"gpus": 1.0}}, "weights.runs"),
+        ({"weights": dict.fromkeys(NAMES, True)}, "weights.runs"),
+    ):
+        path.write_text(json.dumps({**good, **change}))
+        with pytest.raises(InputError) as caught:
+            read_weights(path)
+        assert (caught.value.file, caught.value.field) == (path, field)
