@@ -47,7 +47,8 @@ def act(
     if action < table.window * table.groups:
         row, group = action // table.groups, action % table.groups
         first, last = slots_of(table, view, group)
-        start_on(state, tables, overheads, view, book.window[me, row], first, last)
+        job = np.int64(book.window[me, row])
+        start_on(state, tables, overheads, view, job, first, last)
         return STARTED
     action -= table.window * table.groups
     if action < table.window * table.peers:
@@ -58,7 +59,7 @@ def act(
         return FORWARDED
     action -= table.window * table.peers
     if action < table.preemptible:
-        stop(state, tables, book.shown[me, action])
+        stop(state, tables, np.int64(book.shown[me, action]))
         return PREEMPTED
     return WAITED
 

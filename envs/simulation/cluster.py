@@ -26,7 +26,8 @@ class ClusterSimulator:
 
     At each instant completions release first, then nodes fail and come back, then jobs arrive in
     the order of the trace; then it is the policy's turn. Times are float64 seconds: where all rates
-    are exactly 1 they are whole numbers and exact.
+    are exactly 1 they are whole numbers and exact. A failure takes a job back to the last multiple
+    of `overheads.checkpoint_s` that its work has reached, to within a microsecond.
 
     Args:
         cluster: the nodes.
@@ -54,7 +55,8 @@ class ClusterSimulator:
         for field, seconds in overheads._asdict().items():
             if not 0 <= seconds < np.inf:
                 raise InputError(f"{seconds} is negative or not finite", field=field)
-        self.cluster, self.trace, self.overheads = cluster, trace, overheads
+        self.cluster, self.trace = cluster, trace
+        self.overheads = Overheads(*map(float, overheads))  # one type: kernels are compiled once
         self.tables: RateTables = (rates or NoInterference()).tables(trace, cluster)
         if incidents is None:
             incidents = np.zeros(0, INCIDENT)

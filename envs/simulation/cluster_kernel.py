@@ -37,6 +37,7 @@ Records = NDArray[np.void]
 Heap = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 NOTHING, UNTIL, EVENT = 0, 1, 2  # what `advance` came to
+ROUNDING_S = 1e-6  # work that may be lacking at a checkpoint: more than rounding ever takes
 
 
 @njit(cache=True, forceinline=True)
@@ -375,16 +376,18 @@ def refuse(state: ClusterState, job: int) -> None:
 def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, node: int) -> None:
     """A node goes down: its jobs stop and lose what they did since their last checkpoint.
 
-    They are queued in the reverse order of their starts.
+    A checkpoint counts as reached where less than `ROUNDING_S` of work is lacking. The jobs are
+    queued in the reverse order of their starts.
     """
     place = state.nodes[node]
     while place.share != NONE:
-        job = state.shares[place.share].job
+        job = np.int64(state.shares[place.share].job)
         stop(state, tables, job)
         record = state.jobs[job]
         if overheads.checkpoint_s > 0.0:
-            done = record.work - record.remaining
-            record.remaining = record.work - done // overheads.checkpoint_s * overheads.checkpoint_s
+            done = record.work - record.remaining + ROUNDING_S
+            kept = done // overheads.checkpoint_s * overheads.checkpoint_s
+            record.remaining = max(record.work - kept, 0.0)
     state.clock[0].free -= place.free
     place.free = 0
     place.up = 0
@@ -436,7 +439,7 @@ def advance(state: ClusterState, tables: RateTables, overheads: Overheads, until
     if outcome == UNTIL:
         return outcome
     while clock.running > 0 and state.jobs[state.heap[0]].end <= due:
-        complete(state, tables, state.heap[0])
+        complete(state, tables, np.int64(state.heap[0]))
     while clock.incident < len(state.incidents):
         incident = state.incidents[clock.incident]
         if incident.time > due:

@@ -37,7 +37,7 @@ PLANNERS: dict[str, dict[str, object]] = {
 }
 BUDGET, LIMIT = 20.0, 100
 SETTINGS = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The contracts of the apps, over real processes."""
+"""The contracts of the apps, over real processes where they are about processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml
 from layered_step import layered_step
 
 from envs.graphs.storage import save_graph
+from experiments.evaluate import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNERS = '''
@@ -68,6 +70,20 @@ def evaluate(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same folder, as the current one: for runs that need no process of their own."""
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    monkeypatch.syspath_prepend(work)
+    monkeypatch.delitem(sys.modules, "somebody", raising=False)
+    kept = os.dup(1)  # with json=true an app takes standard output for itself
+    yield work
+    sys.stdout.flush()
+    os.dup2(kept, 1)
+    os.close(kept)
+
+
 def run_folder(work: Path) -> Path:
     (folder,) = (work / "outputs" / "evaluate").iterdir()
     return folder
@@ -114,14 +130,18 @@ def test_a_plan_that_was_written_simulates_to_the_same_time(work: Path) -> None:
     assert again["agent"] is None
 
 
-def test_free_communication_is_never_slower(work: Path) -> None:
+def test_free_communication_is_never_slower(here: Path) -> None:
     plan = '{"kind": "meshwright.plan", "schema_version": 1, "placement": {%s}}'
     names = layered_step(6, 2).op_names
     devices = ["server0/V100-16GB/0", "server1/P100-16GB/0"]
     pairs = [f'"{name}": "{devices[int(name.split(".")[-1]) % 2]}"' for name in names]
-    (work / "plan.json").write_text(plan % ", ".join(pairs))
-    ports = result(evaluate(work, "plan=plan.json", "json=true"))
-    free = result(evaluate(work, "plan=plan.json", "communication=none", "json=true"))
+    (here / "plan.json").write_text(plan % ", ".join(pairs))
+    asked = ["graph=graph.npz", "plan=plan.json"]
+    assert main([*asked, "hydra.run.dir=ports"]) == 0
+    assert main([*asked, "communication=none", "hydra.run.dir=free"]) == 0
+    free, ports = (
+        json.loads((here / name / "result.json").read_text()) for name in ("free", "ports")
+    )
     assert free["step_time_s"] < ports["step_time_s"]
 
 
@@ -136,15 +156,15 @@ def test_free_communication_is_never_slower(work: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    work: Path, arguments: list[str], words: list[str]
+    here: Path, arguments: list[str], words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    done = evaluate(work, *arguments, "json=true")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert main(["graph=graph.npz", *arguments, "json=true"]) == 2
+    printed, error = capfd.readouterr()
+    assert printed == ""
+    assert len(error.strip().splitlines()) == 1
     for word in words:
-        assert word in done.stderr
-    assert not [path for path in (work / "outputs").rglob("*") if path.is_file()]
+        assert word in error
+    assert not [path for path in (here / "outputs").rglob("*") if path.is_file()]
 
 
 def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(work: Path) -> None:
@@ -156,12 +176,11 @@ def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(work: Path
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_damaged_graph_file_is_named(work: Path) -> None:
-    content = (work / "graph.npz").read_bytes()
-    (work / "graph.npz").write_bytes(content[: len(content) // 2])
-    done = evaluate(work, "agent=somebody.Noisy")
-    assert done.returncode == 2
-    assert "graph.npz" in done.stderr
+def test_a_damaged_graph_file_is_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    content = (here / "graph.npz").read_bytes()
+    (here / "graph.npz").write_bytes(content[: len(content) // 2])
+    assert main(["graph=graph.npz", "agent=somebody.Noisy"]) == 2
+    assert "graph.npz" in capfd.readouterr().err
 
 
 def test_an_interrupt_ends_with_130(work: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training, its resumption after a kill, and the export, over real processes."""
+"""Training, its resumption after a kill over real processes, and the export."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from envs.joint.toy import OPTIMUM_S
 from envs.placement.env import toy_environment
-from experiments.export import trained_policy
+from experiments.app import run_app
+from experiments.evaluate import main as evaluate
+from experiments.export import ExportConfig, export, trained_policy
 from experiments.saved_run import resumed_config, saved_config, saved_nodes
-from experiments.train import TrainConfig
+from experiments.train import TrainConfig, main
 from models.policy import PolicyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,9 +42,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def run(work: Path, app: str, *arguments: str) -> dict[str, Any]:
+def run(work: Path, *arguments: str) -> dict[str, Any]:
+    """What training in a process of its own comes to."""
     done = subprocess.run(
-        command(app, *arguments, "json=true"),
+        command("train", *arguments, "json=true"),
         check=False,
         cwd=work,
         env=environment(),
@@ -89,7 +92,21 @@ def killed(work: Path) -> Path:
 def resumed(work: Path, killed: Path) -> dict[str, Any]:
     """The result of the same run after it was resumed for two more iterations."""
     steps = int(float(metrics(killed)[-1]["charts/env_steps"])) + 2 * 12
-    return run(work, "train", f"resume={killed}", f"training.max_steps={steps}")
+    return run(work, f"resume={killed}", f"training.max_steps={steps}")
+
+
+@pytest.fixture
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, as the current one: for apps that need no process of their own."""
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return work
+
+
+def result(folder: Path) -> dict[str, Any]:
+    document = json.loads((folder / "result.json").read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def test_a_killed_run_goes_on_without_gaps_or_duplicates(
@@ -112,21 +129,27 @@ def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[s
 
 
 def test_the_exported_policy_decides_as_the_trained_one(
-    work: Path, killed: Path, resumed: dict[str, Any]
+    here: Path, killed: Path, resumed: dict[str, Any]
 ) -> None:
-    exported = run(work, "export", f"run={killed}", "output=scheduler")
+    asked = [f"run={killed}", "output=scheduler", "hydra.run.dir=exported"]
+    assert run_app("export", ExportConfig, export, asked) == 0
+    exported = result(here / "exported")
     assert exported["verified"] is True
     assert exported["verification"]["runtimes"] == ["onnx", "pt2"]
-    evaluated = run(work, "evaluate", "agent=checkpoint", "agent.checkpoint=scheduler", *SMALL[:2])
+    asked = ["agent=checkpoint", "agent.checkpoint=scheduler", *SMALL[:2]]
+    assert evaluate([*asked, "hydra.run.dir=evaluated"]) == 0
+    evaluated = result(here / "evaluated")
     assert evaluated["step_time_s"] == pytest.approx(resumed["exam"]["trained_s"][0])
 
 
-def test_a_team_trains_beside_its_baselines(work: Path) -> None:
-    trained = run(
-        work, "train", "env=joint_toy", "model=joint", "baselines=joint", "baseline_budget_s=0.5",
+def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = [
+        "env=joint_toy", "model=joint", "baselines=joint", "baseline_budget_s=0.5",
         "agent.num_envs=2", "agent.batch_episodes=2", "agent.minibatch_size=8",
         "training.budget_s=null", "training.max_steps=40", "training.exam_episodes=2",
-    )  # fmt: skip
+    ]  # fmt: skip
+    assert main([*asked, "hydra.run.dir=team"]) == 0
+    trained = result(here / "team")
     methods = {row["method"]: row["step_time_s"] for row in trained["methods"]}
     assert set(methods) == {"fusion_milp", "contiguous_speed", "ppo"}
     assert methods["ppo"] == trained["step_time_s"] >= OPTIMUM_S
@@ -135,13 +158,11 @@ def test_a_team_trains_beside_its_baselines(work: Path) -> None:
         assert (folder / name).is_file()
     plan = json.loads((folder / "plan.json").read_text())
     assert plan["bandwidth"]
-    refused = subprocess.run(
-        command("train", "env=joint_toy", "training.max_steps=1"),
-        check=False, cwd=work, env=environment(), capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert "take model=joint" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    capfd.readouterr()
+    assert main(["env=joint_toy", "training.max_steps=1"]) == 2
+    error = capfd.readouterr().err
+    assert "take model=joint" in error
+    assert "Traceback" not in error
 
 
 CONFIG = """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ from envs.simulation.step import StepSimulator
 from experiments.plan_file import read_plan
 from experiments.provenance import Provenance, file_hash
 from experiments.subjects import JointSubject
+from experiments.train import main
 from experiments.warm_start import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
 
-ROOT = Path(__file__).resolve().parents[2]
 ENV = {"_target_": "envs.joint.env.JointEnv.of_problem", "_partial_": True, "max_groups": 5}
 CONTIGUOUS = {
     "_target_": "agents.placement.contiguous.ContiguousSplit",
@@ -116,20 +114,19 @@ def test_something_is_left_to_learn() -> None:
         config.within(50.0)
 
 
-def run(folder: Path, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.train", *arguments, "json=true"],
-        check=False, cwd=folder, capture_output=True, text=True, timeout=240,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
-def test_the_app_says_that_learning_began_with_a_plan(tmp_path: Path) -> None:
+def test_the_app_says_that_learning_began_with_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
     save_graph(layered_step(6, 2), tmp_path / "graph.npz")
-    first = run(tmp_path, *TEAM, "training.max_steps=24", "hydra.run.dir=run")
+
+    def run(*arguments: str) -> dict[str, Any]:
+        assert main([*arguments]) == 0
+        document: dict[str, Any] = json.loads((tmp_path / "run" / "result.json").read_text())
+        return document
+
+    first = run(*TEAM, "training.max_steps=24", "hydra.run.dir=run")
     (row,) = first["methods"]
     assert row["method"] == "ppo after 1 s of contiguous"
     assert first["warm_start"]["method"] == row["method"]
@@ -138,7 +135,7 @@ def test_the_app_says_that_learning_began_with_a_plan(tmp_path: Path) -> None:
     for name in ("result.json", "metrics.csv.provenance.json"):
         document = json.loads((tmp_path / "run" / name).read_text())
         assert WARM_START_FILE in document["provenance"]["inputs_sha256"]
-    again = run(tmp_path, "resume=run", "training.max_steps=48")
+    again = run("resume=run", "training.max_steps=48")
     assert again["resumed"]
     assert again["warm_start"] == first["warm_start"]
     assert again["env_steps"] > first["env_steps"]

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from agents.cluster.ordered.start import Room, needed_victims, try_to_start
+from agents.cluster.ordered.start import Room, needed_victims, start_if_it_fits
 from agents.cluster.ordered.waiting import Waiting
 from envs.interference.rates import RateTables
 from envs.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
@@ -85,7 +85,7 @@ def run(
         for i in range(picked):
             job = queues.listed[i]
             needed = 0
-            while not try_to_start(state, tables, overheads, job, rule, room):
+            while not start_if_it_fits(state, tables, overheads, job, rule, room):
                 if needed > 0 or victims == 0:
                     break
                 needed = needed_victims(state, tables, job, queues.victims, victims, rule, room)
@@ -102,7 +102,7 @@ def run(
             asked = kind[job]
             if hopeless[asked] or size[asked] > clock.free or state.jobs[job].status != PENDING:
                 continue
-            hopeless[asked] = not try_to_start(state, tables, overheads, job, rule, room)
+            hopeless[asked] = not start_if_it_fits(state, tables, overheads, job, rule, room)
         put_running_first(state.jobs, queues, jobs)
 
 

@@ -67,7 +67,7 @@ def run(
         if released or not monotone:
             hopeless[:] = False
         while True:
-            chosen = NONE
+            chosen = np.int64(NONE)  # else what it is given to is compiled for the constant too
             for kind in range(len(hopeless)):
                 if waiting.number[kind] == 0:
                     continue

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from agents.cluster.ordered.start import Room, needed_victims, try_to_start
+from agents.cluster.ordered.start import Room, needed_victims, start_if_it_fits
 from agents.cluster.ordered.waiting import Waiting, ahead, first, join, leave, oldest_newcomer
 from envs.interference.rates import RateTables
 from envs.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
@@ -84,7 +84,7 @@ def run(
         seen, picked, victims = choose(state, waiting, ranking, skipped, times_gpus)
         for i in range(picked):
             job = ranking.chosen[i]
-            started = try_to_start(state, tables, overheads, job, rule, room)
+            started = start_if_it_fits(state, tables, overheads, job, rule, room)
             if not started and victims > 0:
                 needed = needed_victims(state, tables, job, ranking.victims, victims, rule, room)
                 for _ in range(needed):
@@ -93,7 +93,7 @@ def run(
                     stop(state, tables, victim)
                     join(waiting, victim, left(state, victim, times_gpus), turn + victims)
                 if needed > 0:
-                    started = try_to_start(state, tables, overheads, job, rule, room)
+                    started = start_if_it_fits(state, tables, overheads, job, rule, room)
             if not started:
                 join(waiting, job, waiting.key[job], waiting.turn[job])
         list_running(state, ranking, seen)
@@ -215,7 +215,7 @@ def fill(
     """What is still free goes to waiting jobs, those with the least left first."""
     hopeless[:] = False
     while state.clock[0].free > 0:
-        best = NONE
+        best = np.int64(NONE)  # else what it is given to is compiled for the constant too
         for kind in range(len(hopeless)):
             if waiting.size[kind] > state.clock[0].free or hopeless[kind]:
                 continue
@@ -225,7 +225,7 @@ def fill(
         if best == NONE:
             return
         kind = waiting.kind[best]
-        if try_to_start(state, tables, overheads, best, rule, room):
+        if start_if_it_fits(state, tables, overheads, best, rule, room):
             leave(waiting, kind)
             ranking.running[ranking.number[0]] = best
             ranking.number[0] += 1

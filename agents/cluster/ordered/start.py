@@ -54,6 +54,20 @@ def try_to_start(
 
 
 @njit(cache=True)
+def start_if_it_fits(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    job: int,
+    rule: int,
+    room: Room,
+) -> bool:
+    """`try_to_start`, compiled by itself: for loops where several places do it."""
+    done: bool = try_to_start(state, tables, overheads, job, rule, room)
+    return done
+
+
+@njit(cache=True)
 def needed_victims(
     state: ClusterState,
     tables: RateTables,

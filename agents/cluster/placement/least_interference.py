@@ -17,7 +17,7 @@ from envs.simulation.cluster_kernel import give, ungive
 from envs.simulation.cluster_state import NONE, ClusterState
 
 IntArray = NDArray[np.int64]
-ANY_RACK = -1
+ANY_RACK = np.int64(-1)  # of the type of racks, for which alone it is then compiled
 
 
 @njit(cache=True)
