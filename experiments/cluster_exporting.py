@@ -22,7 +22,7 @@ from experiments.artifacts import to_yaml
 from experiments.decisions import Observations
 from experiments.exporting import Verification, replayed
 from experiments.machine_paths import portable, without_machine_paths
-from experiments.provenance import Provenance, file_hash
+from experiments.provenance import Provenance, file_hash, text_hash
 from models.artifacts import read_json_object
 from models.checkpoint import SPEC_FILE, AdviserSpec
 
@@ -47,23 +47,26 @@ def require_exportable(model: object, adviser: Adviser | None) -> None:
     described(adviser)
 
 
-def durations_input(adviser: AdviserSpec | None) -> dict[str, str]:
-    """The SHA-256 of the posterior that an adviser reads, by name; empty where it reads none."""
-    folders = {} if adviser is None else adviser.folders
-    return {name: file_hash(folder / SPEC_FILE) for name, folder in folders.items()}
+def adviser_inputs(adviser: AdviserSpec | None) -> dict[str, str]:
+    """The SHA-256 of the posterior that an adviser reads, and of its weights; empty without."""
+    if adviser is None:
+        return {}
+    inputs = {name: file_hash(folder / SPEC_FILE) for name, folder in adviser.folders.items()}
+    weights = adviser.document["priority"].get("weights")
+    return inputs if weights is None else {**inputs, "weights": text_hash(json.dumps(weights))}
 
 
-def same_durations(run_folder: Path, adviser: AdviserSpec | None) -> None:
-    """Refuse a posterior that is not the one a run was begun with.
+def same_inputs(run_folder: Path, adviser: AdviserSpec | None) -> None:
+    """Refuse a posterior or weights that are not those a run was begun with.
 
     Raises:
-        InputError: it is another, or the run does not say which it was.
+        InputError: they are others, or the run does not say which they were.
     """
     path = run_folder / "checkpoints" / "provenance.json"
     inputs = read_json_object(path).get("provenance", {}).get("inputs_sha256", {})
-    for name, found in durations_input(adviser).items():
+    for name, found in adviser_inputs(adviser).items():
         if inputs.get(name) != found:
-            told = f"the run was begun with sha256 {inputs.get(name)}, the folder has {found}"
+            told = f"the run was begun with sha256 {inputs.get(name)}, now it is {found}"
             raise InputError(told, file=path, field=name)
 
 

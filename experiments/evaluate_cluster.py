@@ -86,11 +86,15 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
 
 def checkpoint_input(agent: Mapping[str, Any]) -> dict[str, str]:
     """The SHA-256 of the exported scheduler, or learned order, of an agent; empty without one."""
-    checkpoint = agent.get("checkpoint")
-    folders = {"checkpoint": scheduler_folder(checkpoint) if checkpoint else None, "priority": None}
-    if isinstance(agent.get("priority"), Mapping):
-        folders["priority"] = agent["priority"].get("path")
-    return {name: file_hash(Path(folder) / SPEC_FILE) for name, folder in folders.items() if folder}
+    files: dict[str, Path] = {}
+    if agent.get("checkpoint"):
+        files["checkpoint"] = scheduler_folder(agent["checkpoint"]) / SPEC_FILE
+    priority = agent.get("priority")
+    if isinstance(priority, Mapping) and priority.get("path"):
+        files["priority"] = Path(priority["path"]) / SPEC_FILE
+        if isinstance(priority.get("weights"), str):
+            files["weights"] = Path(priority["weights"])
+    return {name: file_hash(file) for name, file in files.items()}
 
 
 def draw(

@@ -18,10 +18,10 @@ from envs.errors import InputError
 from envs.placement.env import PlacementEnv
 from experiments.app import Result, Run, run_app
 from experiments.cluster_exporting import (
-    durations_input,
+    adviser_inputs,
     export_trained,
     require_exportable,
-    same_durations,
+    same_inputs,
     verify_schedulers,
 )
 from experiments.exporting import (
@@ -107,9 +107,9 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
     shown = described(env.observation.adviser)
     require_exportable(training.model, env.observation.adviser)
     provenance = run.provenance.with_inputs(
-        **found.inputs, **durations_input(shown), run=file_hash(source / CONFIG_FILE)
+        **found.inputs, **adviser_inputs(shown), run=file_hash(source / CONFIG_FILE)
     )
-    same_durations(source, shown)
+    same_inputs(source, shown)
     agent = env.possible_agents[0]
     policy = training.model.policy(env.observation_space(agent), env.action_space(agent))
     load_best(source, policy)

@@ -24,10 +24,10 @@ from envs.errors import InputError
 from experiments.app import Result, Run, run_app
 from experiments.artifacts import write_figure, write_json, write_sidecar
 from experiments.cluster_exporting import (
-    durations_input,
+    adviser_inputs,
     export_trained,
     require_exportable,
-    same_durations,
+    same_inputs,
 )
 from experiments.cluster_learning_curve import draw_exams, read_exams
 from experiments.cluster_training import ExamFactory, Factory, JobsAndClusters, factories
@@ -93,8 +93,8 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
     require_exportable(training.model, shown)
     advises = described(shown)
     if resume:
-        same_durations(run.folder, advises)
-    inputs = durations_input(advises)
+        same_inputs(run.folder, advises)
+    inputs = adviser_inputs(advises)
     provenance = run.provenance.with_inputs(**found.inputs, **inputs)
     teacher, reference = teachers(config, shown)
     if not resume:

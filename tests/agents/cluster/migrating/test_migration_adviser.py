@@ -49,6 +49,7 @@ def episode_of(
     schedulers: int = 1,
     home: int | None = None,
     forwards: int = 0,
+    actions: ClusterActions = ACTIONS,
 ) -> SchedulingEpisode:
     """Racks dealt out in turn; jobs come to one scheduler, or to each in turn."""
     bounds = ClusterBounds.of(cluster)
@@ -62,7 +63,7 @@ def episode_of(
         (turn if home is None else np.full(len(trace), home)).astype(np.int32),
         bounds,
         observation,
-        ACTIONS,
+        actions,
         rates=rates,
         overheads=OVERHEADS,
         forwards=forwards,
@@ -161,6 +162,30 @@ def test_the_last_in_the_order_stops_first(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(episode, "act", watched)
     follow(episode)
     assert stopped == [1, 0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_where_jobs_cannot_stop_nobody_waits_for_them_beside_idle_gpus(seed: int) -> None:
+    """Jobs of one GPU: whoever waits does so because all GPUs are held."""
+    cluster = Cluster.uniform(4, 2, nodes_per_rack=1, gpu_types=("A", "B"))
+    trace = mixed_trace(seed, 30, 1, 3000)
+    never = ClusterActions(preempt_after_s=None, longest_wait_s=600.0)
+    adviser = MigrationAdviser(CLASSES, 1.2, 120.0)
+    episode = episode_of(cluster, trace, OneSpeed(1.0, 0.3), adviser, actions=never)
+    wait = episode.action_table.size - 1
+    while not episode.ended:
+        episode.summarise()
+        action = int(episode.observe(0)[0][ADVISED][0])
+        if action != wait:
+            episode.act(0, action)
+            continue
+        if len(episode.simulator.pending()):
+            assert len(episode.simulator.running()) == cluster.num_gpus
+        episode.wait()
+    schedule = episode.simulator.schedule()
+    assert schedule.finished.all()
+    assert schedule.preemptions.sum() == 0
 
 
 def history_order() -> LearnedPriority:
