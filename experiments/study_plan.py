@@ -47,7 +47,7 @@ class StudyConfig:
     budget_s: float
     splits: dict[str, list[str]]
     durations: list[str]
-    priority: list[str]
+    weights: list[str]
     training: list[str]
     curves: list[str]
     generalise: list[str]
@@ -78,7 +78,7 @@ class StudyConfig:
 
     def _check_stages(self) -> None:
         """Compose every kind of stage once: a fault is told before hours of training."""
-        given = [("durations", self.durations), ("priority", self.priority),
+        given = [("durations", self.durations), ("weights", self.weights),
                  ("training", self.training), ("curves", self.curves),
                  ("generalise", self.generalise)]  # fmt: skip
         given += [(f"recipes.{name}", x.overrides) for name, x in self.recipes.items()]
@@ -140,7 +140,7 @@ class StudyPlan:
                 f"weights of the priority, seed {seed}",
                 "train",
                 (
-                    *config.priority,
+                    *config.weights,
                     f"agent.priority.path={quoted(_posterior(folder, seed) / DURATIONS)}",
                     f"seed={seed}",
                 ),

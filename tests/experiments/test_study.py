@@ -65,7 +65,7 @@ def small(folder: Path) -> list[str]:
         "~splits",
         f"+splits={{made: {listed(given)}}}",
         f"durations={listed([*DURATIONS, *own])}",
-        f"priority={listed([*PRIORITY, *own])}",
+        f"weights={listed([*PRIORITY, *own])}",
         f"training={listed([*TRAINING, *own])}",
         f"generalise={listed(FEW)}",
         "seeds=[0,3]",
@@ -147,7 +147,7 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
             "stage 'cluster_known, seed 0'",
         ),
         (["durations=[]"], "trains no posterior"),
-        (["priority=[]"], "give model=durations, or model=priority"),
+        (["weights=[]"], "give model=durations, or model=priority"),
         (["generalise=['samples=0']"], "samples"),
         (["resume=nowhere"], "is no run folder"),
     ],
@@ -161,7 +161,7 @@ def test_a_fault_is_told_before_anything_runs(
 ) -> None:
     monkeypatch.setenv("MESHWRIGHT_DATA", str(work))
     recipes = [] if changes[0].lstrip("~").startswith("recipes") else ["~recipes.cluster_unknown"]
-    if changes[0] in ("durations=[]", "priority=[]"):
+    if changes[0] in ("durations=[]", "weights=[]"):
         recipes = ["~recipes.cluster_known"]
     assert main([*recipes, "~splits.philly", *changes, "hydra.run.dir=study"]) == 2
     error = capsys.readouterr().err
