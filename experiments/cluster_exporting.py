@@ -52,7 +52,7 @@ def adviser_inputs(adviser: AdviserSpec | None) -> dict[str, str]:
     if adviser is None:
         return {}
     inputs = {name: file_hash(folder / SPEC_FILE) for name, folder in adviser.folders.items()}
-    weights = adviser.document["priority"].get("weights")
+    weights = adviser.document.get("priority", {}).get("weights")
     return inputs if weights is None else {**inputs, "weights": text_hash(json.dumps(weights))}
 
 

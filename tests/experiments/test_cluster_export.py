@@ -75,10 +75,16 @@ def document(path: Path) -> dict[str, Any]:
 def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = document(folder / "spec.json")
-    chosen = OmegaConf.to_container(OmegaConf.load(CONF / "adviser" / "learned.yaml"))
+    chosen, priority = (
+        OmegaConf.to_container(OmegaConf.load(CONF / group / "learned.yaml"))
+        for group in ("adviser", "priority")
+    )
     assert isinstance(chosen, dict)
-    for told in ("_target_", "_partial_", "path"):
-        del chosen["priority"][told]
+    assert isinstance(priority, dict)
+    del chosen["defaults"]
+    for told in ("_target_", "path"):
+        del priority[told]
+    chosen["priority"] = priority
     assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **chosen["priority"]}
     posterior = sha256_of(made / "posterior" / "spec.json")
     assert spec["folders"]["durations"]["spec.json"] == posterior

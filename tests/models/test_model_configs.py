@@ -52,7 +52,9 @@ CASES: dict[str, list[tuple[str | None, Callable[[], Any]]]] = {
 
 
 POLICIES = sorted(
-    path for path in CONF.glob("*.yaml") if path.stem not in ("interference", "durations")
+    path
+    for path in CONF.glob("*.yaml")
+    if path.stem not in ("interference", "durations", "priority")
 )
 
 
