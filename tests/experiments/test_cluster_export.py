@@ -75,17 +75,11 @@ def document(path: Path) -> dict[str, Any]:
 def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = document(folder / "spec.json")
-    chosen, priority = (
-        OmegaConf.to_container(OmegaConf.load(CONF / group / "learned.yaml"))
-        for group in ("adviser", "priority")
-    )
-    assert isinstance(chosen, dict)
+    priority = OmegaConf.to_container(OmegaConf.load(CONF / "priority" / "learned.yaml"))
     assert isinstance(priority, dict)
-    del chosen["defaults"]
     for told in ("_target_", "path"):
         del priority[told]
-    chosen["priority"] = priority
-    assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **chosen["priority"]}
+    assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **priority}
     posterior = sha256_of(made / "posterior" / "spec.json")
     assert spec["folders"]["durations"]["spec.json"] == posterior
     assert spec["provenance"]["inputs_sha256"]["durations"] == posterior
