@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from envs.workload.rescaling import stretch
 from envs.workload.slicing import at_most_gpus
 from envs.workload.trace import Trace
 from experiments.cluster_problem import ClusterProblem
-from experiments.split_windows import Split, reference_load
+from experiments.split_windows import Split, SplitConfig, reference_load
 
 TRIES = 100  # draws of a part before a window counts as one without parts
 
@@ -46,6 +46,23 @@ class Source:
     name: str  # of the trace
     jobs: Trace
     split: Split
+
+
+def check_windows(splits: Mapping[str, SplitConfig], window: str, exam_window: str) -> None:
+    """Refuse to learn from nothing, or to examine on what was learned from.
+
+    Raises:
+        InputError: naming the config key.
+    """
+    if not splits:
+        raise InputError("config key 'splits': no split")
+    if window == exam_window:
+        raise InputError("config key 'exam_window': is the window of training")
+
+
+def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:
+    """The SHA-256 of the files of all splits, by name."""
+    return {name: sha for config in splits.values() for name, sha in config.inputs.items()}
 
 
 def sources(splits: Sequence[Split], window: str, config: PartsConfig) -> list[Source]:

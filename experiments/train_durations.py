@@ -20,7 +20,7 @@ from envs.errors import InputError
 from experiments.app import Result, Run
 from experiments.artifacts import write_figure, write_sidecar, write_text
 from experiments.cluster_problem import Player, built_policy
-from experiments.drawn_parts import Source, sources
+from experiments.drawn_parts import Source, check_windows, inputs_of, sources
 from experiments.duration_picture import draw_reliability
 from experiments.duration_rows import Rows, SamplingConfig, replayed
 from experiments.duration_scores import Marginal, Scores, predicted
@@ -80,10 +80,7 @@ class TrainDurationsConfig:
     json: bool
 
     def __post_init__(self) -> None:
-        if not self.splits:
-            raise InputError("config key 'splits': no split")
-        if self.window == self.exam_window:
-            raise InputError("config key 'exam_window': is the window of training")
+        check_windows(self.splits, self.window, self.exam_window)
         if self.threads < 1:
             raise InputError(f"config key 'threads': {self.threads} is not above 0")
 
@@ -96,8 +93,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
         raise no_such_thing("model", config.model, "model of durations")
     torch.set_num_threads(config.threads)
     splits = [Split(chosen) for chosen in config.splits.values()]
-    inputs = {n: sha for chosen in config.splits.values() for n, sha in chosen.inputs.items()}
-    provenance = run.provenance.with_inputs(**inputs)
+    provenance = run.provenance.with_inputs(**inputs_of(config.splits))
     found = sources(splits, config.window, config.sampling)
     later = sources(splits, config.exam_window, config.sampling)
     rows = rows_of(found, config, fitting.history, TRAINING, run)

@@ -30,7 +30,7 @@ from experiments.app import Result, Run
 from experiments.artifacts import to_json, write_figure, write_sidecar, write_text
 from experiments.cluster_problem import built_policy
 from experiments.display import ProgressDisplay
-from experiments.drawn_parts import PartsConfig
+from experiments.drawn_parts import PartsConfig, check_windows, inputs_of
 from experiments.generalise_statistics import Interval, bootstrap
 from experiments.machine_paths import portable
 from experiments.priority_picture import draw_search
@@ -70,10 +70,7 @@ class TrainPriorityConfig:
     json: bool
 
     def __post_init__(self) -> None:
-        if not self.splits:
-            raise InputError("config key 'splits': no split")
-        if self.window == self.exam_window:
-            raise InputError("config key 'exam_window': is the window of training")
+        check_windows(self.splits, self.window, self.exam_window)
         for key in ("exam_parts", "exam_every", "samples", "workers"):
             if getattr(self, key) < 1:
                 raise InputError(f"config key '{key}': {getattr(self, key)} is below 1")
@@ -96,8 +93,7 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
         raise no_such_thing("model", config.model, "search for weights")
     start = start_of(config.agent)
     posterior = sha256_of(Path(config.agent["priority"]["path"]) / SPEC_FILE)
-    inputs = {n: sha for chosen in config.splits.values() for n, sha in chosen.inputs.items()}
-    provenance = run.provenance.with_inputs(**inputs, durations=posterior)
+    provenance = run.provenance.with_inputs(**inputs_of(config.splits), durations=posterior)
     replayer = Replayer(
         config.agent,
         list(config.splits.values()),

@@ -24,7 +24,7 @@ class ActionTable(NamedTuple):
     offer_servers: int  # 1: single servers are server groups
     offer_racks: int
     offer_all: int
-    least_run_s: float  # seconds a job runs before it can be preempted
+    least_run_s: float  # seconds a job runs before it can be preempted, inf without preemption
     longest_wait_s: float
 
     @property
@@ -96,6 +96,6 @@ class ClusterActions:
             offer_servers=int(self.servers),
             offer_racks=int(self.racks),
             offer_all=int(self.all_servers),
-            least_run_s=float(self.preempt_after_s or 0.0),
+            least_run_s=np.inf if self.preempt_after_s is None else float(self.preempt_after_s),
             longest_wait_s=float(self.longest_wait_s or NEVER_S),
         )

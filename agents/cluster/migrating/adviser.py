@@ -99,8 +99,7 @@ class MigrationAdvice:
         place = np.lexsort((jobs, self.order(state, jobs)))
         order = jobs[place]
         fate, target = np.zeros((2, len(order)), np.int64)
-        least_run_s = self.least_run_s
-        kept_s = table.least_run_s if table.preemptible else np.inf
+        least_run_s, kept_s = self.least_run_s, table.least_run_s
         plan(state, simulator.tables, view, order, self.gain, least_run_s, kept_s, fate, target)
         first = table.window * (table.groups + table.peers)
         for rank in np.flatnonzero(fate == STOP)[::-1]:

@@ -43,8 +43,8 @@ class PriorityFeatures:
 
     *Time* of t seconds is ln(1 + t / 60) / 4. A sibling weighs e^(-r/4), r its rank in the order of
     submission seen from the job, or, *together*, e^(-h), h the hours between the two submissions.
-    It is *ahead* where it has done more work, *behind* where it has done less, and *before* where
-    neither has done any and it was submitted first.
+    It is *ahead* where it has done more work, *behind* where it has done no more, and among those
+    *before* where neither has done any and it was submitted first.
 
     | column | |
     |---|---|
@@ -71,7 +71,7 @@ class PriorityFeatures:
 
     def __init__(self, simulator: ClusterSimulator) -> None:
         self._siblings = neighbours(simulator.trace, SIBLINGS)
-        self._finished = np.zeros(3)  # how many jobs were looked at, finished; sum of their times
+        self._finished = np.zeros(2)  # jobs that have finished, sum of their times
         self._told = np.zeros(len(simulator.trace), np.bool_)
 
     def copy(self) -> PriorityFeatures:
@@ -109,10 +109,9 @@ def fill(
         for job in range(state.clock[0].arrived):
             if state.jobs[job].status == FINISHED and not told[job]:
                 told[job] = True
-                finished[1] += 1.0
-                finished[2] += minutes(state.jobs[job].work)
+                finished[1] += minutes(state.jobs[job].work)
         finished[0] = state.clock[0].finished
-    usual = finished[2] / max(finished[1], 1.0)
+    usual = finished[1] / max(finished[0], 1.0)
     now = state.clock[0].now
     for place in range(len(jobs)):
         job, row = jobs[place], out[place]
