@@ -1,13 +1,14 @@
 """A learned posterior over the work that a job still needs, from its progress and that of its like.
 
 Jobs submitted one after the other with the same gang size take similar times, so that neighbours
-that have finished, or have run for long, tell of those that have not.
+that have finished, or have run for long, tell of those that have not. Often they take the very same
+time, to less than a percent: the posterior may therefore copy what a finished neighbour took, as
+texts are summarised by words copied from them (See et al., "Get to the point", ACL 2017).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +26,17 @@ from envs.cluster.duration_features import (
     width,
 )
 from envs.errors import InputError
-from models.posterior import BINS, GittinsIndex, bins_of, log_middles
+from models.posterior import BINS, bins_of, edges_s
 
 FloatRows = NDArray[np.float32]
 SELF_WIDTH = OWN_WIDTH + MEANS_WIDTH
+TOLD_WIDTH = 3  # columns that finished neighbours tell beside their own
+ALIKE = (0.02, 0.2)  # differences of logarithms below which times are alike
+SPREADS = (0.004, 0.03, 0.2)  # of the logarithm of the work of a job, to that of one it copies
+FEW_COPIES = -2.0  # logit of a copy at first
+SHORTEST_WORK_S = 1e-3  # less counts as that in logarithms
+FAR = 60.0  # deviations beyond which nothing is left of a logistic distribution
+LEAST_CHANCE = 1e-9  # of a bin, so that its logarithm is finite
 TIMES = [*DURATIONS_OF_OWN, *(OWN_WIDTH + column for column in DURATIONS_OF_MEANS)]
 
 
@@ -79,111 +87,89 @@ class DurationConfig:
 
 
 class DurationPosterior(nn.Module):
-    """Logits over the bins of `models.posterior`, from rows of `DurationFeatures`.
+    """Log chances of the bins of `models.posterior`, from rows of `DurationFeatures`.
 
     Neighbours are a set with a side each: encoded alike, beside the job itself, and pooled by
-    attention, to which nobody is always there as well.
+    attention, to which nobody is always there as well. From that come logits over the bins. The
+    posterior is a mixture of these and of copies: as much work in all as a finished neighbour took,
+    but for a factor whose logarithm is logistic with a deviation of `SPREADS`. Each is conditional
+    on the work the job has done, by which also its share of the mixture is multiplied (Bayes).
     """
+
+    edges_s: Tensor
+    spreads: Tensor
 
     def __init__(self, config: DurationConfig) -> None:
         super().__init__()
         self.config = config
         hidden = config.hidden
         self.own = nn.Linear(SELF_WIDTH, hidden)
-        self.near = nn.Linear(NEAR_WIDTH + SELF_WIDTH + 1, hidden)
+        self.near = nn.Linear(NEAR_WIDTH + TOLD_WIDTH + SELF_WIDTH + 1, hidden)
         self.near_again = nn.Linear(hidden, hidden)
         self.attention = nn.Linear(hidden, config.heads)
         self.readout = nn.Linear((1 + config.heads) * hidden, config.readout)
         self.dropout = nn.Dropout(config.dropout)
         self.bins = nn.Linear(config.readout, BINS)
+        self.copies = nn.Linear(hidden, hidden)
+        self.copies_again = nn.Linear(hidden, len(SPREADS))
+        self.no_copy = nn.Linear(config.readout, 1)
+        nn.init.constant_(self.copies_again.bias, FEW_COPIES)
+        self.register_buffer("edges_s", edges_s().float(), persistent=False)
+        self.register_buffer("spreads", torch.tensor(SPREADS), persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(A, 26) logits of (A, width) rows."""
+        """(A, 26) of (A, width) rows."""
         own = rows[:, :SELF_WIDTH]
         near = rows[:, SELF_WIDTH:].view(rows.shape[0], -1, NEAR_WIDTH)
         sides = near.shape[1]
+        done, took, finished = work_of(own, near)
         side = (torch.arange(sides) >= sides // 2).to(rows.dtype).view(1, sides, 1)
         beside = own.unsqueeze(1).expand(-1, sides, -1)
-        told = torch.cat([near, beside, side.expand(rows.shape[0], -1, -1)], dim=2)
-        states = self.near_again(torch.relu(self.near(told)))  # (A, 2 K, H)
+        seen = [near, told_of(done, took, finished), beside, side.expand(rows.shape[0], -1, -1)]
+        states = self.near_again(torch.relu(self.near(torch.cat(seen, dim=2))))  # (A, 2 K, H)
         scores = self.attention(states).masked_fill(near[:, :, :1] == 0.0, -1e9)
         nobody = scores.new_zeros(scores.shape[0], 1, scores.shape[2])
         weights = torch.cat([scores, nobody], dim=1).softmax(dim=1)[:, :-1]
         pooled = torch.bmm(weights.transpose(1, 2), states).flatten(1)
         read = torch.relu(self.readout(torch.cat([torch.relu(self.own(own)), pooled], dim=1)))
-        logits: Tensor = self.bins(self.dropout(read))
-        return logits
+        read = self.dropout(read)
+        chance = self.bins(read).softmax(dim=1)
+        no_copy = self.no_copy(read).squeeze(1)
+        row, _ = copied = finished.nonzero(as_tuple=True)  # P finished neighbours, and whose
+        copies = self.copies_again(torch.relu(self.copies(torch.relu(states[copied]))))  # (P, S)
+        edges = torch.cat([done.unsqueeze(1), done.unsqueeze(1) + self.edges_s], dim=1)
+        over = (edges.log()[row] - took[copied].log().unsqueeze(1)).float()  # (P, 26)
+        beyond = (-over.unsqueeze(2) / self.spreads).clamp(-FAR, FAR).sigmoid()
+        ended = beyond - torch.cat([beyond[:, 1:], torch.zeros_like(beyond[:, :1])], dim=1)
+        # A share is e^logit times the chance to have survived; that cancels out of the bins.
+        most = no_copy.detach().scatter_reduce(0, row, copies.detach().amax(dim=1), "amax")
+        left, shares = (no_copy - most).exp(), (copies - most[row].unsqueeze(1)).exp()
+        survived = torch.einsum("ps,ps->p", shares, beyond[:, 0])
+        whole = left.index_add(0, row, survived).unsqueeze(1)
+        mixed = left.unsqueeze(1) * chance
+        mixed = mixed.index_add(0, row, torch.einsum("ps,pbs->pb", shares, ended))
+        log_chances: Tensor = (mixed / whole + LEAST_CHANCE).log()
+        return log_chances
 
 
-class GittinsPriority:
-    """Log Gittins indices, mean and deviation by the weights of a `DurationPosterior`.
+def work_of(own: Tensor, near: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Seconds of work: (A,) done, (A, 2 K) done by neighbours; and which of these have finished."""
+    done, took = (_seconds(time).clamp(min=SHORTEST_WORK_S) for time in (own[:, 2], near[:, :, 1]))
+    return done, took, (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
 
-    In numpy: quick for few rows.
 
-    Args:
-        weights: by the names of the network's parameters.
-        temperature: by which its logits are divided (Guo et al., "On calibration of modern neural
-            networks", ICML 2017); above 1: less sure than it was fitted.
+def told_of(done: Tensor, took: Tensor, finished: Tensor) -> Tensor:
+    """(A, 2 K, 3) what finished neighbours tell.
 
-    Raises:
-        InputError: the temperature is not positive and finite.
+    The feature of the time that the job still needs if it takes as long, and how many others of
+    them took the same time, to 2 and to 20 percent, / 4.
     """
-
-    def __init__(self, weights: Mapping[str, FloatRows], temperature: float = 1.0) -> None:
-        if not 0.0 < temperature < math.inf:
-            raise InputError(f"{temperature} is not positive and finite", field="temperature")
-        self.temperature = np.float32(temperature)
-        self.weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-        index = GittinsIndex()
-        self._reached, self._spent = index.reached.numpy(), index.spent.numpy()
-        self._middles = log_middles().float().numpy()
-
-    @classmethod
-    def of(cls, posterior: DurationPosterior, temperature: float = 1.0) -> GittinsPriority:
-        """With the weights of a network."""
-        state = posterior.state_dict()
-        return cls({name: tensor.detach().numpy() for name, tensor in state.items()}, temperature)
-
-    def __call__(self, rows: FloatRows) -> FloatRows:
-        """(A, 3) of (A, width) rows: ln of the index in 1/s; mean, deviation of ln remaining s."""
-        if len(rows) == 0:
-            return np.zeros((0, 3), np.float32)
-        logits = self._logits(rows) / self.temperature
-        chance = np.exp(logits - logits.max(axis=1, keepdims=True))
-        chance /= chance.sum(axis=1, keepdims=True)
-        reached = np.maximum(chance @ self._reached, np.finfo(np.float32).tiny)
-        index = (np.log(reached) - np.log(chance @ self._spent)).max(axis=1)
-        mean = chance @ self._middles
-        away = self._middles - mean[:, None]
-        told: FloatRows = np.stack([index, mean, np.sqrt((chance * away * away).sum(axis=1))], 1)
-        return told
-
-    def _logits(self, rows: FloatRows) -> FloatRows:
-        own = rows[:, :SELF_WIDTH]
-        near = rows[:, SELF_WIDTH:].reshape(len(rows), -1, NEAR_WIDTH)
-        sides = near.shape[1]
-        weight, bias = self.weights["near.weight"], self.weights["near.bias"]
-        # One matrix product for the neighbours and one for the job, instead of a joined array.
-        hidden = near @ weight[:, :NEAR_WIDTH].T
-        hidden += (own @ weight[:, NEAR_WIDTH:-1].T + bias)[:, None]
-        hidden[:, sides // 2 :] += weight[:, -1]
-        states = self._linear("near_again", np.maximum(hidden, 0.0))
-        scores = np.where(
-            near[:, :, :1] == 0.0, np.float32(-1e9), self._linear("attention", states)
-        )
-        most = np.maximum(scores.max(axis=1, keepdims=True), 0.0)
-        weights = np.exp(scores - most)
-        weights /= weights.sum(axis=1, keepdims=True) + np.exp(-most)
-        pooled = (weights.transpose(0, 2, 1) @ states).reshape(len(rows), -1)
-        alone = np.maximum(self._linear("own", own), 0.0)
-        read = np.maximum(self._linear("readout", np.concatenate([alone, pooled], axis=1)), 0.0)
-        return self._linear("bins", read)
-
-    def _linear(self, name: str, inputs: FloatRows) -> FloatRows:
-        product: FloatRows = (
-            inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-        )
-        return product
+    left = torch.log1p((took - done.unsqueeze(1)).clamp(min=0.0) / 60.0) / 4.0
+    apart = (took.log().unsqueeze(2) - took.log().unsqueeze(1)).abs()
+    both = finished.unsqueeze(2) & finished.unsqueeze(1)
+    alike = [((apart < limit) & both).sum(dim=2) - 1 for limit in ALIKE]
+    told = torch.stack([left, *(count / 4.0 for count in alike)], dim=2)
+    return (told * finished.unsqueeze(2)).float()
 
 
 def stretched(rows: Tensor, factor: Tensor) -> Tensor:
@@ -194,6 +180,10 @@ def stretched(rows: Tensor, factor: Tensor) -> Tensor:
     for column in DURATIONS_OF_NEAR:
         near[:, :, column] = _time_of(near[:, :, column], factor.unsqueeze(1))
     return rows
+
+
+def _seconds(feature: Tensor) -> Tensor:
+    return 60.0 * torch.expm1(4.0 * feature.double())
 
 
 def _time_of(feature: Tensor, factor: Tensor) -> Tensor:
@@ -230,8 +220,8 @@ def fit(
             total = 0.0
             for part in torch.randperm(len(rows), generator=generator).split(config.batch):
                 factor = torch.empty(len(part)).uniform_(-most, most, generator=generator).exp()
-                logits = network(stretched(inputs[part], factor))
-                loss = nn.functional.cross_entropy(logits, bins_of(left[part] * factor))
+                log_chances = network(stretched(inputs[part], factor))
+                loss = nn.functional.nll_loss(log_chances, bins_of(left[part] * factor))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -26,7 +26,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     AttainedServiceClasses.name: ("first",),
     RemainingTime.name: (),
     RemainingService.name: (),
-    LEARNED: ("temperature",),
+    LEARNED: (),
 }
 
 
@@ -126,7 +126,7 @@ def _order(
     from agents.cluster.migrating.learned_priority import from_folder  # needs torch
 
     folder = str(checkpoint.folder / DURATIONS_FOLDER)
-    return partial(from_folder, path=folder, weights=weights, **numbers)
+    return partial(from_folder, path=folder, weights=weights)
 
 
 def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -> float:

@@ -11,15 +11,17 @@ import torch
 from duration_rows import SMALL, like_their_neighbours, random_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import logistic
 from torch import nn
 
-from envs.cluster.duration_features import DurationFeatures
+from envs.cluster.duration_features import DurationFeatures, width
 from envs.errors import InputError
 from envs.hardware.cluster import Cluster
 from envs.simulation.cluster import ClusterSimulator
 from envs.workload.trace import Trace
-from models.duration import DurationConfig, DurationPosterior, GittinsPriority, fit, stretched
-from models.posterior import BINS, GittinsIndex, bins_of, log_middles
+from models.duration import SPREADS, DurationConfig, DurationPosterior, fit, stretched
+from models.duration_index import GittinsPriority
+from models.posterior import BINS, GittinsIndex, bins_of, edges_s, log_middles
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,64 @@ def test_who_is_absent_has_no_part() -> None:
         across = rows.clone()
         across[:, -16:].view(30, 4, 4)[:, [0, 2]] = near[:, [2, 0]]
         assert not torch.allclose(posterior(across), logits, atol=1e-3)  # sides differ
+
+
+def copying(spread: int) -> DurationPosterior:
+    """It does nothing but copy, all finished neighbours alike, with one of the spreads."""
+    posterior = DurationPosterior(SMALL).eval()
+    with torch.no_grad():
+        for weight in posterior.parameters():
+            weight.zero_()
+        posterior.no_copy.bias.fill_(-100.0)
+        posterior.copies_again.bias.fill_(-100.0)
+        posterior.copies_again.bias[spread] = 0.0
+    return posterior
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.floats(0.0, 2e5), st.floats(60.0, 1e5), st.floats(60.0, 1e5), st.integers(0, 2)
+)  # fmt: skip
+def test_copies_are_of_all_work_given_the_work_done(
+    done_s: float, one_s: float, other_s: float, spread: int
+) -> None:
+    """By Bayes, of jobs that took about as long as one of two and have not ended by now."""
+    rows = np.zeros((1, width(2)), np.float32)
+    rows[0, 2] = np.log1p(done_s / 60.0) / 4.0
+    near = rows[0, -16:].reshape(4, 4)
+    near[0] = 1.0, np.log1p(one_s / 60.0) / 4.0, 1.0, 0.2
+    near[2] = 1.0, np.log1p(other_s / 60.0) / 4.0, 1.0, 0.3
+    near[3] = 1.0, 0.4, 0.0, 0.1  # has not finished: nothing to copy
+    done_s = 60.0 * np.expm1(4.0 * float(rows[0, 2]))  # as its column has it
+    edges = np.concatenate([[max(done_s, 1e-3)], done_s + edges_s().numpy(), [np.inf]])
+    ended = np.zeros(len(edges))
+    for column in (near[0, 1], near[2, 1]):
+        took = 60.0 * np.expm1(4.0 * float(column))
+        ended += logistic.sf(np.log(edges / took) / SPREADS[spread])
+    if ended[0] < 1e-6:  # neither: nobody knows
+        return
+    expected = -np.diff(ended) / ended[0]
+    with torch.no_grad():
+        found = copying(spread)(torch.from_numpy(rows)).exp().numpy()[0]
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    np.testing.assert_allclose(
+        GittinsPriority.of(copying(spread)).chances(rows)[0], expected, atol=2e-4
+    )
+
+
+def test_fitting_learns_to_copy() -> None:
+    """New jobs take as long as one of their neighbours did, the first; others took any time."""
+    rng = np.random.default_rng(0)
+    rows, work = like_their_neighbours(0, 3000, 2)
+    near = rows[:, -16:].reshape(len(rows), 4, 4)
+    near[:, 1:, 1] = np.log1p(np.exp(rng.uniform(4.0, 13.0, (len(rows), 3))) / 60.0) / 4.0
+    near[:, 1:, 3] = 0.5  # submitted at another time
+    rows[:, -16:] = near.reshape(len(rows), 16)
+    posterior, _ = fit(replace(SMALL, epochs=30), rows[:2000], work[:2000], seed=0)
+    true = bins_of(torch.from_numpy(work[2000:]))
+    with torch.no_grad():
+        loss = float(nn.functional.nll_loss(posterior(torch.from_numpy(rows[2000:])), true))
+    assert loss < 0.5
 
 
 @pytest.mark.parametrize("factor", [2, 5])

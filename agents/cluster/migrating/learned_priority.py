@@ -17,8 +17,8 @@ from envs.errors import InputError
 from envs.simulation.cluster import ClusterSimulator
 from envs.simulation.cluster_state import RUNNING, ClusterState
 from models.artifacts import read_json_object, sha256_of
-from models.duration import GittinsPriority
 from models.duration_file import SPEC_FILE, load_durations
+from models.duration_index import GittinsPriority
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,7 +35,7 @@ class LearnedPriority:
 
     Args:
         told: (A, 3) of rows of `DurationFeatures`: log index; mean and deviation of the logarithm
-            of the remaining seconds: `models.duration.GittinsPriority`.
+            of the remaining seconds: `models.duration_index.GittinsPriority`.
         history: K of the rows.
         weights: of `priority_features.NAMES`, all of them: `runs` is added for a running job, and
             for one that has just stopped: where jobs stop one after the other, the order does not
@@ -104,24 +104,21 @@ def checked(weights: Mapping[str, float]) -> dict[str, float]:
     return {name: float(weights[name]) for name in NAMES}
 
 
-def from_folder(
-    path: str, temperature: float, weights: Mapping[str, float] | str
-) -> LearnedPriority:
+def from_folder(path: str, weights: Mapping[str, float] | str) -> LearnedPriority:
     """A fresh order by the posterior in a folder, which is read when it is first asked for.
 
     Args:
         path: the folder that `experiments.train model=durations` wrote.
-        temperature: by which the logits of the posterior are divided.
         weights: of `priority_features.NAMES`, or the file that `experiments.train model=priority`
             wrote.
 
     Raises:
-        InputError: the folder holds no posterior, the file no weights, a weight is missing, unknown
-            or not finite, or the temperature is not positive.
+        InputError: the folder holds no posterior, the file no weights, or a weight is missing,
+            unknown or not finite.
     """
     folder = Path(path)
     read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
-    told, history = _read(folder, sha256_of(folder / SPEC_FILE), temperature)
+    told, history = _read(folder, sha256_of(folder / SPEC_FILE))
     given = read_weights(Path(weights)) if isinstance(weights, str) else weights
     return LearnedPriority(told, history, given)
 
@@ -142,8 +139,8 @@ def read_weights(file: Path) -> dict[str, float]:
 
 
 @lru_cache(maxsize=4)
-def _read(folder: Path, spec_sha256: str, temperature: float) -> tuple[GittinsPriority, int]:
+def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
     """What a posterior tells, and K; by the hash a folder that was written anew is another."""
     del spec_sha256
     posterior = load_durations(folder)
-    return GittinsPriority.of(posterior, temperature), posterior.config.history
+    return GittinsPriority.of(posterior), posterior.config.history

@@ -78,7 +78,7 @@ def posterior(folder: Path) -> Path:
 def order_of(kind: str, folder: Path) -> Callable[[], Any]:
     if kind == "learned_gittins":
         path = str(posterior(folder / "posterior"))
-        return partial(from_folder, path=path, temperature=1.5, weights=WEIGHTS)
+        return partial(from_folder, path=path, weights=WEIGHTS)
     if kind == "attained_service_classes":
         return partial(AttainedServiceClasses, first=600.0)
     return {"remaining_time": RemainingTime, "remaining_service": RemainingService}[kind]
@@ -107,7 +107,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Made:
     found = made(folder, "learned_gittins")
     (folder / "posterior").rename(folder / "elsewhere")
     path = str(folder / "elsewhere")
-    found.adviser.priority = partial(from_folder, path=path, temperature=1.5, weights=WEIGHTS)
+    found.adviser.priority = partial(from_folder, path=path, weights=WEIGHTS)
     return found
 
 
@@ -209,7 +209,7 @@ def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -
         "kind": "migration",
         "gain": 1.33,
         "least_run_s": 120.0,
-        "priority": {"kind": "learned_gittins", "temperature": 1.5, "weights": WEIGHTS},
+        "priority": {"kind": "learned_gittins", "weights": WEIGHTS},
     }
     files = {path.name: sha256_of(path) for path in (learned.folder / "durations").iterdir()}
     assert spec["folders"] == {"durations": files}
@@ -272,7 +272,6 @@ def test_durations_that_are_missing_or_damaged(
         (("priority",), [], "adviser.priority"),
         (("priority", "kind"), "os.system", "adviser.priority.kind"),
         (("priority", "kind"), "attained_service_classes", "adviser.priority.first"),
-        (("priority", "temperature"), True, "adviser.priority.temperature"),
         (("priority", "weights"), 1.0, "adviser.priority.weights"),
         (("priority", "weights", "gpus"), True, "adviser.priority.weights.gpus"),
         (("priority", "weights", "luck"), 1.0, "adviser.priority.weights.luck"),

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from agents.cluster.migrating.learned_priority import LearnedPriority, from_folder
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.replay import replay
-from envs.cluster.duration_features import DurationFeatures, width
+from envs.cluster.duration_features import DurationFeatures
 from envs.errors import InputError
 from envs.hardware.cluster import Cluster
 from envs.simulation.cluster import ClusterSimulator
 from envs.workload.trace import Trace
-from models.duration import DurationConfig, DurationPosterior, GittinsPriority
+from models.duration import DurationConfig, DurationPosterior
 from models.duration_file import save_durations
-from models.posterior import GittinsIndex
+from models.duration_index import GittinsPriority
 
 CONFIG = DurationConfig(
     history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,
@@ -108,7 +108,7 @@ def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
 
 def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> None:
     posterior = saved(tmp_path / "durations", 0)
-    one, other = (from_folder(str(tmp_path / "durations"), 1.0, WEIGHTS) for _ in range(2))
+    one, other = (from_folder(str(tmp_path / "durations"), WEIGHTS) for _ in range(2))
     assert one is not other
     assert one.told is other.told  # read once
     simulator = ClusterSimulator(Cluster.uniform(2, 8), trace_of())
@@ -125,27 +125,15 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
 def test_a_folder_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     folder = tmp_path / "durations"
     saved(folder, 0)
-    first = from_folder(str(folder), 1.0, WEIGHTS)
+    first = from_folder(str(folder), WEIGHTS)
     saved(folder, 1)
-    assert from_folder(str(folder), 1.0, WEIGHTS).told is not first.told
-
-
-def test_logits_are_divided_by_the_temperature(tmp_path: Path) -> None:
-    posterior = saved(tmp_path, 0)
-    rows = np.random.default_rng(1).normal(size=(5, width(CONFIG.history))).astype(np.float32)
-    with torch.inference_mode():
-        expected = GittinsIndex()(posterior(torch.from_numpy(rows)) / 2.0).numpy()
-    found = from_folder(str(tmp_path), 2.0, WEIGHTS).told(rows)[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    with pytest.raises(InputError, match="not positive") as caught:
-        from_folder(str(tmp_path), 0.0, WEIGHTS)
-    assert caught.value.field == "temperature"
+    assert from_folder(str(folder), WEIGHTS).told is not first.told
 
 
 def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) -> None:
     saved(tmp_path, 0)
     cluster = Cluster.uniform(4, 4, gpu_types=("A", "B"))
-    policy = Migrating(from_folder(str(tmp_path), 1.0, WEIGHTS), 1.33, 600.0, 600.0)
+    policy = Migrating(from_folder(str(tmp_path), WEIGHTS), 1.33, 600.0, 600.0)
     assert policy.knows == "predictions"
     settings: dict[str, Any] = {"rates": OneSpeed(1.0, 0.5), "overheads": OVERHEADS}
     first, again = (replay(policy, cluster, trace_of(), **settings) for _ in range(2))
@@ -155,9 +143,9 @@ def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        from_folder(str(tmp_path / "nowhere"), 1.0, WEIGHTS)
+        from_folder(str(tmp_path / "nowhere"), WEIGHTS)
     assert str(caught.value.file).endswith("spec.json")
     saved(tmp_path, 0)
     with pytest.raises(InputError) as caught:
-        from_folder(str(tmp_path), 1.0, weights_of(gpus=float("nan")))
+        from_folder(str(tmp_path), weights_of(gpus=float("nan")))
     assert caught.value.field == "weights.gpus"
