@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -51,6 +53,8 @@ def calls(
         capture_output=True,
         text=True,
         check=False,
+        # A shell cannot trap what it was told to ignore, as jobs in the background are.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert done.returncode == expected, done.stderr
     return [record.split("\037")[:-1] for record in log.read_text().split("\036")[:-1]]
