@@ -58,5 +58,10 @@ def curves(config: CurvesConfig, run: Run) -> Result:
     return Result(values, provenance, ("last", "picture"))
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """The app."""
+    return run_app("cluster_curves", CurvesConfig, curves, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("cluster_curves", CurvesConfig, curves))
+    sys.exit(main())

@@ -161,5 +161,10 @@ def report(found: Comparison, config: GeneraliseConfig, run: Run, provenance: Pr
     return Result(values, provenance, shown)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """The app."""
+    return run_app("generalise", GeneraliseConfig, generalise, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("generalise", GeneraliseConfig, generalise))
+    sys.exit(main())

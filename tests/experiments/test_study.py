@@ -1,9 +1,11 @@
-"""`experiments.study`: every stage in a process of its own, on a small split."""
+"""`experiments.study`: every stage in a process of its own, and the whole on a small split."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from PIL import Image
 from rich.console import Console
 from small_split import overrides
 
+from experiments import stages
 from experiments.stages import Stage, quoted, run_stages
 from experiments.study import main
 
@@ -86,8 +89,18 @@ def document(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def in_this_process(command: Sequence[str]) -> int:
+    """The exit code of an app; its imports are most of the time of a small stage."""
+    _, _, app, *arguments = command
+    code: int = importlib.import_module(app).main(arguments)
+    return code
+
+
+def test_a_study_from_nothing_to_its_table(
+    work: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole; then a stage is taken back, made to fail, and done again on resuming."""
+    monkeypatch.setattr(stages, "_run", in_this_process)
     assert main([*small(work), "hydra.run.dir=study"]) == 0
     study = work / "study"
     result = document(study / "result.json")
@@ -189,12 +202,12 @@ def test_a_killed_stage_begins_again_or_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_fails_is_the_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    stages = [
+    two = [
         Stage(name, "cluster_curves", ("runs=[only_one]",), tmp_path / name)
         for name in ("first", "second")
     ]
     console = Console(width=200)
-    assert run_stages(stages, console) == 2
+    assert run_stages(two, console) == 2
     said = capfd.readouterr()
     assert "[1/2] first: failed with code 2" in said.out
     assert "second" not in said.out
