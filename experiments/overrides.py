@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,7 +55,7 @@ def check_command_line(
         overrides = [f"++{x}" if replaced and x.startswith(replaced) else x for x in overrides]
         parsed = _parse(overrides)
         choices = [x for x in parsed if x.key_or_group in groups or _extends(x)]
-        declared = _compose(config_name, []) if choices else DictConfig({})
+        declared = _declared(config_name) if choices else DictConfig({})
         for choice in choices:
             if not _extends(choice) and not choice.package and choice.key_or_group not in declared:
                 raise InputError(unknown_key(choice.key_or_group, (str(key) for key in declared)))
@@ -179,6 +180,12 @@ def _extends(override: Override) -> bool:
 def _text(override: Override) -> str:
     assert override.input_line is not None
     return override.input_line
+
+
+@cache
+def _declared(config_name: str) -> DictConfig:
+    """A config as it is written; for readers, within `_config_tree`."""
+    return _compose(config_name, [])
 
 
 def _compose(config_name: str, overrides: list[str]) -> DictConfig:
