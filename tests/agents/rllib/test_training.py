@@ -37,7 +37,7 @@ def without_clocks(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
     ppo = PPOSettings(num_envs=8, batch_episodes=16, minibatch_size=64, learning_rate=3e-3)
     model = PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: -0.1})
-    result = train(small_config(model=model, ppo=ppo, max_steps=6_000), IdentityEnv, tmp_path)
+    result = train(small_config(model=model, ppo=ppo, max_steps=4_000), IdentityEnv, tmp_path)
     assert result.trained == pytest.approx((1.0,) * 4)
     assert result.best_step_time == pytest.approx(1.0)
     assert len(result.untrained) == 4
@@ -51,7 +51,7 @@ def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
 
 def test_a_clear_reward_is_learned_where_mistakes_end_the_episode(tmp_path: Path) -> None:
     ppo = PPOSettings(num_envs=8, batch_episodes=16, minibatch_size=64, learning_rate=3e-3)
-    config = small_config(ppo=ppo, max_steps=5_000)
+    config = small_config(ppo=ppo, max_steps=3_000)
     result = train(config, lambda: IdentityEnv(fragile=True), tmp_path)
     rows = rows_of(tmp_path)
     assert float(rows[0]["charts/feasible_share"]) < 0.2
