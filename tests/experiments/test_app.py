@@ -111,21 +111,22 @@ def test_json_on_stdout_is_the_result_file_and_nothing_else(work: Path) -> None:
     assert "graph.npz" in found["provenance"]["inputs_sha256"]
 
 
-def test_the_run_folder_has_the_resolved_config_and_the_versions(work: Path) -> None:
-    evaluate(work, "agent=somebody.Noisy", "seed=5")
-    folder = run_folder(work)
+def test_the_run_folder_has_the_resolved_config_and_the_versions(here: Path) -> None:
+    assert main(["graph=graph.npz", "agent=somebody.Noisy", "seed=5"]) == 0
+    folder = run_folder(here)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["seed"] == 5
-    assert config["graph"]["path"] == str(work / "graph.npz")
+    assert config["graph"]["path"] == str(here / "graph.npz")
     environment_file = json.loads((folder / "environment.json").read_text())
     assert "torch" in environment_file["packages"]
     assert environment_file["provenance"]["seed"] == 5
 
 
-def test_a_plan_that_was_written_simulates_to_the_same_time(work: Path) -> None:
-    first = result(evaluate(work, "agent=somebody.Noisy", "json=true"))
-    plan = run_folder(work) / "plan.json"
-    again = result(evaluate(work, f"plan={plan}", "json=true"))
+def test_a_plan_that_was_written_simulates_to_the_same_time(here: Path) -> None:
+    asked = {"first": "agent=somebody.Noisy", "again": "plan=first/plan.json"}
+    for folder, subject in asked.items():
+        assert main(["graph=graph.npz", subject, f"hydra.run.dir={folder}"]) == 0
+    first, again = (json.loads((here / name / "result.json").read_text()) for name in asked)
     assert again["step_time_s"] == first["step_time_s"]
     assert again["agent"] is None
 
