@@ -48,7 +48,7 @@ def simulated(problem: StepProblem, plan: Plan, allocation: BandwidthAllocation)
 def test_serial_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
     topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
     problem, plan = serial_sends(volumes, topology)
-    found = CONVEX.allocate(problem, plan, 10.0)
+    found = CONVEX.allocate(problem, plan, 100.0)
     capacity, roots = 2.0 * planes, np.sqrt(volumes)
     assert found.status == "optimal"
     assert found.step_time == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
@@ -64,7 +64,7 @@ def test_serial_sends_have_their_closed_form(volumes: list[float], planes: int) 
 def test_concurrent_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
     topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
     problem, plan = concurrent_sends(volumes, topology)
-    found = CONVEX.allocate(problem, plan, 10.0)
+    found = CONVEX.allocate(problem, plan, 100.0)
     assert found.status == "optimal"
     assert found.step_time == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
     assert found.lower_bound == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
@@ -72,7 +72,7 @@ def test_concurrent_sends_have_their_closed_form(volumes: list[float], planes: i
 
 def test_latencies_add_to_the_closed_form() -> None:
     problem, plan = serial_sends(VOLUMES, cluster(4, latency=0.5))
-    found = CONVEX.allocate(problem, plan, 10.0)
+    found = CONVEX.allocate(problem, plan, 100.0)
     assert found.step_time == pytest.approx(36.0 + 3 * 0.5, rel=1e-6)
 
 
