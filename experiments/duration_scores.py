@@ -62,8 +62,8 @@ def predicted(posterior: DurationPosterior, rows: NDArray[np.float32]) -> FloatA
     found = []
     with torch.inference_mode():
         for start in range(0, len(rows), AT_ONCE):
-            logits = posterior(torch.from_numpy(rows[start : start + AT_ONCE]))
-            found.append(logits.double().softmax(dim=1).numpy())
+            log_chances = posterior(torch.from_numpy(rows[start : start + AT_ONCE]))
+            found.append(log_chances.double().softmax(dim=1).numpy())  # sums to 1 exactly
     return np.concatenate(found)
 
 

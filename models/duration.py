@@ -133,21 +133,38 @@ class DurationPosterior(nn.Module):
         pooled = torch.bmm(weights.transpose(1, 2), states).flatten(1)
         read = torch.relu(self.readout(torch.cat([torch.relu(self.own(own)), pooled], dim=1)))
         read = self.dropout(read)
-        chance = self.bins(read).softmax(dim=1)
-        no_copy = self.no_copy(read).squeeze(1)
-        row, _ = copied = finished.nonzero(as_tuple=True)  # P finished neighbours, and whose
+        copied = finished.nonzero(as_tuple=True)  # P finished neighbours
         copies = self.copies_again(torch.relu(self.copies(torch.relu(states[copied]))))  # (P, S)
+        row, took = copied[0], took[copied]
+        return self._mixed(
+            self.bins(read).softmax(dim=1), self.no_copy(read).squeeze(1), done, row, took, copies
+        )
+
+    def _mixed(
+        self, bins: Tensor, no_copy: Tensor, done: Tensor, row: Tensor, took: Tensor, copies: Tensor
+    ) -> Tensor:
+        """(A, 26) log chances.
+
+        Args:
+            bins: (A, 26) chances without copies.
+            no_copy: (A,) logit of these.
+            done: (A,) seconds of work done.
+            row: (P,) whose neighbour has finished.
+            took: (P,) seconds of its work.
+            copies: (P, S) logits of its copies.
+        """
         edges = torch.cat([done.unsqueeze(1), done.unsqueeze(1) + self.edges_s], dim=1)
-        over = (edges.log()[row] - took[copied].log().unsqueeze(1)).float()  # (P, 26)
+        over = (edges.log()[row] - took.log().unsqueeze(1)).float()  # (P, 26)
         beyond = (-over.unsqueeze(2) / self.spreads).clamp(-FAR, FAR).sigmoid()
         ended = beyond - torch.cat([beyond[:, 1:], torch.zeros_like(beyond[:, :1])], dim=1)
-        # A share is e^logit times the chance to have survived; that cancels out of the bins.
+        # A share is e^logit times the chance to have come so far, by which its bins are divided.
         most = no_copy.detach().scatter_reduce(0, row, copies.detach().amax(dim=1), "amax")
-        left, shares = (no_copy - most).exp(), (copies - most[row].unsqueeze(1)).exp()
-        survived = torch.einsum("ps,ps->p", shares, beyond[:, 0])
-        whole = left.index_add(0, row, survived).unsqueeze(1)
-        mixed = left.unsqueeze(1) * chance
-        mixed = mixed.index_add(0, row, torch.einsum("ps,pbs->pb", shares, ended))
+        share, shares = (no_copy - most).exp(), (copies - most[row].unsqueeze(1)).exp()
+        come_so_far = torch.einsum("ps,ps->p", shares, beyond[:, 0])
+        whole = share.index_add(0, row, come_so_far).unsqueeze(1)
+        mixed = (share.unsqueeze(1) * bins).index_add(
+            0, row, torch.einsum("ps,pbs->pb", shares, ended)
+        )
         log_chances: Tensor = (mixed / whole + LEAST_CHANCE).log()
         return log_chances
 
