@@ -308,7 +308,7 @@ def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
     with pytest.raises(InputError, match="cannot make its order"):
         described(MigrationAdviser(AttainedServiceClasses, 1.33, 600.0))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no such file"):
-        described(MigrationAdviser(partial(from_folder, "absent", 1.0, WEIGHTS), 1.33, 600.0))
+        described(MigrationAdviser(partial(from_folder, "absent", WEIGHTS), 1.33, 600.0))
 
 
 def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:
