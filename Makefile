@@ -52,7 +52,7 @@ cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=...
 learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: a minute
 	@$(BIN)/python -m experiments.generalise split=synthetic checkpoints=[unknown_durations] $(ARGS)
 
-study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: three hours
+study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
 	@$(BIN)/python -m experiments.study $(ARGS)
 
 test: $(STAMP)  ## the test suite

@@ -61,10 +61,10 @@ class GittinsPriority:
     def chances(self, rows: FloatRows) -> FloatRows:
         """(A, 26) of the bins, of (A, width) rows."""
         own = rows[:, :SELF_WIDTH]
-        near = rows[:, SELF_WIDTH:].reshape(len(rows), -1, NEAR_WIDTH)
+        near = np.ascontiguousarray(rows[:, SELF_WIDTH:]).reshape(len(rows), -1, NEAR_WIDTH)
         sides = near.shape[1]
         told = np.zeros((len(rows), sides, TOLD_WIDTH), np.float32)
-        tell(own, near, told)
+        tell(rows, near, told)
         weight, bias = self.weights["near.weight"], self.weights["near.bias"]
         # One matrix product for the neighbours and one for the job, instead of a joined array.
         seen = NEAR_WIDTH + TOLD_WIDTH
@@ -88,8 +88,8 @@ class GittinsPriority:
             states[(near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)], 0.0
         )  # of finished neighbours alone
         copies = self._linear("copies_again", np.maximum(self._linear("copies", copied), 0.0))
-        no_copy = self._linear("no_copy", read)[:, 0]
-        mix(own, near, no_copy, copies, self._edges_s, self._spreads, chance)
+        no_copy = self._linear("no_copy", read).ravel()
+        mix(rows, near, no_copy, copies, self._edges_s, self._spreads, chance)
         return chance
 
     def _linear(self, name: str, inputs: FloatRows) -> FloatRows:
@@ -112,12 +112,12 @@ def has_finished(neighbour: NDArray[np.float32]) -> bool:
 
 
 @njit(cache=True)
-def tell(own: FloatRows, near: FloatRows, told: FloatRows) -> None:
-    """Write `models.duration.told_of` of every row."""
+def tell(rows: FloatRows, near: FloatRows, told: FloatRows) -> None:
+    """Write `models.duration.told_of` of every row; `near` are its neighbours."""
     sides = near.shape[1]
     logs = np.zeros(sides)
-    for row in range(len(own)):
-        done = seconds(own[row, 2])
+    for row in range(len(rows)):
+        done = seconds(rows[row, 2])
         for one in range(sides):
             if has_finished(near[row, one]):
                 took = max(seconds(near[row, one, 1]), SHORTEST_WORK_S)
@@ -135,7 +135,7 @@ def tell(own: FloatRows, near: FloatRows, told: FloatRows) -> None:
 
 @njit(cache=True)
 def mix(
-    own: FloatRows,
+    rows: FloatRows,
     near: FloatRows,
     no_copy: FloatRows,
     copies: FloatRows,
@@ -146,7 +146,8 @@ def mix(
     """Mix copies into the (A, 26) chances of bins: `DurationPosterior`.
 
     Args:
-        own, near: columns of the rows.
+        rows: (A, width).
+        near: (A, 2 K, 4) their neighbours.
         no_copy: (A,) logit of the bins.
         copies: (P, S) logits of the copies of all finished neighbours, row by row.
         edges_s: (25,) of the bins.
@@ -155,8 +156,8 @@ def mix(
     """
     in_all, past = np.zeros(len(edges_s)), 0  # past: finished neighbours of the rows before
     mixed = np.zeros(chance.shape[1])
-    for row in range(len(own)):
-        done = max(seconds(own[row, 2]), SHORTEST_WORK_S)
+    for row in range(len(rows)):
+        done = max(seconds(rows[row, 2]), SHORTEST_WORK_S)
         for edge in range(len(edges_s)):
             in_all[edge] = log(done + edges_s[edge])
         most, first = float(no_copy[row]), past
