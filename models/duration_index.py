@@ -84,9 +84,8 @@ class GittinsPriority:
         logits = self._linear("bins", read)
         chance: FloatRows = np.exp(logits - logits.max(axis=1, keepdims=True))
         chance /= chance.sum(axis=1, keepdims=True)
-        copied = np.maximum(
-            states[(near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)], 0.0
-        )  # of finished neighbours alone
+        finished = (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
+        copied = np.maximum(states[finished], 0.0)
         copies = self._linear("copies_again", np.maximum(self._linear("copies", copied), 0.0))
         no_copy = self._linear("no_copy", read).ravel()
         mix(rows, near, no_copy, copies, self._edges_s, self._spreads, chance)
@@ -158,6 +157,7 @@ def mix(
     mixed = np.zeros(chance.shape[1])
     for row in range(len(rows)):
         done = max(seconds(rows[row, 2]), SHORTEST_WORK_S)
+        begun = log(done)
         for edge in range(len(edges_s)):
             in_all[edge] = log(done + edges_s[edge])
         most, first = float(no_copy[row]), past
@@ -176,7 +176,7 @@ def mix(
                 continue
             took = log(max(seconds(near[row, side, 1]), SHORTEST_WORK_S))
             for place in range(len(spreads)):
-                survived = beyond(log(done) - took, spreads[place])
+                survived = beyond(begun - took, spreads[place])
                 share = exp(copies[past, place] - most)
                 whole += share * survived
                 left = survived
