@@ -47,7 +47,7 @@ team: $(STAMP)  ## multi-agent PPO on placement and bandwidth, five seeds: half 
 		+job.warm_start=planner $(ARGS)
 
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
-	@$(BIN)/python -m experiments.cluster $(ARGS)
+	@$(BIN)/python -m experiments.compare $(ARGS)
 
 learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: a minute
 	@$(BIN)/python -m experiments.generalise split=synthetic checkpoints=[unknown_durations] $(ARGS)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.partition.problem import PartitionProblem
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
 
 Status = Literal["optimal", "feasible", "infeasible", "limit"]
 
@@ -36,7 +36,7 @@ class PlannerResult:
 
     For a `PartitionProblem` the step time is the problem's objective, and the order of the plan is
     the graph's own. Where bandwidth was decided too, the step time is that of
-    `envs.network.allocated.allocated_problem(problem, allocation)`.
+    `envs.step.allocated_problem.allocated_problem(problem, allocation)`.
     """
 
     plan: Plan | None

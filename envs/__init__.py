@@ -2,7 +2,7 @@
 
 Importing this package registers `meshwright/...` with Gymnasium. The multi-agent environments are
 PettingZoo's, which has no registry: `envs.joint.env` has `JointEnv` (`Joint-v0`) and
-`toy_environment` (`JointToy-v0`), `envs.cluster.parallel_env` has `ClusterParallelEnv`
+`toy_environment` (`JointToy-v0`), `envs.cluster.environment.parallel_env` has `ClusterParallelEnv`
 (`ClusterParallel-v0`) and `toy_environment` (`ClusterParallelToy-v0`).
 """
 
@@ -26,8 +26,13 @@ gymnasium.register(
     id="meshwright/BandwidthToyContinuous-v0",
     entry_point="envs.bandwidth.env:continuous_toy_environment",
 )
-gymnasium.register(id="meshwright/Cluster-v0", entry_point="envs.cluster.env:ClusterEnv")
 gymnasium.register(
-    id="meshwright/ClusterPreemptive-v0", entry_point="envs.cluster.env:preemptive_environment"
+    id="meshwright/Cluster-v0", entry_point="envs.cluster.environment.env:ClusterEnv"
 )
-gymnasium.register(id="meshwright/ClusterToy-v0", entry_point="envs.cluster.env:toy_environment")
+gymnasium.register(
+    id="meshwright/ClusterPreemptive-v0",
+    entry_point="envs.cluster.environment.env:preemptive_environment",
+)
+gymnasium.register(
+    id="meshwright/ClusterToy-v0", entry_point="envs.cluster.environment.env:toy_environment"
+)

@@ -9,6 +9,12 @@ import re
 
 from envs.errors import InputError
 
+DTYPES: tuple[str, ...] = (
+    "float32", "float16", "bfloat16", "float64", "float8", "int64", "int32", "int16", "int8",
+    "uint8", "bool",
+)  # fmt: skip
+
+
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 KIBI, MEBI, GIBI, TEBI = 2.0**10, 2.0**20, 2.0**30, 2.0**40
 MILLISECOND, MICROSECOND, NANOSECOND = 1e-3, 1e-6, 1e-9

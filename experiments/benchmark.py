@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import to_json, write_figure, write_json, write_text
-from experiments.display import ProgressDisplay
-from experiments.overrides import CONFIG_FILE, check_command_line
 from experiments.plan import PlanConfig
-from experiments.provenance import Provenance, stamp
-from experiments.saved_run import saved_config
-from experiments.suites.cell import DATA_VARIABLE, SUITE_KEY, Cell
-from experiments.suites.report import Report, Suite
-from experiments.suites.runner import CellRunner
-from experiments.targets import build, no_such_thing
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import to_json, write_figure, write_json, write_text
+from experiments.run.display import ProgressDisplay
+from experiments.run.overrides import CONFIG_FILE, check_command_line
+from experiments.run.provenance import Provenance, stamp
+from experiments.run.saved_run import saved_config
+from experiments.run.targets import build, no_such_thing
+from experiments.step.suites.cell import DATA_VARIABLE, SUITE_KEY, Cell
+from experiments.step.suites.report import Report, Suite
+from experiments.step.suites.runner import CellRunner
 
 CELL_FOLDER, TABLE_FILE, NUMBERS_FILE = "cells", "table.md", "table.json"
 MINUTE = 60.0  # seconds

@@ -15,10 +15,10 @@ from typing import Any
 from envs.errors import InputError
 from envs.graphs.op_graph import Kind
 from envs.graphs.storage import graph_hash, save_graph
-from experiments.app import Result, Run, run_app
-from experiments.problem import ModelSource
-from experiments.provenance import peak_rss_bytes
-from experiments.targets import build
+from experiments.run.app import Result, Run, run_app
+from experiments.run.provenance import peak_rss_bytes
+from experiments.run.targets import build
+from experiments.step.problem import ModelSource
 
 GRAPH_FILE = "graph.npz"
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_figure
-from experiments.cluster_learning_curve import (
+from experiments.pictures.cluster_learning_curve import (
     METRICS_FILE,
     common,
     draw_exams,
     interquartile_mean,
     read_exams,
 )
-from experiments.provenance import file_hash
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_figure
+from experiments.run.provenance import file_hash
 
 CURVE_FILE = "learning_curves.png"
 

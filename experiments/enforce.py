@@ -23,14 +23,14 @@ from agents.bandwidth.enforcement.hosts import Hosts
 from agents.bandwidth.enforcement.server_plan import server_plans
 from envs.errors import InputError
 from envs.hardware.network import Network
-from envs.plans import BandwidthAllocation
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_text
-from experiments.hosts_file import read_hosts
-from experiments.plan_file import read_bandwidth, read_plan
-from experiments.problem import load_problem, order_rule_of
-from experiments.provenance import Provenance, file_hash
-from experiments.targets import build, no_such_thing
+from envs.step.plans import BandwidthAllocation
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_text
+from experiments.run.provenance import Provenance, file_hash
+from experiments.run.targets import build, no_such_thing
+from experiments.step.hosts_file import read_hosts
+from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.problem import load_problem, order_rule_of
 
 SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")
 _COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")

@@ -17,15 +17,15 @@ from typing import Any
 
 from agents.base import Planner
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.decisions import DecidingPlanner
-from experiments.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
-from experiments.evaluation import evaluate_plan, evaluation_values, require_fit
-from experiments.plan_communication import plan_communication
-from experiments.plan_file import read_bandwidth, read_plan, write_plan
-from experiments.problem import load_problem, order_rule_of
-from experiments.provenance import file_hash
-from experiments.targets import build
+from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
+from experiments.run.app import Result, Run, run_app
+from experiments.run.provenance import file_hash
+from experiments.run.targets import build
+from experiments.step.decisions import DecidingPlanner
+from experiments.step.evaluation import evaluate_plan, evaluation_values, require_fit
+from experiments.step.plan_communication import plan_communication
+from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
+from experiments.step.problem import load_problem, order_rule_of
 
 CLUSTER_AGENTS = {"agent=checkpoint": "agent=cluster_checkpoint"}  # one name for what was exported
 

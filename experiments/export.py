@@ -16,30 +16,30 @@ from typing import TYPE_CHECKING
 from agents.cluster.checkpoint_adviser import described
 from envs.errors import InputError
 from envs.placement.env import PlacementEnv
-from experiments.app import Result, Run, run_app
-from experiments.cluster_exporting import (
+from experiments.learning.cluster_exporting import (
     adviser_inputs,
     export_trained,
     require_exportable,
     same_inputs,
     verify_schedulers,
 )
-from experiments.exporting import (
+from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     Verification,
     export_checkpoint,
     verify_checkpoint,
 )
-from experiments.overrides import CONFIG_FILE, plain_config
-from experiments.problem import load_problem, placement_env
-from experiments.provenance import Provenance, file_hash
-from experiments.saved_run import saved_config, saved_nodes
-from experiments.targets import build
-from experiments.train_cluster import TrainClusterConfig, environments, training_of
+from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
+from experiments.run.app import Result, Run, run_app
+from experiments.run.overrides import CONFIG_FILE, plain_config
+from experiments.run.provenance import Provenance, file_hash
+from experiments.run.saved_run import saved_config, saved_nodes
+from experiments.run.targets import build
+from experiments.step.problem import load_problem, placement_env
 
 if TYPE_CHECKING:
     from agents.rllib.config import TrainingConfig
-    from models.policy import PlacementPolicy, PolicyConfig
+    from models.step.policy import PlacementPolicy, PolicyConfig
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ExportConfig:
 
 def export(config: ExportConfig, run: Run) -> Result:
     """Write the checkpoint folder of the run's last training checkpoint."""
-    from models.policy import PolicyConfig
+    from models.step.policy import PolicyConfig
 
     source = Path(config.run)
     target = saved_nodes(source, ("env",))["env"].get("_target_")
@@ -156,7 +156,7 @@ def trained_policy(folder: Path, model: PolicyConfig, env: PlacementEnv) -> Plac
     from agents.rllib.restore import SCHEMA_VERSION
     from models.artifacts import check_hashes, read_json_object
     from models.layout import widths_of
-    from models.policy import PlacementPolicy
+    from models.step.policy import PlacementPolicy
 
     checkpoints = sorted(
         (

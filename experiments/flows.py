@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from envs.network.flow_file import read_flow_file
-from experiments.app import Result, Run, run_app
-from experiments.provenance import file_hash
+from experiments.run.app import Result, Run, run_app
+from experiments.run.provenance import file_hash
 
 SHOWN = (
     "flows", "shards", "mean_slow_down", "p50_slow_down", "p99_slow_down",

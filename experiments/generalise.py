@@ -21,9 +21,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_figure
-from experiments.generalise_comparison import (
+from experiments.cluster.generalise_comparison import (
     PER_WINDOW,
     Comparison,
     checked_tuned,
@@ -31,8 +29,7 @@ from experiments.generalise_comparison import (
     hashes,
     measured,
 )
-from experiments.generalise_picture import draw_ratios
-from experiments.generalise_tables import (
+from experiments.cluster.generalise_tables import (
     POLICY_COLUMNS,
     RATIO_COLUMNS,
     WINDOW_COLUMNS,
@@ -42,10 +39,19 @@ from experiments.generalise_tables import (
     window_documents,
     window_rows,
 )
-from experiments.provenance import Provenance
-from experiments.split_baselines import BaselineRuns, baselines_of, check_class, files_of, of_class
-from experiments.split_windows import Split, SplitConfig
-from experiments.tables import TABLE_FILE, Section, write_tables
+from experiments.cluster.split_baselines import (
+    BaselineRuns,
+    baselines_of,
+    check_class,
+    files_of,
+    of_class,
+)
+from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.pictures.generalise_picture import draw_ratios
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_figure
+from experiments.run.provenance import Provenance
+from experiments.run.tables import TABLE_FILE, Section, write_tables
 
 PICTURE_FILE = "ratios.png"
 CAPTION = (

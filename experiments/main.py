@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.errors import InputError
-from envs.simulation.problem import StepProblem
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
-from experiments.comparison import Comparison, row_of
-from experiments.display import ProgressDisplay
-from experiments.evaluation import require_fit
-from experiments.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
-from experiments.gantt import draw_gantt
-from experiments.learning import Learned, learn, only_policy
-from experiments.learning_curve import draw_learning_curve
-from experiments.overrides import plain_config
-from experiments.perfetto import trace_document
-from experiments.plan_file import write_plan
-from experiments.problem import communication_of, load_problem, placement_env
-from experiments.provenance import Provenance, stamp
-from experiments.search import search_in_turn, search_side_by_side
-from experiments.subjects import PlacementSubject
-from experiments.targets import build, no_such_thing
+from envs.step.problem import StepProblem
+from experiments.learning.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
+from experiments.learning.one_problem import Learned, learn, only_policy
+from experiments.learning.subjects import PlacementSubject
+from experiments.pictures.gantt import draw_gantt
+from experiments.pictures.learning_curve import draw_learning_curve
+from experiments.pictures.perfetto import trace_document
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
+from experiments.run.display import ProgressDisplay
+from experiments.run.overrides import plain_config
+from experiments.run.provenance import Provenance, stamp
+from experiments.run.targets import build, no_such_thing
+from experiments.step.comparison import Comparison, row_of
+from experiments.step.evaluation import require_fit
+from experiments.step.plan_file import write_plan
+from experiments.step.problem import communication_of, load_problem, placement_env
+from experiments.step.search import search_in_turn, search_side_by_side
 
 PPO = "ppo"
 

@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from agents.cluster.packing.pack import draw_arrivals, pack
 from agents.cluster.packing.rule import PackingRule
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.workload.readers.openb import OpenbReader, read_openb_nodes
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import WHOLE_GPU
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import to_json, write_figure, write_text
-from experiments.comparison import console_table, markdown_table
-from experiments.packing_picture import draw_packing
-from experiments.provenance import file_hash, stamp
-from experiments.targets import SEEDS, build, no_such_thing
+from experiments.pictures.packing_picture import draw_packing
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import to_json, write_figure, write_text
+from experiments.run.provenance import file_hash, stamp
+from experiments.run.targets import SEEDS, build, no_such_thing
+from experiments.step.comparison import console_table, markdown_table
 
 COLUMNS = ("rule", "allocated", "sd", "least", "most", "failed", "time")
 PICTURE_FILE, TABLE_FILE = "packing.png", "table.md"

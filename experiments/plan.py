@@ -17,12 +17,12 @@ import numpy as np
 
 from agents.base import PlannerResult
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.decisions import DecidingPlanner
-from experiments.objectives import Objective, Search
-from experiments.problem import load_problem
-from experiments.search import WARM_UP_S
-from experiments.targets import build, no_such_thing
+from experiments.run.app import Result, Run, run_app
+from experiments.run.targets import build, no_such_thing
+from experiments.step.decisions import DecidingPlanner
+from experiments.step.objectives import Objective, Search
+from experiments.step.problem import load_problem
+from experiments.step.search import WARM_UP_S
 
 SHOWN = (
     "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_figure, write_json
-from experiments.evaluation import evaluate_plan
-from experiments.gantt import draw_gantt
-from experiments.perfetto import trace_document
-from experiments.plan_communication import plan_communication
-from experiments.plan_file import read_bandwidth, read_plan
-from experiments.problem import load_problem, order_rule_of
-from experiments.provenance import file_hash, stamp
+from experiments.pictures.gantt import draw_gantt
+from experiments.pictures.perfetto import trace_document
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_figure, write_json
+from experiments.run.provenance import file_hash, stamp
+from experiments.step.evaluation import evaluate_plan
+from experiments.step.plan_communication import plan_communication
+from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.problem import load_problem, order_rule_of
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
 

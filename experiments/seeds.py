@@ -19,13 +19,13 @@ import numpy as np
 from scipy import stats
 
 from envs.errors import InputError
-from experiments.app import RESULT_FILE, Result, Run, run_app
-from experiments.artifacts import to_json, write_text
-from experiments.comparison import console_table, markdown_table
 from experiments.main import MainConfig
-from experiments.overrides import check_command_line
-from experiments.provenance import file_hash, stamp
-from experiments.targets import SEEDS
+from experiments.run.app import RESULT_FILE, Result, Run, run_app
+from experiments.run.artifacts import to_json, write_text
+from experiments.run.overrides import check_command_line
+from experiments.run.provenance import file_hash, stamp
+from experiments.run.targets import SEEDS
+from experiments.step.comparison import console_table, markdown_table
 from experiments.train import TrainConfig
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")

@@ -15,10 +15,16 @@ from typing import Any
 import yaml
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_text
-from experiments.split_baselines import Baseline, BaselineRuns, Outcome, baselines_of, bound_s
-from experiments.split_windows import TEST, Split, SplitConfig, SplitWindow
+from experiments.cluster.split_baselines import (
+    Baseline,
+    BaselineRuns,
+    Outcome,
+    baselines_of,
+    bound_s,
+)
+from experiments.cluster.split_windows import TEST, Split, SplitConfig, SplitWindow
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_text
 
 FACTS_FILE = "facts.yaml"
 HEADER = (

@@ -18,17 +18,17 @@ from dataclasses import replace
 from typing import Any
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.exporting import CHECKPOINT_FOLDER
-from experiments.generalise_comparison import MEASURES
-from experiments.generalise_statistics import Interval
-from experiments.generalise_tables import OVERALL, OVERALL_PUBLISHED
-from experiments.saved_run import saved_config
-from experiments.stages import run_stages
-from experiments.study_plan import RecipePlan, StudyConfig, StudyPlan
-from experiments.tables import TABLE_FILE, Section, write_tables
-from experiments.train_durations import DURATIONS
-from experiments.train_priority import WEIGHTS_FILE
+from experiments.cluster.generalise_comparison import MEASURES
+from experiments.cluster.generalise_statistics import Interval
+from experiments.cluster.generalise_tables import OVERALL, OVERALL_PUBLISHED
+from experiments.learning.exporting import CHECKPOINT_FOLDER
+from experiments.learning.study_plan import RecipePlan, StudyConfig, StudyPlan
+from experiments.learning.train_durations import DURATIONS
+from experiments.learning.train_priority import WEIGHTS_FILE
+from experiments.run.app import Result, Run, run_app
+from experiments.run.saved_run import saved_config
+from experiments.run.stages import run_stages
+from experiments.run.tables import TABLE_FILE, Section, write_tables
 
 CHANGEABLE = ("json=", "resume=", "hydra.")  # by a study that goes on
 TEST_COLUMNS = ("recipe", "split", "windows", "against", *MEASURES)

@@ -15,9 +15,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from experiments.app import Result, Run, run_app
-from experiments.targets import build, no_such_thing
-from experiments.trace_source import TraceConfig
+from experiments.cluster.trace_source import TraceConfig
+from experiments.run.app import Result, Run, run_app
+from experiments.run.targets import build, no_such_thing
 
 
 @runtime_checkable

@@ -23,25 +23,25 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_figure, write_sidecar
-from experiments.baselines import baselines, row_values, write_table
-from experiments.comparison import Row
-from experiments.display import ProgressDisplay
-from experiments.evaluation import evaluation_values, require_fit
-from experiments.learning import METRICS_FILE, learn
-from experiments.learning_curve import draw_learning_curve
-from experiments.overrides import CONFIG_FILE
-from experiments.problem import communication_of, load_problem
-from experiments.recipes import written_out
-from experiments.saved_run import resumed_config
-from experiments.subjects import subject_of
-from experiments.targets import build
-from experiments.train_cluster import TrainClusterConfig, is_about_clusters, train_cluster
-from experiments.train_durations import TrainDurationsConfig, train_durations
-from experiments.train_interference import TrainInterferenceConfig, train_interference
-from experiments.train_priority import TrainPriorityConfig, train_priority
-from experiments.warm_start import WarmStartConfig, require_start, warm_start
+from experiments.learning.one_problem import METRICS_FILE, learn
+from experiments.learning.subjects import subject_of
+from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters, train_cluster
+from experiments.learning.train_durations import TrainDurationsConfig, train_durations
+from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
+from experiments.learning.train_priority import TrainPriorityConfig, train_priority
+from experiments.learning.warm_start import WarmStartConfig, require_start, warm_start
+from experiments.pictures.learning_curve import draw_learning_curve
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_figure, write_sidecar
+from experiments.run.display import ProgressDisplay
+from experiments.run.overrides import CONFIG_FILE
+from experiments.run.recipes import written_out
+from experiments.run.saved_run import resumed_config
+from experiments.run.targets import build
+from experiments.step.baselines import baselines, row_values, write_table
+from experiments.step.comparison import Row
+from experiments.step.evaluation import evaluation_values, require_fit
+from experiments.step.problem import communication_of, load_problem
 
 SHOWN = (
     "graph", "topology", "iterations", "env_steps", "episodes", "seconds", "step_time_s",

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from envs.errors import InputError
-from experiments.app import Result, Run, run_app
-from experiments.artifacts import write_figure
-from experiments.generalise_comparison import (
+from experiments.cluster.generalise_comparison import (
     PER_WINDOW,
     Comparison,
     Exported,
@@ -28,14 +26,16 @@ from experiments.generalise_comparison import (
     hashes,
     measured,
 )
-from experiments.generalise_statistics import Interval, bootstrap
-from experiments.generalise_tables import window_documents
-from experiments.provenance import Provenance
-from experiments.split_baselines import BaselineRuns, baselines_of, check_class
-from experiments.split_windows import Split, SplitConfig
-from experiments.tables import TABLE_FILE, Section, write_tables
-from experiments.transfer_conditions import Condition, ConditionWindows
-from experiments.transfer_picture import draw_forest
+from experiments.cluster.generalise_statistics import Interval, bootstrap
+from experiments.cluster.generalise_tables import window_documents
+from experiments.cluster.split_baselines import BaselineRuns, baselines_of, check_class
+from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.cluster.transfer_conditions import Condition, ConditionWindows
+from experiments.pictures.transfer_picture import draw_forest
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_figure
+from experiments.run.provenance import Provenance
+from experiments.run.tables import TABLE_FILE, Section, write_tables
 
 PICTURE_FILE = "transfer.png"
 OVERALL = "the best overall"

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from envs.errors import InputError
 
+MASKED_LOGIT = -1e9  # a masked action's logit: probability exactly 0 in float32, still finite
+
 
 class Policy(nn.Module):
     """From a batch of observations to the inputs of the distribution of actions, and values."""

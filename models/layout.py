@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from envs.cluster.observation import ADVISED
+from envs.cluster.environment.observation import ADVISED
 from envs.spaces import FeatureWidths
 
 Observation = Mapping[str, NDArray[Any]]
@@ -20,7 +20,7 @@ class FieldLayout:
 
     A dimension is a letter, which stands for any size, or a fixed number. A letter means the same
     size in all arrays: N nodes, E edges, D devices of placement; of clusters those of
-    `envs.cluster.observation.ClusterObservation`, and A actions. An optional array that an
+    `ClusterObservation`, and A actions. An optional array that an
     observation does not have is one without rows.
     """
 
@@ -106,6 +106,6 @@ def cluster_layout(widths: ClusterWidths) -> tuple[FieldLayout, ...]:
 
 
 def num_cluster_actions(sizes: Mapping[str, int], preemption: bool) -> int:
-    """A, as `envs.cluster.actions.ClusterActions` numbers them, from the sizes by letter."""
+    """A, as `ClusterActions` numbers them, from the sizes by letter."""
     groups = sizes["N"] + sizes["R"] + 1 + sizes.get("F", 0)
     return sizes["W"] * groups + preemption * sizes["M"] + 1

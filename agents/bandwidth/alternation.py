@@ -7,9 +7,9 @@ import math
 from agents.bandwidth.joint_search.incumbent import JointIncumbent
 from agents.base import BandwidthPlanner, Planner, PlannerResult
 from envs.errors import InputError
-from envs.network.allocated import allocated_problem
-from envs.plans import BandwidthAllocation
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
 
 _LEAST_GAIN = 1e-9  # relative; a turn that gains less is in vain
 

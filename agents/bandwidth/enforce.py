@@ -9,7 +9,7 @@ from agents.bandwidth.enforcement.hosts import Hosts
 from agents.bandwidth.enforcement.script import EnforcementFile, Script
 from agents.bandwidth.enforcement.server_plan import ServerPlan, server_plans
 from envs.hardware.network import Network
-from envs.plans import BandwidthAllocation
+from envs.step.plans import BandwidthAllocation
 
 
 class Backend(Protocol):

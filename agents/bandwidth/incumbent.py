@@ -10,10 +10,10 @@ from agents.bandwidth.convex_program.piped_step import PATH_ROUNDING, PipedStep
 from agents.bandwidth.traffic import channel_capacity
 from agents.base import PlannerResult, Status
 from agents.placement.incumbent import AT_THE_BOUND
-from envs.network.allocated import allocated_problem
-from envs.plans import LINK_SLACK, BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 
 class AllocationIncumbent:

@@ -12,7 +12,7 @@ from agents.base import BandwidthPlanner, Planner, PlannerResult
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.refinement import compile_kernels
 from envs.errors import InputError
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 class JointMilp:

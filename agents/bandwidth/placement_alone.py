@@ -9,9 +9,9 @@ from agents.base import Planner, PlannerResult
 from agents.placement.incumbent import AT_THE_BOUND
 from agents.placement.lower_bound import lower_bound
 from envs.hardware.network import Network
-from envs.network.allocated import allocated_problem
-from envs.plans import BandwidthAllocation
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
 
 
 class PlacementAlone:
@@ -20,7 +20,7 @@ class PlacementAlone:
     Args:
         placement: plans on the topology through pipes of those shares, with the whole budget.
         allocation: gives every channel its rate, for instance
-            `envs.network.allocated.uniform_allocation`.
+            `envs.step.allocated_problem.uniform_allocation`.
     """
 
     def __init__(

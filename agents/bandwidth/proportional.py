@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agents.bandwidth.rule import RuleOfShares
 from agents.bandwidth.traffic import PipeTraffic, shared_by_weight
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
 
 
 def proportional_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocation:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 
 from agents.bandwidth.incumbent import AllocationIncumbent
 from agents.base import PlannerResult
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
 
 
 class RuleOfShares(ABC):

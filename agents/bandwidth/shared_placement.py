@@ -14,9 +14,9 @@ from agents.placement.integer_program.moves import MovePricing
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import Refinement
 from envs.errors import InputError
-from envs.plans import Plan
-from envs.simulation.communication import Communication, Simulator
-from envs.simulation.problem import StepProblem
+from envs.step.communication import Communication, Simulator
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from agents.bandwidth.rule import RuleOfShares
 from agents.bandwidth.traffic import PipeTraffic, shared_by_weight
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
 
 
 def square_root_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocation:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agents.bandwidth.rule import RuleOfShares
-from envs.network.allocated import uniform_allocation
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import uniform_allocation
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
 
 
 class UniformShares(RuleOfShares):

@@ -22,19 +22,19 @@ from agents.cluster.checkpoint_greedy import (
 from agents.cluster.policy import Knowledge
 from agents.cluster.shipped import scheduler_folder
 from agents.cluster.simulate import StuckError
-from envs.cluster import window as orders
-from envs.cluster.actions import ClusterActions
-from envs.cluster.episode import SchedulingEpisode
-from envs.cluster.instance import ClusterBounds, ClusterInstance, no_incidents
-from envs.cluster.observation import ClusterObservation
-from envs.cluster.partition import Partition, Routing
+from envs.cluster.environment import window as orders
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.instance import ClusterBounds, ClusterInstance, no_incidents
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.partition import Partition, Routing
+from envs.cluster.interference.rates import RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import RateModel
-from envs.simulation.cluster_state import Overheads
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
-from models.checkpoint import (
+from models.export.checkpoint import (
     CLUSTER,
     CONFIG_FILE,
     SPEC_FILE,
@@ -75,7 +75,7 @@ class CheckpointScheduler:
         greedy: the action that logits come to; None: the most probable one where an adviser's is
             shown, else first the most probable job, then where.
         seed: of the routing.
-        runtime: runs the policy; `models.checkpoint.Pt2Runtime` only for checkpoints you trust.
+        runtime: runs the policy; `Pt2Runtime` only for checkpoints you trust.
 
     Raises:
         InputError: the folder is no checkpoint of a cluster's scheduler, its configuration does not

@@ -15,10 +15,10 @@ from agents.cluster.migrating.priorities import (
     RemainingService,
     RemainingTime,
 )
-from envs.cluster.advice import Adviser
-from envs.cluster.observation import ADVISED
+from envs.cluster.environment.advice import Adviser
+from envs.cluster.environment.observation import ADVISED
 from envs.errors import InputError
-from models.checkpoint import DURATIONS_FOLDER, SPEC_FILE, AdviserSpec, SchedulerCheckpoint
+from models.export.checkpoint import DURATIONS_FOLDER, SPEC_FILE, AdviserSpec, SchedulerCheckpoint
 
 MIGRATION, LEARNED = "migration", "learned_gittins"
 RULES = {kind.name: kind for kind in (AttainedServiceClasses, RemainingTime, RemainingService)}

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.actions import ActionTable
-from envs.cluster.observation import ADVISED, ClusterGraph
+from envs.cluster.environment.actions import ActionTable
+from envs.cluster.environment.observation import ADVISED, ClusterGraph
 
 FloatArray = NDArray[np.float32]
 
@@ -18,7 +18,7 @@ class Greedy(Protocol):
     """Logits to an action."""
 
     def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        """The action, in the numbering of `envs.cluster.actions.ClusterActions`.
+        """The action, in the numbering of `envs.cluster.environment.actions.ClusterActions`.
 
         Args:
             logits: (A,), very low where the mask forbids.

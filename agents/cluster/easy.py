@@ -14,10 +14,10 @@ from agents.cluster.loops.undisturbed import (
 )
 from agents.cluster.passes import request, start, start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import WHOLE_GPU, Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 
 
 class EASY:

@@ -6,7 +6,7 @@ import numpy as np
 
 from agents.cluster.non_preemptive import IntArray, NonPreemptive
 from agents.cluster.policy import Knowledge
-from envs.workload.trace import Trace
+from envs.cluster.workload.trace import Trace
 
 
 class FIFO(NonPreemptive):

@@ -9,8 +9,8 @@ from scipy.optimize import brentq
 from agents.cluster.policy import Knowledge
 from agents.cluster.time_shares.demand import Demand, IntArray, pool_per_type
 from agents.cluster.time_shares.max_min_program import max_min_program
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 
 FloatArray = NDArray[np.float64]
 TOLERANCE = 1e-7  # of the worst rho

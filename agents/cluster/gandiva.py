@@ -15,11 +15,11 @@ from agents.cluster.gandiva_turns import (
 )
 from agents.cluster.homes import Home, Homes
 from agents.cluster.policy import Knowledge
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import part
+from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_kernel import part
-from envs.simulation.cluster_state import NONE, PENDING, RUNNING
-from envs.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 

@@ -8,9 +8,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.interference.rates import RateTables
-from envs.simulation.cluster_kernel import EVENT, NOTHING, advance, begin, give, part, settle, stop
-from envs.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.cluster_kernel import (
+    EVENT,
+    NOTHING,
+    advance,
+    begin,
+    give,
+    part,
+    settle,
+    stop,
+)
+from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from agents.cluster.passes import preempt_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
 from agents.cluster.prediction import Finished
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import PENDING, RUNNING
-from envs.workload.trace import WHOLE_GPU, Trace
 
 FloatArray = NDArray[np.float64]
 REACHED = 1.0 - 1e-12  # part of a limit at which a job is demoted: rounding of executed times

@@ -16,8 +16,8 @@ from agents.cluster.homes_kernel import (
     several_nodes,
 )
 from agents.cluster.policy import Share
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import WHOLE_GPU
 
 Home = tuple[Share, ...]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 Records = NDArray[np.void]

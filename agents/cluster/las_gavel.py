@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from agents.cluster.policy import Knowledge
 from agents.cluster.time_shares.demand import Demand, IntArray, one_pool
 from agents.cluster.time_shares.max_min_program import max_min_program
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 
 FloatArray = NDArray[np.float64]
 

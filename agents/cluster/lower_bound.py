@@ -35,10 +35,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.loops.heap import pop, push
+from envs.cluster.interference.rates import NoInterference, RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import NoInterference, RateModel
-from envs.workload.trace import UNKNOWN, WHOLE_GPU, Trace
 
 FloatArray = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from agents.cluster.policy import Knowledge
 from agents.cluster.time_shares.demand import Demand, IntArray, pool_per_type
 from agents.cluster.time_shares.max_min_program import max_min_program
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
 
 FloatArray = NDArray[np.float64]
 

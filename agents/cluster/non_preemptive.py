@@ -21,10 +21,10 @@ from agents.cluster.ordered.replay import run_in_order
 from agents.cluster.passes import start_in_order
 from agents.cluster.placement.codes import PACKED
 from agents.cluster.policy import Knowledge, PlacementRule
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 
 IntArray = NDArray[np.int64]
 

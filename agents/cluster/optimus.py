@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from agents.cluster.policy import Knowledge
 from agents.cluster.prediction import RemainingTime
 from agents.cluster.time_shares.demand import Demand, IntArray, one_pool
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 
 FloatArray = NDArray[np.float64]
 

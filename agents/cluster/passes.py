@@ -8,9 +8,9 @@ import numpy as np
 
 from agents.cluster.joining import JoiningShares
 from agents.cluster.policy import PlacementRule, Share
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import PENDING, RUNNING
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.workload.trace import WHOLE_GPU
 
 Request = tuple[int, ...]
 

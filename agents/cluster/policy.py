@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from envs.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster import ClusterSimulator
 
 Share = tuple[int, int]  # (node, GPUs there)
 Knowledge = Literal["nothing", "predictions", "durations"]

@@ -7,8 +7,8 @@ import numpy as np
 from agents.cluster.passes import start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
 from agents.cluster.prediction import RollingDuration
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import WHOLE_GPU
 
 
 class QuasiShortestServiceFirst:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from agents.cluster.policy import ClusterPolicy
 from agents.cluster.simulate import StuckError, simulate
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import NoInterference, RateModel
-from envs.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
-from envs.simulation.cluster_state import Overheads
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
+from envs.cluster.interference.rates import NoInterference, RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 
 
 @runtime_checkable

@@ -21,10 +21,10 @@ from agents.cluster.time_shares.demand import (
     refuse_gangs_without_pool,
 )
 from agents.cluster.time_shares.turn import NOWHERE, Placer, Turn, take_in_order
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import PENDING, RUNNING
-from envs.workload.trace import WHOLE_GPU
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

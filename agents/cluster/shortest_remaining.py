@@ -15,11 +15,11 @@ from agents.cluster.loops.undisturbed import (
 from agents.cluster.ordered.replay import run_shortest_first
 from agents.cluster.passes import preempt_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import PENDING, RUNNING
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import WHOLE_GPU, Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 
 
 class ShortestRemaining:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agents.cluster.policy import ClusterPolicy
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.schedule import Schedule
 
 
 class StuckError(RuntimeError):

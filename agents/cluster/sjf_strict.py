@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agents.cluster.non_preemptive import IntArray, NonPreemptive
 from agents.cluster.policy import Knowledge
-from envs.workload.trace import Trace
+from envs.cluster.workload.trace import Trace
 
 
 class SJFStrict(NonPreemptive):

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from agents.cluster.passes import start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import PENDING, RUNNING
-from envs.workload.trace import WHOLE_GPU
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -12,9 +12,9 @@ from agents.base import PlannerResult
 from agents.placement.grouping import BoolArray, GroupedProblem
 from agents.placement.incumbent import Incumbent
 from envs.errors import InputError
-from envs.simulation.arrays import Scratch, StepArrays
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator, step_time_one_f_one_b
+from envs.step.arrays import Scratch, StepArrays
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator, step_time_one_f_one_b
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

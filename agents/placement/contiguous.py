@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

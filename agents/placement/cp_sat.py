@@ -15,7 +15,7 @@ from agents.placement.incumbent import Incumbent
 from agents.placement.partitioning.incumbent import PartitionIncumbent
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 _MOST_WORKERS = 256
 

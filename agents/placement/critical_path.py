@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from agents.placement.grouping import FloatArray, GroupedProblem, IntArray
-from envs.simulation.step import StepSimulator
+from envs.step.step import StepSimulator
 
 
 def critical_seconds(

@@ -21,7 +21,7 @@ from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
 from envs.partition.traffic import HostTraffic
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -20,7 +20,7 @@ from agents.placement.integer_program.rounds import (
     first_plan,
 )
 from envs.errors import InputError
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

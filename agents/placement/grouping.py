@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.contraction import sum_rows
-from envs.graphs.fusion import Fusion, fuse, fused_problem
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.fusion import Fusion, fuse, fused_problem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

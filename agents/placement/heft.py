@@ -27,7 +27,7 @@ from agents.placement.list_scheduling.schedule import (
     run,
 )
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 class Heft:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult, Status
 from agents.placement.grouping import GroupedProblem
 from agents.placement.lower_bound import lower_bound
-from envs.plans import Placement, Plan
-from envs.simulation.communication import Simulator
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.communication import Simulator
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint import OnnxRuntime, Runtime, SchedulerCheckpoint, load_checkpoint
+from models.export.checkpoint import OnnxRuntime, Runtime, SchedulerCheckpoint, load_checkpoint
 
 
 class LearnedAgent:
@@ -17,7 +17,7 @@ class LearnedAgent:
 
     Args:
         checkpoint: the checkpoint folder.
-        runtime: runs it; `models.checkpoint.Pt2Runtime` only for checkpoints you trust.
+        runtime: runs it; `models.export.checkpoint.Pt2Runtime` only for checkpoints you trust.
 
     Raises:
         InputError: the folder is no checkpoint, or a file in it is damaged or foreign.

@@ -19,10 +19,11 @@ from agents.placement.neighbourhood.start import list_schedule
 from agents.placement.neighbourhood.walk import Walker
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
 from envs.partition.problem import PartitionProblem
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
+from envs.step.order import OneFOneB
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -43,7 +44,7 @@ class LocalSearch:
     another device, alone or with a cluster of its neighbours; two units change places; an operator
     moves up or down in the order and takes along those of its ancestors (descendants) that stand
     between. Operators on a critical path are proposed more often. A move is judged by
-    `envs.simulation.incremental`, by simulating only the part of the step between its first and its
+    `envs.step.incremental`, by simulating only the part of the step between its first and its
     last trace; the random number of the acceptance rule is drawn first, so that most moves are
     refused before that part is through. A worse plan is accepted with probability
     exp(-increase / temperature) (Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated

@@ -9,9 +9,9 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.linear_program import LinearProgram
+from agents.linear_program import LinearProgram
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -13,8 +13,8 @@ from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 
 _ROUNDS = 15  # into which the budget is divided; a round that teaches nothing is made longer
 _TRUST = 1e-6  # relative; HiGHS's tolerances, taken off its bound

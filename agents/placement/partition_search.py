@@ -14,11 +14,12 @@ from agents.placement.partitioning.lines import Lines
 from agents.placement.partitioning.walks import PartitionWalk, walk_of
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.hardware.topology import Device, DeviceSpec, Topology
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 class PartitionSearch:

@@ -9,7 +9,7 @@ from agents.base import PlannerResult
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
 from envs.errors import InputError
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 class RandomPlacement:

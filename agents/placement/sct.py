@@ -19,7 +19,7 @@ from agents.placement.list_scheduling.planner import (
 from agents.placement.list_scheduling.rank import upward_rank
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 class MSct:

@@ -6,7 +6,7 @@ import numpy as np
 
 from agents.base import PlannerResult
 from agents.placement.incumbent import Incumbent
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 class SingleDevice:

@@ -18,11 +18,11 @@ from envs.bandwidth.render import pipes_frame
 from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
 from envs.bandwidth.toy import toy_sends
 from envs.errors import InputError
-from envs.network.max_min import weighted_allocation
-from envs.plans import BandwidthAllocation, Plan
 from envs.reward import memory_overflow
-from envs.simulation.phased import PhasedSimulator, PhasedStep
-from envs.simulation.problem import StepProblem
+from envs.step.phased import PhasedSimulator, PhasedStep
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
+from envs.step.weighted_allocation import weighted_allocation
 
 FloatArray = NDArray[np.float64]
 
@@ -35,9 +35,9 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     ## Description
     A training step is placed and ordered, and its order is cut into P phases: phase p begins when
     all operators at positions before `begins[p]` of the order have ended. The environment plays the
-    step (`envs.simulation.phased`) to the begin of each phase and asks for the weights of the
+    step (`envs.step.phased`) to the begin of each phase and asks for the weights of the
     channels (`envs.hardware.network`). The rates of the phase are the weighted max-min shares of
-    the physical links (`envs.network.max_min.weighted_allocation`): the rates of all channels grow
+    the physical links (`weighted_allocation`): the rates of all channels grow
     in proportion to their weights until a link is full, its channels keep what they have, the
     others grow on. Every action is feasible by this construction. Within a phase rates are static
     and not borrowed. All channels from one server to another are one *pipe*, which has the sum of

@@ -12,14 +12,14 @@ from envs.bandwidth.observation import BandwidthBounds
 from envs.bandwidth.phases import PassBoundaries, PhaseCut
 from envs.cost.roofline import RooflineCost
 from envs.errors import InputError
-from envs.graphs.fusion import fuse, fused_problem
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.plans import Placement, Plan
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import CostModel, StepProblem
+from envs.step.fusion import fuse, fused_problem
+from envs.step.order import OneFOneB
+from envs.step.plans import Placement, Plan
+from envs.step.problem import CostModel, StepProblem
 
 IntArray = NDArray[np.int64]
 

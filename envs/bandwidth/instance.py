@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from envs.bandwidth.phases import PhaseCut
 from envs.bandwidth.traffic import PhaseTraffic, phase_traffic
 from envs.errors import InputError
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from envs.simulation.timeline import Timeline
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.timeline import Timeline
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 

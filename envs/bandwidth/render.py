@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.bandwidth.instance import BandwidthInstance
-from envs.placement.render import COLORS, DPI, HEIGHT_IN, WIDTH_IN
-from envs.simulation.timeline import Timeline
+from envs.frame import new_frame, pixels
+from envs.placement.render import COLORS
+from envs.step.timeline import Timeline
 
 FloatArray = NDArray[np.float64]
 
@@ -27,13 +28,9 @@ def pipes_frame(
         begun: when the phases that have been decided began, and the first that has not; behind it
             the picture is pale.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     problem = instance.problem
     topology, servers = problem.topology, problem.topology.num_servers
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DPI, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
+    figure = new_frame()
     axes = figure.add_subplot()
     duration = timeline.op_finish - timeline.op_start
     for phase, color in COLORS.items():
@@ -61,8 +58,7 @@ def pipes_frame(
     axes.set_title(
         f"{problem.graph.name}: {timeline.step_time:.4g} s, uniform shares {uniform:.4g} s"
     )
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba(), dtype=np.uint8)[:, :, :3].copy()
+    return pixels(figure)
 
 
 def _bars(axes: Any, start: FloatArray, lasting: FloatArray, row: int, color: str) -> None:

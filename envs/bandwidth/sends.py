@@ -14,8 +14,8 @@ from envs.cost.transfer import link_transfer_seconds
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.topology import Topology
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from envs.bandwidth.sends import FixedCut, Send, placed_sends
-from envs.hardware.topology import Device, Topology
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
-from envs.toy_layers import toy_device
+from envs.hardware.devices import Device
+from envs.hardware.topology import Topology
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.toy_layers import toy_device
 
 CAPACITY = 1.0  # bytes/s of every link
 SERIAL = (1.0, 4.0, 9.0)  # bytes to the three receivers, one after another

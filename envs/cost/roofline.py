@@ -8,8 +8,10 @@ import numpy as np
 
 from envs.cost.transfer import link_transfer_seconds
 from envs.errors import InputError
-from envs.graphs.op_graph import DTYPES, OpGraph
-from envs.hardware.topology import DeviceSpec, FloatArray, Topology
+from envs.graphs.op_graph import OpGraph
+from envs.hardware.devices import DeviceSpec
+from envs.hardware.topology import FloatArray, Topology
+from envs.units import DTYPES
 
 # Types without a floating-point rate: such operators are bound by memory alone.
 MEMORY_BOUND_DTYPES: tuple[str, ...] = ("int64", "int32", "int16", "int8", "uint8", "bool")

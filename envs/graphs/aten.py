@@ -17,7 +17,8 @@ from torch.utils.flop_counter import (
 )
 
 from envs.errors import InputError
-from envs.graphs.op_graph import DTYPES, NONE, Kind
+from envs.graphs.op_graph import NONE, Kind
+from envs.units import DTYPES
 
 FlopCount = Callable[..., int]
 

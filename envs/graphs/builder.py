@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.graphs.op_graph import DTYPES, NONE, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+from envs.units import DTYPES
 
 
 @dataclass

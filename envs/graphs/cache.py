@@ -16,7 +16,7 @@ from envs.graphs.storage import load_graph, save_graph
 
 _LOG = logging.getLogger(__name__)
 _SOURCES = ("aten", "capture", "fake_module", "mixture_of_experts", "module_tracking", "op_graph",
-            "optimizer_trace", "recorder", "unroll", "zoo", "zoo_modules")  # fmt: skip
+            "optimizer_trace", "recorder", "unroll", "zoo_model", "zoo_modules")  # fmt: skip
 _PACKAGES = ("torch", "transformers")
 
 

@@ -6,7 +6,8 @@ import networkx as nx
 
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import DTYPES, NONE, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+from envs.units import DTYPES
 
 
 def to_networkx(graph: OpGraph) -> nx.MultiDiGraph:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.units import DTYPES
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -41,12 +42,6 @@ class Phase(IntEnum):
     FORWARD = 0
     BACKWARD = 1
     OPTIMIZER = 2
-
-
-DTYPES: tuple[str, ...] = (
-    "float32", "float16", "bfloat16", "float64", "float8", "int64", "int32", "int16", "int8",
-    "uint8", "bool",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

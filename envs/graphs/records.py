@@ -8,7 +8,8 @@ from typing import TypeVar, cast
 import numpy as np
 
 from envs.errors import InputError
-from envs.graphs.op_graph import DTYPES, NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.units import DTYPES
 
 Element = TypeVar("Element")
 Number = TypeVar("Number", np.int64, np.float64)

@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.files import write_atomically
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.records import Json, from_records, texts, to_records
 
@@ -98,20 +97,6 @@ def graph_hash(graph: OpGraph) -> str:
         shape = values.shape if values.size else (0,)
         digest.update(f"{column}{shape}".encode() + values.tobytes())
     return digest.hexdigest()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path` and move it there: readers never see half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _header(graph: OpGraph, provenance: Mapping[str, object]) -> Json:

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from envs.cost.transfer import link_transfer_seconds
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, FloatArray, Kind, OpGraph, Phase
-from envs.hardware.topology import Device, DeviceSpec, Topology
-from envs.simulation.problem import StepProblem
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
 from envs.units import GIGA, MEGA, TERA
 
 Rng = np.random.Generator
@@ -106,7 +105,7 @@ def synthetic_training_graph(
             u for u in row if u % width == block % width or rng.random() < skip_probability
         ]
     work, output, weights = (
-        _log_uniform(rng, *limits, blocks) for limits in (flop, activation_bytes, parameter_bytes)
+        log_uniform(rng, *limits, blocks) for limits in (flop, activation_bytes, parameter_bytes)
     )
     targets = [[v for v in range(blocks) if u in sources[v]] for u in range(blocks)]
     weight_gradients: list[list[int]] = [[] for _ in range(blocks)]
@@ -195,43 +194,18 @@ def random_topology(rng: Rng, devices: int) -> Topology:
         link_class=np.where(apart, 1 + between, 0).astype(np.int64),
         class_names=("same", "inside", "between"),
         class_latency=np.array([0.0, 1e-6, 1e-5]),
-        class_bandwidth=np.array([np.inf, 50 * GIGA, _log_uniform(rng, GIGA, 25 * GIGA, 1)[0]]),
+        class_bandwidth=np.array([np.inf, 50 * GIGA, log_uniform(rng, GIGA, 25 * GIGA, 1)[0]]),
         send_port=np.where(apart, send, -1).astype(np.int64),
         receive_port=np.where(apart, receive, -1).astype(np.int64),
         port_names=tuple(f"{name}.{way}" for name in names for way in ("send", "receive")),
     )
 
 
-def random_problem(rng: Rng, operators: int, devices: int) -> StepProblem:
-    """A random graph on random devices, with random durations and enough memory everywhere.
-
-    The graph is a chain, layered or series-parallel one of `operators` operators, or (one time in
-    four, and with about as many) a training step. Durations are log-uniform per operator, scaled
-    by the device; one in ten is 0; a transfer takes latency + bytes / bandwidth.
-    """
-    choice = int(rng.integers(len(GENERATORS) + 1))
-    if choice < len(GENERATORS) or operators < 6:
-        graph = GENERATORS[choice % len(GENERATORS)](rng, operators)
-    else:
-        graph = synthetic_training_graph(rng, max(1, operators // 10), 2, 2)
-    topology = random_topology(rng, devices)
-    seconds = _log_uniform(rng, 1e-4, 1e-2, graph.num_operators)
-    seconds[rng.random(graph.num_operators) < 0.1] = 0.0
-    speed = _log_uniform(rng, 0.5, 2.0, devices)
-    return StepProblem(
-        graph=graph,
-        topology=topology,
-        op_seconds=seconds[:, None] / speed[None, :],
-        transfer_seconds=link_transfer_seconds(graph, topology),
-        capacity=topology.memory_bytes,
-    )
-
-
 def _forward(rng: Rng, name: str, operators: int, edges: Iterable[tuple[int, int]]) -> OpGraph:
     """Random costs on given edges: one output per operator, a parameter for half of them."""
     builder = GraphBuilder(name=f"{name}_{operators}")
-    work = _log_uniform(rng, GIGA, 100 * GIGA, operators)
-    size = _log_uniform(rng, MEGA, 32 * MEGA, operators)
+    work = log_uniform(rng, GIGA, 100 * GIGA, operators)
+    size = log_uniform(rng, MEGA, 32 * MEGA, operators)
     reads = sorted(edges)
     producers = {u for u, _ in reads}
     read = np.zeros(operators)
@@ -272,8 +246,8 @@ def _topological(operators: int, links: list[tuple[int, int]]) -> list[int]:
 def _random_spec(rng: Rng, name: str) -> DeviceSpec:
     return DeviceSpec(
         name=name,
-        peak_flops={"float32": float(_log_uniform(rng, TERA, 20 * TERA, 1)[0])},
-        memory_bandwidth=float(_log_uniform(rng, 100 * GIGA, 2000 * GIGA, 1)[0]),
+        peak_flops={"float32": float(log_uniform(rng, TERA, 20 * TERA, 1)[0])},
+        memory_bandwidth=float(log_uniform(rng, 100 * GIGA, 2000 * GIGA, 1)[0]),
         memory_bytes=float(rng.integers(1024, 2048)) * GIGA,
         launch_overhead_s=5e-6,
         compute_efficiency=0.5,
@@ -282,5 +256,6 @@ def _random_spec(rng: Rng, name: str) -> DeviceSpec:
     )
 
 
-def _log_uniform(rng: Rng, low: float, high: float, count: int) -> FloatArray:
+def log_uniform(rng: Rng, low: float, high: float, count: int) -> FloatArray:
+    """(count,) samples between two bounds."""
     return np.exp(rng.uniform(np.log(low), np.log(high), count))

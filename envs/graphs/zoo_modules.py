@@ -15,7 +15,7 @@ from envs.graphs.capture import capture_training_step
 from envs.graphs.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.optimizer_trace import OptimizerFactory
-from envs.graphs.zoo import ZooModel
+from envs.graphs.zoo_model import ZooModel
 
 PIXELS = 224
 CLASSES = 1000
@@ -38,7 +38,7 @@ OPTIMIZERS: Mapping[str, OptimizerFactory] = {
 }
 
 
-def capture_zoo_model(model: ZooModel) -> OpGraph:
+def capture(model: ZooModel) -> OpGraph:
     """Trace the training step of `model`."""
     workload = WORKLOADS[model.name](model)
     dtype: torch.dtype = getattr(torch, model.dtype)

@@ -12,11 +12,12 @@ from itertools import product
 
 from envs.errors import InputError
 from envs.hardware.catalogue import device_spec
-from envs.hardware.fabric import Fabric, fabric_topology
+from envs.hardware.devices import DeviceSpec
+from envs.hardware.fabric import Fabric
 from envs.hardware.links import LinkSpec
-from envs.hardware.quantities import read_count
 from envs.hardware.servers import HybridCubeMeshServer, NvlinkServer, NvswitchServer, Server
-from envs.hardware.topology import DeviceSpec, Topology
+from envs.hardware.topology import Topology, fabric_topology
+from envs.quantities import read_count
 
 
 def single_server(name: str, server: Server) -> Topology:

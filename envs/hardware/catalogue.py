@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from envs.errors import InputError
-from envs.graphs.op_graph import DTYPES
-from envs.hardware.quantities import read_quantity
-from envs.hardware.topology import DeviceSpec
+from envs.hardware.devices import DeviceSpec
+from envs.quantities import read_quantity
 from envs.units import (
+    DTYPES,
     GIBI,
     GIGA,
     MICROSECOND,

@@ -1,19 +1,15 @@
-"""`Fabric`: devices, NICs, switches and the links between them; `fabric_topology` routes it."""
+"""`Fabric`: devices, NICs, switches and the links between them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import networkx as nx
-import numpy as np
 
 from envs.errors import InputError
+from envs.hardware.devices import DeviceSpec
 from envs.hardware.links import LinkSpec, NodeKind
-from envs.hardware.routes import Routes
-from envs.hardware.topology import Device, DeviceSpec, FloatArray, IntArray, Topology
-from envs.units import GIGA, MICROSECOND
 
 
 @dataclass(eq=False)
@@ -76,59 +72,3 @@ class Fabric:
             raise InputError(f"node {name!r} stands twice", file=f"fabric {self.name}", record=name)
         self.graph.add_node(name, **facts)
         return name
-
-
-def fabric_topology(name: str, fabric: Fabric) -> Topology:
-    """Routes between all pairs of devices, as a `Topology`.
-
-    Every pair takes the route of `envs.hardware.routes.Routes`. Routes of equal (latency,
-    bandwidth) form one link class, numbered by first use; its name is the media on its first
-    route, the bandwidth and the latency. Every device and every NIC has a send and a receive port:
-    inside a server a transfer holds the endpoint devices' ports, between servers the source NIC's
-    send port and the destination NIC's receive port.
-
-    Raises:
-        InputError: the fabric has no devices, or two of its devices have no route.
-    """
-    routes = Routes(fabric)
-    names = fabric.nodes(NodeKind.DEVICE)
-    if not names:
-        raise InputError("has no devices", file=f"topology {name}")
-    ports = names + fabric.nodes(NodeKind.NIC)
-    port = {node: index for index, node in enumerate(ports)}  # send 2 * index, receive one more
-    d = len(names)
-    link_class: IntArray = np.zeros((d, d), dtype=np.int64)
-    send: IntArray = np.full((d, d), -1, dtype=np.int64)
-    receive: IntArray = np.full((d, d), -1, dtype=np.int64)
-    classes: dict[tuple[float, float], int] = {}
-    class_names = ["same device"]
-    for i, j in combinations(range(d), 2):  # the way back is the same links reversed
-        route = routes.between(names[i], names[j])
-        quality = (route.latency, route.bandwidth)
-        if quality not in classes:
-            classes[quality] = len(classes) + 1
-            class_names.append(
-                f"{' + '.join(route.media)}, {route.bandwidth / GIGA:.6g} GB/s, "
-                f"{route.latency / MICROSECOND:.6g} us"
-            )
-        link_class[i, j] = link_class[j, i] = classes[quality]
-        gate, far_gate = routes.gates(names[i], names[j])
-        send[i, j], receive[i, j] = 2 * port[gate], 2 * port[far_gate] + 1
-        send[j, i], receive[j, i] = 2 * port[far_gate], 2 * port[gate] + 1
-    latency: FloatArray = np.array([0.0, *(quality[0] for quality in classes)])
-    bandwidth: FloatArray = np.array([np.inf, *(quality[1] for quality in classes)])
-    return Topology(
-        name=name,
-        devices=tuple(
-            Device(node, fabric.graph.nodes[node]["spec"], fabric.graph.nodes[node]["server"])
-            for node in names
-        ),
-        link_class=link_class,
-        class_names=tuple(class_names),
-        class_latency=latency,
-        class_bandwidth=bandwidth,
-        send_port=send,
-        receive_port=receive,
-        port_names=tuple(f"{node} {way}" for node in ports for way in ("send", "receive")),
-        fabric=fabric,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from envs.hardware.quantities import check_keys, read_quantity
+from envs.quantities import check_keys, read_quantity
 from envs.units import parse_bandwidth, parse_seconds
 
 

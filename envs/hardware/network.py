@@ -21,7 +21,7 @@ class Network:
     A link is one direction of a cable: full duplex is two links. A *channel* is one way from a NIC
     of a server to another server: its source NIC, its destination NIC and the links between them.
     Where several links lead from a NIC to a server (planes, spines), each is a channel of its own.
-    Channels are what bandwidth is allocated to (`envs.plans.BandwidthAllocation`).
+    Channels are what bandwidth is allocated to (`envs.step.plans.BandwidthAllocation`).
 
     A *path* is one way from a device to another: inside a server the links of its route; between
     servers the links to the source NIC, one channel and the links from the destination NIC. A pair

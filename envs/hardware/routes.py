@@ -8,13 +8,10 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from envs.errors import InputError
+from envs.hardware.fabric import Fabric
 from envs.hardware.links import Link, NodeKind
-
-if TYPE_CHECKING:
-    from envs.hardware.fabric import Fabric
 
 _PICOSECOND = 1e-12
 _Label = tuple[int, int, float, tuple[int, ...], tuple[str, ...]]

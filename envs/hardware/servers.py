@@ -12,10 +12,10 @@ from typing import Protocol
 
 from envs.errors import InputError
 from envs.hardware.catalogue import device_spec
+from envs.hardware.devices import DeviceSpec
 from envs.hardware.fabric import Fabric
 from envs.hardware.links import LinkSpec
-from envs.hardware.quantities import read_count
-from envs.hardware.topology import DeviceSpec
+from envs.quantities import read_count
 
 
 class Server(Protocol):

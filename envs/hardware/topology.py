@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.hardware.devices import Device
+from envs.hardware.fabric import Fabric
+from envs.hardware.fabric_network import fabric_network
+from envs.hardware.links import NodeKind
 from envs.hardware.network import Network, port_network
-
-if TYPE_CHECKING:
-    from envs.hardware.fabric import Fabric
+from envs.hardware.routes import Routes
+from envs.units import GIGA, MICROSECOND
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class DeviceSpec:
-    """A kind of device: its datasheet.
-
-    `peak_flops` maps a dtype name (`envs.graphs.op_graph.DTYPES`) to FLOP/s. `compute_efficiency`
-    and `memory_efficiency` are the fractions of the two peaks that real kernels reach.
-    """
-
-    name: str
-    peak_flops: Mapping[str, float]  # FLOP/s by dtype
-    memory_bandwidth: float  # bytes/s
-    memory_bytes: float  # bytes
-    launch_overhead_s: float  # seconds per operator
-    compute_efficiency: float  # 0..1
-    memory_efficiency: float  # 0..1
-    source: str  # where the figures stand
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device of a topology."""
-
-    name: str
-    spec: DeviceSpec
-    server: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +89,6 @@ class Topology:
     @cached_property
     def network(self) -> Network:
         """The links of the fabric; the ports where there is none."""
-        from envs.hardware.fabric_network import fabric_network
-
         if self.fabric is not None:
             return fabric_network(self.fabric)
         return port_network(
@@ -143,3 +116,59 @@ class Topology:
                 return number
         known = ", ".join(device.name for device in self.devices)
         raise InputError(f"unknown device {name!r} (known: {known})", file=f"topology {self.name}")
+
+
+def fabric_topology(name: str, fabric: Fabric) -> Topology:
+    """Routes between all pairs of devices, as a `Topology`.
+
+    Every pair takes the route of `Routes`. Routes of equal (latency,
+    bandwidth) form one link class, numbered by first use; its name is the media on its first
+    route, the bandwidth and the latency. Every device and every NIC has a send and a receive port:
+    inside a server a transfer holds the endpoint devices' ports, between servers the source NIC's
+    send port and the destination NIC's receive port.
+
+    Raises:
+        InputError: the fabric has no devices, or two of its devices have no route.
+    """
+    routes = Routes(fabric)
+    names = fabric.nodes(NodeKind.DEVICE)
+    if not names:
+        raise InputError("has no devices", file=f"topology {name}")
+    ports = names + fabric.nodes(NodeKind.NIC)
+    port = {node: index for index, node in enumerate(ports)}  # send 2 * index, receive one more
+    d = len(names)
+    link_class: IntArray = np.zeros((d, d), dtype=np.int64)
+    send: IntArray = np.full((d, d), -1, dtype=np.int64)
+    receive: IntArray = np.full((d, d), -1, dtype=np.int64)
+    classes: dict[tuple[float, float], int] = {}
+    class_names = ["same device"]
+    for i, j in combinations(range(d), 2):  # the way back is the same links reversed
+        route = routes.between(names[i], names[j])
+        quality = (route.latency, route.bandwidth)
+        if quality not in classes:
+            classes[quality] = len(classes) + 1
+            class_names.append(
+                f"{' + '.join(route.media)}, {route.bandwidth / GIGA:.6g} GB/s, "
+                f"{route.latency / MICROSECOND:.6g} us"
+            )
+        link_class[i, j] = link_class[j, i] = classes[quality]
+        gate, far_gate = routes.gates(names[i], names[j])
+        send[i, j], receive[i, j] = 2 * port[gate], 2 * port[far_gate] + 1
+        send[j, i], receive[j, i] = 2 * port[far_gate], 2 * port[gate] + 1
+    latency: FloatArray = np.array([0.0, *(quality[0] for quality in classes)])
+    bandwidth: FloatArray = np.array([np.inf, *(quality[1] for quality in classes)])
+    return Topology(
+        name=name,
+        devices=tuple(
+            Device(node, fabric.graph.nodes[node]["spec"], fabric.graph.nodes[node]["server"])
+            for node in names
+        ),
+        link_class=link_class,
+        class_names=tuple(class_names),
+        class_latency=latency,
+        class_bandwidth=bandwidth,
+        send_port=send,
+        receive_port=receive,
+        port_names=tuple(f"{node} {way}" for node in ports for way in ("send", "receive")),
+        fabric=fabric,
+    )

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
 from envs.joint.shares import Shares, pipe_rates
-from envs.network.pipe_times import PipeTable, set_some_pipe_rates
-from envs.simulation.arrays import Scratch, StepArrays
-from envs.simulation.step import step_time_in_order, use_order
+from envs.step.arrays import Scratch, StepArrays
+from envs.step.pipe_times import PipeTable, set_some_pipe_rates
+from envs.step.step import step_time_in_order, use_order
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

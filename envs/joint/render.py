@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.placement.render import COLORS, DPI, HEIGHT_IN, WIDTH_IN
-from envs.simulation.problem import StepProblem
-from envs.simulation.timeline import Timeline
+from envs.frame import new_frame, pixels
+from envs.placement.render import COLORS
+from envs.step.problem import StepProblem
+from envs.step.timeline import Timeline
 from envs.units import GIGA
 
 
@@ -17,12 +18,8 @@ def joint_frame(
     problem: StepProblem, timeline: Timeline, rate: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
     """(320, 640, 3) a row of bars per device, transfers as grey lines, and the rates (S, S)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     topology = problem.topology
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DPI, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
+    figure = new_frame()
     axes, table = figure.subplots(1, 2, width_ratios=(3, 2))
     duration = timeline.op_finish - timeline.op_start
     for phase, color in COLORS.items():
@@ -42,8 +39,7 @@ def joint_frame(
     axes.set_xlabel("seconds")
     axes.set_title(f"{timeline.step_time:.4g} s")
     _rates(table, rate)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba(), dtype=np.uint8)[:, :, :3].copy()
+    return pixels(figure)
 
 
 def _rates(axes: Any, rate: NDArray[np.float64]) -> None:

@@ -14,8 +14,8 @@ from envs.joint.weighted_step import MakeSimulator, WeightedStep
 from envs.placement.generator import PlacementInstance
 from envs.placement.groups import GroupPlacement
 from envs.placement.observation import PlacementState
-from envs.plans import BandwidthAllocation
-from envs.simulation.order import OrderRule
+from envs.step.order import OrderRule
+from envs.step.plans import BandwidthAllocation
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -9,8 +9,8 @@ import numpy as np
 from envs.bandwidth.toy import star
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import OpGraph
-from envs.simulation.problem import StepProblem
-from envs.toy_layers import add_backward, add_forward, add_updates, layer_seconds
+from envs.step.problem import StepProblem
+from envs.step.toy_layers import add_backward, add_forward, add_updates, layer_seconds
 
 LAYERS, MICRO_BATCHES, SERVERS = 5, 2, 3
 ACTIVATION_BYTES = (4.0, 1.0, 4.0, 1.0)  # from each layer to the next, and as gradients back

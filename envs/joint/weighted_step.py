@@ -12,12 +12,12 @@ from envs.graphs.contraction import Fusion
 from envs.hardware.network import Network
 from envs.joint.look_ahead import changed_step_times, crossings_of, find_crossings
 from envs.joint.shares import pipe_rates, shares_of
-from envs.network.max_min import weighted_allocation
-from envs.network.pipe_times import piped_problem, set_pipe_rates
-from envs.plans import BandwidthAllocation
-from envs.simulation.order import OrderRule
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.order import OrderRule
+from envs.step.pipe_times import piped_problem, set_pipe_rates
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.weighted_allocation import weighted_allocation
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

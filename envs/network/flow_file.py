@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.graphs.readers.graph_file import read_content
+from envs.files import read_content
 from envs.network.flows import FlowSet
 from envs.network.fluid import simulate_flows
 from envs.network.parking_lot import ParkingLot

@@ -56,7 +56,7 @@ def simulate_flows(
 
     Args:
         capacity: of each link, not negative; inf for a link that is never full.
-        flows: what enters; `envs.network.piped_network` gives them allocated rates.
+        flows: what enters; `envs.step.piped_network` gives them allocated rates.
         record_rates: keep all rates, a row for each path and event.
 
     Raises:

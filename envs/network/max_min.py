@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.hardware.network import Network
 from envs.network.filling import fill, filling
-from envs.plans import BandwidthAllocation
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -59,29 +57,6 @@ def max_min_rates(
     for flow in np.flatnonzero(np.isinf(rate)):
         raise InputError("has no link of finite capacity and no limit", record=f"flow {flow}")
     return rate
-
-
-def weighted_allocation(network: Network, weight: FloatArray) -> BandwidthAllocation:
-    """The weighted max-min shares of the channels: what weights (C,) make of a network.
-
-    Every channel is a flow over its links. Any weights that are finite and not negative give a
-    feasible allocation, in which no channel of positive weight can get more without taking from
-    one that has no more per weight. A channel of weight 0 gets nothing.
-
-    Raises:
-        InputError: a weight is negative or not finite, their number is not C, or a channel has no
-            link of finite capacity.
-    """
-    if np.shape(weight) != (network.num_channels,):
-        raise InputError(
-            f"has shape {np.shape(weight)}, there are {network.num_channels} channels",
-            field="weight",
-        )
-    return BandwidthAllocation(
-        max_min_rates(
-            network.link_capacity, network.channel_ptr, network.channel_links, weight=weight
-        )
-    )
 
 
 def with_limits(

@@ -10,8 +10,8 @@ import numpy as np
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph, Phase
 from envs.partition.problem import cycle, host_of
 from envs.partition.traffic import HostTraffic
-from envs.plans import Placement
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Placement
+from envs.step.problem import StepProblem
 
 
 @dataclass(frozen=True, eq=False)

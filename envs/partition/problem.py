@@ -11,7 +11,7 @@ from envs.errors import InputError
 from envs.graphs.op_graph import NONE, IntArray
 from envs.hardware.topology import Topology
 from envs.partition.traffic import HostTraffic
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 _CPU = re.compile(r"cpu\b|cpu[-_]", re.IGNORECASE)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 @dataclass(frozen=True, eq=False)

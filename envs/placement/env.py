@@ -23,11 +23,11 @@ from envs.placement.observation import PlacementObservation, PlacementState
 from envs.placement.render import timeline_frame
 from envs.placement.reward import Outcome, PlacementReward
 from envs.placement.toy import toy_pipeline
-from envs.plans import Placement
 from envs.reward import memory_overflow
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
 from envs.spaces import PaddedGraph
+from envs.step.plans import Placement
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -40,9 +40,9 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
 
     ## Description
     A training step (forward, backward and optimizer operators of all micro-batches) has been fused
-    into G groups (`envs.graphs.fusion`). The environment asks for the device of each group in the
+    into G groups (`envs.step.fusion`). The environment asks for the device of each group in the
     order of the groups, which is the order of the forward pass. After every decision it simulates
-    one step (`envs.simulation.step`) with decided groups where they were put and all others where
+    one step (`envs.step.step`) with decided groups where they were put and all others where
     the completion rule of the instance puts them. Before every decision it does so for each device
     the current group could go to: the look-ahead among the candidate features.
 

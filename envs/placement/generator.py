@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from envs.cost.roofline import RooflineCost
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
-from envs.graphs.fusion import fuse, fuse_around, fused_problem
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed
 from envs.hardware.servers import PcieServer
@@ -23,7 +22,8 @@ from envs.placement.completion import (
     group_state_bytes,
 )
 from envs.placement.traffic import group_traffic
-from envs.simulation.problem import CostModel, StepProblem
+from envs.step.fusion import fuse, fuse_around, fused_problem
+from envs.step.problem import CostModel, StepProblem
 
 IntArray = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.completion import group_seconds, group_state_bytes
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.frame import new_frame, pixels
 from envs.graphs.op_graph import Phase
-from envs.simulation.problem import StepProblem
-from envs.simulation.timeline import Timeline
+from envs.step.problem import StepProblem
+from envs.step.timeline import Timeline
 
 COLORS = {Phase.FORWARD: "#4477aa", Phase.BACKWARD: "#ee7733", Phase.OPTIMIZER: "#228833"}
-WIDTH_IN, HEIGHT_IN, DPI = 8.0, 4.0, 80  # of the frame: 640 x 320 pixels
 
 
 def timeline_frame(problem: StepProblem, timeline: Timeline) -> NDArray[np.uint8]:
     """(320, 640, 3) one row of bars per device, coloured by phase; grey lines are transfers."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DPI, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
+    figure = new_frame()
     axes = figure.add_subplot()
     duration = timeline.op_finish - timeline.op_start
     for phase, color in COLORS.items():
@@ -45,5 +39,4 @@ def timeline_frame(problem: StepProblem, timeline: Timeline) -> NDArray[np.uint8
     axes.set_xlim(0.0, max(timeline.step_time, np.finfo(np.float64).tiny))
     axes.set_xlabel("seconds")
     axes.set_title(f"{problem.graph.name}: {timeline.step_time:.4g} s")
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba(), dtype=np.uint8)[:, :, :3].copy()
+    return pixels(figure)

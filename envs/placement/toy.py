@@ -6,9 +6,10 @@ import numpy as np
 
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import OpGraph
-from envs.hardware.topology import Device, Topology
-from envs.simulation.problem import StepProblem
-from envs.toy_layers import add_backward, add_forward, add_updates, layer_seconds, toy_device
+from envs.hardware.devices import Device
+from envs.hardware.topology import Topology
+from envs.step.problem import StepProblem
+from envs.step.toy_layers import add_backward, add_forward, add_updates, layer_seconds, toy_device
 
 LAYERS, MICRO_BATCHES = 6, 3
 SPEED = (1.0, 1.0, 0.5)  # of the three devices

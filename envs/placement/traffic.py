@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import Phase
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -25,13 +25,13 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from envs.cluster.actions import ClusterActions
-from envs.cluster.env import ClusterEnv
-from envs.cluster.observation import ClusterObservation
-from envs.hardware.cluster import Cluster
-from envs.workload.trace import Trace
-from models.checkpoint import OnnxRuntime, load_checkpoint
-from models.export import ModelCard, export_scheduler
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.env import ClusterEnv
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import Trace
+from models.export.checkpoint import OnnxRuntime, load_checkpoint
+from models.export.exporter import ModelCard, export_scheduler
 
 SERVERS, GPUS, PER_RACK, TYPES = 400, 8, 8, ("V100", "P100", "K80")
 JOBS, PENDING, RUNNING, SHARES, HISTORY = 1_500, 500, 1_024, 2_048, 4

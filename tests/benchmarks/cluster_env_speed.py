@@ -16,10 +16,10 @@ import gymnasium as gym
 import numpy as np
 
 import envs  # noqa: F401  registers the environments
-from envs.cluster.actions import ClusterActions
-from envs.cluster.generator import RandomJobs
-from envs.cluster.observation import ClusterObservation
-from envs.hardware.cluster import Cluster
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.generator import RandomJobs
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.nodes import Cluster
 
 SERVERS, GPUS, PER_RACK, JOBS = 64, 8, 8, 2_000
 DECISIONS, ROUNDS = 10_000, 7

@@ -41,12 +41,12 @@ from agents.cluster.sjf import SJF  # noqa: E402
 from agents.cluster.sjf_strict import SJFStrict  # noqa: E402
 from agents.cluster.srsf import SRSF  # noqa: E402
 from agents.cluster.srtf import SRTF  # noqa: E402
-from envs.hardware.cluster import Cluster  # noqa: E402
-from envs.interference.rates import RateModel  # noqa: E402
-from envs.simulation.cluster import ClusterSimulator  # noqa: E402
-from envs.workload.readers.itp import ItpReader  # noqa: E402
-from envs.workload.trace import Trace  # noqa: E402
-from experiments.targets import build  # noqa: E402
+from envs.cluster.interference.rates import RateModel  # noqa: E402
+from envs.cluster.nodes import Cluster  # noqa: E402
+from envs.cluster.simulation.cluster import ClusterSimulator  # noqa: E402
+from envs.cluster.workload.readers.itp import ItpReader  # noqa: E402
+from envs.cluster.workload.trace import Trace  # noqa: E402
+from experiments.run.targets import build  # noqa: E402
 
 ROUNDS = 15
 LARGE = Cluster.uniform(1_250, 8)

@@ -33,12 +33,12 @@ from agents.rllib.cluster.progress import ClusterProgress
 from agents.rllib.cluster.session import ClusterSession
 from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.restore import seeded_generators
-from envs.cluster.actions import ClusterActions
-from envs.cluster.generator import RandomJobs
-from envs.cluster.observation import ClusterObservation
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.hardware.cluster import Cluster
-from models.hierarchical import HierarchicalConfig
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.generator import RandomJobs
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.nodes import Cluster
+from models.cluster.hierarchical import HierarchicalConfig
 
 SERVERS, GPUS, PER_RACK, SCHEDULERS, JOBS = 32, 8, 4, 4, 512
 ENVS, STEPS, MINIBATCH, PASSES, ROUNDS = 32, 32, 512, 3, 3

@@ -28,18 +28,18 @@ from envs.network.collectives.hierarchical import BlueConnect, HierarchicalRing 
 from envs.network.collectives.parameter_server import ParameterServer  # noqa: E402
 from envs.network.collectives.recursive_doubling import RecursiveDoubling  # noqa: E402
 from envs.network.collectives.ring import RingAllReduce  # noqa: E402
-from envs.simulation.data_parallel import DataParallelSimulator  # noqa: E402
-from envs.simulation.gradient_buckets import (  # noqa: E402
+from envs.step.data_parallel import DataParallelSimulator  # noqa: E402
+from envs.step.gradient_buckets import (  # noqa: E402
     ONE_BUCKET,
     PYTORCH,
     gradient_buckets,
     updates_by_bucket,
     updates_last,
 )
-from envs.simulation.order import OneFOneB  # noqa: E402
-from envs.simulation.problem import StepProblem  # noqa: E402
+from envs.step.order import OneFOneB  # noqa: E402
+from envs.step.problem import StepProblem  # noqa: E402
 from envs.units import MILLISECOND  # noqa: E402
-from experiments.targets import build  # noqa: E402
+from experiments.run.targets import build  # noqa: E402
 
 DEVICES = (1, 4)  # in a server
 

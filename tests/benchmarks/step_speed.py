@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/envs/simulation")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/envs/step")]
 
 from random_steps import topology_of  # noqa: E402
 from reference_step import play_in_order  # noqa: E402
@@ -30,11 +30,11 @@ from envs.graphs.op_graph import NONE, OpGraph, Phase  # noqa: E402
 from envs.graphs.readers import read_graph_file  # noqa: E402
 from envs.graphs.synthetic import layered  # noqa: E402
 from envs.graphs.zoo import zoo_graph  # noqa: E402
-from envs.simulation.communication import Simulator  # noqa: E402
-from envs.simulation.fair import FairSimulator  # noqa: E402
-from envs.simulation.problem import StepProblem  # noqa: E402
-from envs.simulation.step import StepSimulator  # noqa: E402
-from experiments.problem import topology_file  # noqa: E402
+from envs.step.communication import Simulator  # noqa: E402
+from envs.step.fair import FairSimulator  # noqa: E402
+from envs.step.problem import StepProblem  # noqa: E402
+from envs.step.step import StepSimulator  # noqa: E402
+from experiments.step.problem import topology_file  # noqa: E402
 
 GRAPHS = {
     "inception_v3 (PipeDream)": "graphs/pipedream/image_classification-inception_v3.txt",

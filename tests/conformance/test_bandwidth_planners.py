@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 import conf
 from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.lower_bound import lower_bound
-from envs.network.allocated import allocated_problem
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from experiments.targets import build
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from experiments.run.targets import build
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
 
 AGENTS = Path(conf.__file__).parent / "agent"

@@ -14,8 +14,8 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.cluster.parallel_env import toy_environment as cluster_toy
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.parallel_env import toy_environment as cluster_toy
 from envs.joint.env import JointEnv, toy_environment
 
 MultiAgentEnv = JointEnv | ClusterParallelEnv

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 import conf
 from agents.base import Planner, PlannerResult
 from agents.placement.lower_bound import lower_bound
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from experiments.targets import build
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from experiments.run.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 AGENTS = Path(conf.__file__).parent / "agent"

@@ -10,8 +10,8 @@ import numpy as np
 from agents.base import PlannerResult
 from agents.placement.single_device import SingleDevice
 from envs.partition.problem import PartitionProblem
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 
 
 def result(problem: PartitionProblem, device: list[int], bound: float) -> PlannerResult:

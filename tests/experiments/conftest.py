@@ -11,10 +11,10 @@ from layered_step import layered_step
 
 from envs.cost.roofline import RooflineCost
 from envs.hardware.topology import Topology
-from envs.plans import Placement, Plan
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
-from experiments.targets import build
+from envs.step.order import OneFOneB
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from experiments.run.targets import build
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

@@ -10,10 +10,10 @@ import numpy as np
 from agents.cluster.placement.first_fit import FirstFit
 from agents.cluster.replay import replay
 from agents.cluster.srtf import SRTF
-from envs.hardware.cluster import Cluster
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
-from experiments.provenance import file_hash
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
+from experiments.run.provenance import file_hash
 
 JOBS = 60
 
@@ -53,13 +53,13 @@ def overrides(folder: Path, **traces: str) -> list[str]:
     return [
         f"split.data={folder}",
         "~split.interference",
-        "+split.interference._target_=envs.interference.rates.NoInterference",
+        "+split.interference._target_=envs.cluster.interference.rates.NoInterference",
         "split.gpus_per_node=4", "split.gpu_types=[V100,P100]", "split.nodes_per_rack=1",
         "split.shares={train: 0.5, validation: 0.2, test: 0.3}",
         "split.window_jobs=8", "split.least_jobs=4",
         "~split.inputs", f"+split.inputs={{jobs.csv: {file_hash(path)}}}",
         "~split.traces", f"+split.traces={{{chosen}}}",
         "~split.facts", "+split.facts={}",
-        "+split.formats.canonical._target_=envs.workload.readers.canonical.CanonicalReader",
+        "+split.formats.canonical._target_=envs.cluster.workload.readers.canonical.CanonicalReader",
         f"cache={folder / 'cache'}",
     ]  # fmt: skip

@@ -15,7 +15,7 @@ import yaml
 from layered_step import layered_step
 
 from envs.graphs.storage import save_graph
-from experiments.app import run_app
+from experiments.run.app import run_app
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 APPS = {

@@ -15,17 +15,17 @@ from agents.base import PlannerResult
 from agents.placement.contiguous import ContiguousSplit, EqualShares
 from envs.cost.roofline import RooflineCost
 from envs.graphs.storage import save_graph
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.plans import BandwidthAllocation, Placement, Plan
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from experiments.app import run_app
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.order import OneFOneB
+from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from experiments.evaluate import EvaluateConfig, evaluate
 from experiments.plan import PlanConfig, plan
-from experiments.plan_file import read_bandwidth, read_plan
 from experiments.plot import PlotConfig, plot
-from experiments.problem import topology_file
+from experiments.run.app import run_app
+from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.problem import topology_file
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 PLANES = CONF / "topology" / "planes_4x1.yaml"

@@ -17,8 +17,8 @@ from layered_step import layered_step
 from PIL import Image
 
 from envs.graphs.storage import save_graph
-from experiments.app import run_app
 from experiments.benchmark import BenchmarkConfig, benchmark
+from experiments.run.app import run_app
 
 ROOT = Path(__file__).resolve().parents[2]
 Document = dict[str, Any]
@@ -27,7 +27,7 @@ Document = dict[str, Any]
 def suite(graph: Path) -> Document:
     """Three agents on one graph, and a graph that is left out without published data."""
     cases = {
-        "_target_": "experiments.suites.cell.Cases",
+        "_target_": "experiments.step.suites.cell.Cases",
         "problems": {"makespan": ["problem=makespan"]},
         "graphs": {
             "layers": [f"graph={graph}"],
@@ -35,9 +35,9 @@ def suite(graph: Path) -> Document:
         },
         "topologies": {"mixed": ["topology=mixed_v100_p100"]},
     }
-    part = {"_target_": "experiments.suites.placement.Part", "cases": cases}
+    part = {"_target_": "experiments.step.suites.placement.Part", "cases": cases}
     return {
-        "_target_": "experiments.suites.placement.PlacementSuite",
+        "_target_": "experiments.step.suites.placement.PlacementSuite",
         "title": "Tiny",
         "parts": [
             {**part, "agents": {"random": ["agent=random", "agent.groups=6"]}, "budgets_s": [1]},

@@ -1,4 +1,4 @@
-"""`experiments.evaluate env=cluster` and `experiments.cluster`, from command line to files."""
+"""`experiments.evaluate env=cluster` and `experiments.compare`, from command line to files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.app import run_app
-from experiments.cluster import ClusterConfig, cluster
+from experiments.compare import CompareConfig, compare
 from experiments.evaluate import main
+from experiments.run.app import run_app
 
 # On one node of 2 GPUs: b waits for a unless it may preempt it, c passes b over where it may.
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,2,5,2\nc,3,4,1\n"
@@ -61,7 +61,7 @@ def test_pictures_are_drawn_when_asked_for(work: Path) -> None:
 
 def test_failures_and_overheads_reach_the_simulator(work: Path) -> None:
     failing = [
-        "+failures._target_=envs.simulation.incidents.Failures",
+        "+failures._target_=envs.cluster.simulation.incidents.Failures",
         "+failures.mean_time_to_failure_s=4",
         "+failures.mean_time_to_repair_s=2",
         "+failures.until_s=9",
@@ -107,7 +107,7 @@ def test_a_job_larger_than_the_cluster_is_named(
 
 def test_every_policy_in_one_table(work: Path) -> None:
     asked = [*ASKED, "trace.format=canonical", "trace.load=null", "hydra.run.dir=run"]
-    assert run_app("cluster", ClusterConfig, cluster, asked) == 0
+    assert run_app("compare", CompareConfig, compare, asked) == 0
     found = result(work)
     rows = found["policies"]
     assert isinstance(rows, list)

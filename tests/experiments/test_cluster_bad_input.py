@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from experiments.app import run_app
 from experiments.evaluate import main
 from experiments.packing import PackingConfig, packing
-from experiments.targets import build, check_targets
+from experiments.run.app import run_app
+from experiments.run.targets import build, check_targets
 from experiments.trace import TraceAppConfig, trace
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
@@ -169,6 +169,6 @@ def test_what_does_not_fit_the_memory_comes_out_as_that() -> None:
 
 
 def test_named_tuples_are_checked_as_other_targets() -> None:
-    node = {"_target_": "envs.simulation.cluster_state.Overheads", "restart_s": "x"}
+    node = {"_target_": "envs.cluster.simulation.cluster_state.Overheads", "restart_s": "x"}
     with pytest.raises(InputError, match=r"'overheads\.restart_s': 'x' is not a number"):
         check_targets({**node, "checkpoint_s": 0.0}, "overheads")

@@ -15,21 +15,21 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from agents.cluster.checkpoint import CheckpointScheduler
-from envs.cluster.partition import MixedRacks, RandomRouting
-from envs.interference.rates import NoInterference
-from experiments.app import run_app
+from envs.cluster.environment.partition import MixedRacks, RandomRouting
+from envs.cluster.interference.rates import NoInterference
 from experiments.evaluate import main as evaluate
 from experiments.export import ExportConfig, export
-from experiments.saved_run import saved_config
+from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
+from experiments.run.app import run_app
+from experiments.run.saved_run import saved_config
 from experiments.train import main
-from experiments.train_cluster import TrainClusterConfig, environments, training_of
 from models.artifacts import sha256_of
-from models.duration import DurationPosterior
-from models.duration_file import save_durations
+from models.durations.folder import save_durations
+from models.durations.network import DurationPosterior
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 CLUSTER = (
-    "{_target_: envs.hardware.cluster.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
+    "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
     "nodes_per_rack: 1, gpu_types: [V100, P100]}"
 )
 SMALL = [

@@ -11,19 +11,19 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from PIL import Image
 
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import RUN
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.summary import summarise
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster_state import RUN
-from envs.simulation.schedule import Schedule
-from envs.workload.summary import summarise
-from envs.workload.trace import Trace
-from experiments.artifacts import write_figure
-from experiments.cluster_gantt import BARS, LANES, GanttWindow, draw_cluster_gantt
-from experiments.cluster_usage_chart import draw_cluster_usage
-from experiments.jct_cdf import draw_jct_cdf
-from experiments.provenance import Provenance
-from experiments.time_axis import duration_ticks, in_words, unit_for
-from experiments.trace_chart import draw_trace_summary
+from experiments.pictures.cluster_gantt import BARS, LANES, GanttWindow, draw_cluster_gantt
+from experiments.pictures.cluster_usage_chart import draw_cluster_usage
+from experiments.pictures.jct_cdf import draw_jct_cdf
+from experiments.pictures.time_axis import duration_ticks, in_words, unit_for
+from experiments.pictures.trace_chart import draw_trace_summary
+from experiments.run.artifacts import write_figure
+from experiments.run.provenance import Provenance
 
 CLUSTER = Cluster.uniform(2, 2)
 

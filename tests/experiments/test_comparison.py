@@ -12,12 +12,12 @@ from scipy import stats
 
 from agents.base import PlannerResult
 from agents.placement.single_device import SingleDevice
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
-from experiments.comparison import DOES_NOT_FIT, Comparison, Row, row_of
-from experiments.evaluation import evaluate_plan
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
 from experiments.seeds import summarize
+from experiments.step.comparison import DOES_NOT_FIT, Comparison, Row, row_of
+from experiments.step.evaluation import evaluate_plan
 
 
 def found(plan: Plan | None, reason: str = "") -> PlannerResult:

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from experiments.artifacts import to_yaml
-from experiments.provenance import Provenance
+from experiments.run.artifacts import to_yaml
+from experiments.run.provenance import Provenance
 
 
 @given(st.text(alphabet="0123456789abef+-._: '#", max_size=8))

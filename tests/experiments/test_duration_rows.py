@@ -11,13 +11,13 @@ from small_split import write_jobs
 
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
-from envs.simulation.cluster_state import Overheads
-from envs.workload.readers.canonical import CanonicalReader
-from experiments.drawn_parts import drawn_part, sources
-from experiments.duration_rows import Recording, SamplingConfig, replayed
-from experiments.provenance import file_hash
-from experiments.split_windows import Split, SplitConfig, SplitTrace, reference_load
+from experiments.cluster.drawn_parts import drawn_part, sources
+from experiments.cluster.split_windows import Split, SplitConfig, SplitTrace, reference_load
+from experiments.learning.duration_rows import Recording, SamplingConfig, replayed
+from experiments.run.provenance import file_hash
 
 SAMPLING = SamplingConfig(
     windows=2, exam_windows=2, jobs=[8, 20], least_jobs=5, nodes_per_type=[2, 3], load=[0.7, 1.3],
@@ -39,7 +39,7 @@ def split(tmp_path: Path) -> Split:
         gpus_per_node=4,
         nodes_per_rack=2,
         gpu_types=["V100", "P100"],
-        interference={"_target_": "envs.interference.rates.NoInterference"},
+        interference={"_target_": "envs.cluster.interference.rates.NoInterference"},
         overheads={
             "_target_": f"{Overheads.__module__}.{Overheads.__name__}",
             "restart_s": 30.0,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.duration_scores import Marginal, Scores
-from models.posterior import BINS, edges_s
+from experiments.learning.duration_scores import Marginal, Scores
+from models.durations.posterior import BINS, edges_s
 
 EDGES = edges_s().numpy()
 

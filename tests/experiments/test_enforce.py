@@ -15,10 +15,10 @@ import yaml
 from layered_step import layered_step
 
 from envs.graphs.storage import save_graph
-from envs.network.allocated import uniform_allocation
-from experiments.app import run_app
+from envs.step.allocated_problem import uniform_allocation
 from experiments.enforce import EnforceConfig, enforce
-from experiments.problem import topology_file
+from experiments.run.app import run_app
+from experiments.step.problem import topology_file
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 Document = dict[str, Any]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.app import run_app
 from experiments.flows import FlowsConfig, flows
+from experiments.run.app import run_app
 
 TEXT = """\
 shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts

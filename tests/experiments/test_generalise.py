@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 from small_split import overrides
 
-from experiments.app import run_app
+from experiments.cluster.generalise_statistics import best_overall, bootstrap
+from experiments.cluster.split_baselines import files_of
 from experiments.generalise import GeneraliseConfig, generalise
-from experiments.generalise_statistics import best_overall, bootstrap
-from experiments.split_baselines import files_of
+from experiments.run.app import run_app
 
 FEW = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.simulation.cluster_state import RUN
-from experiments.gpu_lanes import Bar, assign_lanes
+from envs.cluster.simulation.cluster_state import RUN
+from experiments.pictures.gpu_lanes import Bar, assign_lanes
 
 requests = st.lists(
     st.tuples(

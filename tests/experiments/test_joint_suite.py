@@ -17,20 +17,20 @@ from rich.console import Console
 from envs.cost.roofline import RooflineCost
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
-from envs.simulation.fair import Fair
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
-from experiments.anytime import AnytimeCurve
-from experiments.app import run_app
+from envs.step.fair import Fair
+from envs.step.order import OneFOneB
+from envs.step.problem import StepProblem
 from experiments.benchmark import BenchmarkConfig, benchmark
-from experiments.display import ProgressDisplay
+from experiments.pictures.anytime import AnytimeCurve
 from experiments.plan import PlanConfig, plan
-from experiments.plan_file import read_plan
-from experiments.problem import topology_file
-from experiments.provenance import Provenance
-from experiments.suites.cell import Case, Cases, Cell, Outcome
-from experiments.suites.joint import FAIR, UNIFORM, JointSuite
-from experiments.suites.runner import CellRunner
+from experiments.run.app import run_app
+from experiments.run.display import ProgressDisplay
+from experiments.run.provenance import Provenance
+from experiments.step.plan_file import read_plan
+from experiments.step.problem import topology_file
+from experiments.step.suites.cell import Case, Cases, Cell, Outcome
+from experiments.step.suites.joint import FAIR, UNIFORM, JointSuite
+from experiments.step.suites.runner import CellRunner
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 CASES = Cases(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.machine_paths import portable, without_machine_paths
-from experiments.provenance import Provenance
+from experiments.run.machine_paths import portable, without_machine_paths
+from experiments.run.provenance import Provenance
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from envs.errors import InputError
 from experiments.evaluate import EvaluateConfig
-from experiments.overrides import check_command_line
-from experiments.targets import build, check_targets
+from experiments.run.overrides import check_command_line
+from experiments.run.targets import build, check_targets
 
 SINGLE = "agent=agents.placement.single_device.SingleDevice"
 

@@ -15,9 +15,9 @@ from agents.cluster.packing.fgd import FragmentationGradientDescent
 from agents.cluster.packing.pack import draw_arrivals, pack
 from agents.cluster.packing.random_fit import RandomFit
 from agents.cluster.packing.rule import PackingRule
-from envs.workload.readers.openb import OpenbReader, read_openb_nodes
-from experiments.app import run_app
+from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from experiments.packing import PackingConfig, packing
+from experiments.run.app import run_app
 
 PODS = """\
 name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec

@@ -14,16 +14,16 @@ from envs.cost.roofline import RooflineCost
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from envs.simulation.timeline import Timeline
-from experiments.artifacts import write_figure, write_json
-from experiments.gantt import draw_gantt
-from experiments.learning_curve import Curve, draw_learning_curve
-from experiments.perfetto import DEVICES, PORTS, trace_document
-from experiments.provenance import Provenance
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.timeline import Timeline
+from experiments.pictures.gantt import draw_gantt
+from experiments.pictures.learning_curve import Curve, draw_learning_curve
+from experiments.pictures.perfetto import DEVICES, PORTS, trace_document
+from experiments.run.artifacts import write_figure, write_json
+from experiments.run.provenance import Provenance
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from layered_step import layered_step
 from envs.cost.roofline import RooflineCost
 from envs.graphs.storage import save_graph
 from envs.hardware.topology import Topology
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from experiments.app import run_app
+from envs.step.order import OneFOneB
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from experiments.plan import PlanConfig, plan
-from experiments.plan_file import read_plan
-from experiments.targets import build
+from experiments.run.app import run_app
+from experiments.run.targets import build
+from experiments.step.plan_file import read_plan
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 # A chain of 2 ms and 3 ms on two accelerators, 0.5 ms to the host; the CPU is slow.

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
-from envs.network.allocated import uniform_allocation
-from envs.plans import Plan
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
-from experiments.plan_file import read_bandwidth, read_plan, write_plan
-from experiments.provenance import Provenance
+from envs.step.allocated_problem import uniform_allocation
+from envs.step.order import OneFOneB
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from experiments.run.provenance import Provenance
+from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
 
 Document = dict[str, Any]
 

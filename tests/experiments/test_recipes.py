@@ -14,13 +14,13 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from small_split import overrides
 
-from experiments import train_cluster
-from experiments.overrides import check_command_line
-from experiments.recipes import written_out
+from experiments.learning import train_cluster
+from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters
+from experiments.run.overrides import check_command_line
+from experiments.run.recipes import written_out
 from experiments.train import main
-from experiments.train_cluster import TrainClusterConfig, is_about_clusters
-from models.duration import DurationPosterior
-from models.duration_file import save_durations
+from models.durations.folder import save_durations
+from models.durations.network import DurationPosterior
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 RECIPES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -58,7 +58,7 @@ def test_every_recipe_composes_and_is_about_clusters(name: str) -> None:
     assert is_about_clusters(written_out(words))
     config = composed(name)
     assert config.overheads["restart_s"] == 60.0
-    assert config.interference["_target_"] == "envs.interference.analytic.SharedBottleneck"
+    assert config.interference["_target_"] == "envs.cluster.interference.analytic.SharedBottleneck"
     stages = config.env["windows"]["stages"]
     assert (stages["load"], stages["gpus"]) == ([0.7, 1.3], 512)
     sizes = {node["nodes"] * node["gpus_per_node"] for node in config.clusters}

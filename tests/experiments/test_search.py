@@ -14,12 +14,12 @@ from rich.console import Console
 
 from envs.placement.env import PlacementEnv
 from envs.placement.toy import OPTIMUM_S, toy_pipeline
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
-from experiments.decisions import DecidingPlanner, episode
-from experiments.display import ProgressDisplay
-from experiments.problem import placement_env
-from experiments.search import THREAD_VARIABLES, search_in_turn, search_side_by_side
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from experiments.run.display import ProgressDisplay
+from experiments.step.decisions import DecidingPlanner, episode
+from experiments.step.problem import placement_env
+from experiments.step.search import THREAD_VARIABLES, search_in_turn, search_side_by_side
 
 ENV = {
     "_target_": "envs.placement.env.PlacementEnv.of_problem",

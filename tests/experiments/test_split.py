@@ -11,19 +11,19 @@ import pytest
 import yaml
 from small_split import JOBS, overrides
 
+from envs.cluster.interference.rates import NoInterference, RateTables, without_neighbours
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.interference.rates import NoInterference, RateTables, without_neighbours
-from envs.workload.trace import Trace
-from experiments.app import run_app
-from experiments.overrides import check_command_line
-from experiments.split import SplitAppConfig, compare, facts_of, split
-from experiments.split_baselines import (
+from experiments.cluster.split_baselines import (
     BaselineRuns,
     baselines_of,
     code_hash,
     problem_hash,
 )
-from experiments.split_windows import Split, reference_load
+from experiments.cluster.split_windows import Split, reference_load
+from experiments.run.app import run_app
+from experiments.run.overrides import check_command_line
+from experiments.split import SplitAppConfig, compare, facts_of, split
 
 SOME = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",

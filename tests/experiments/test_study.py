@@ -14,8 +14,8 @@ from PIL import Image
 from rich.console import Console
 from small_split import overrides
 
-from experiments import stages
-from experiments.stages import Stage, quoted, run_stages
+from experiments.run import stages
+from experiments.run.stages import Stage, quoted, run_stages
 from experiments.study import main
 
 FEW = [
@@ -188,9 +188,9 @@ def test_a_killed_stage_begins_again_or_goes_on(tmp_path: Path) -> None:
     rest = folder / "metrics.csv"
     folder.mkdir()
     rest.write_text("")
-    whole = Stage("whole", "cluster", ("a=b",), folder)
+    whole = Stage("whole", "compare", ("a=b",), folder)
     assert whole.command()[1:] == [
-        "-m", "experiments.cluster", "a=b", f"hydra.run.dir={quoted(folder)}",
+        "-m", "experiments.compare", "a=b", f"hydra.run.dir={quoted(folder)}",
     ]  # fmt: skip
     assert not rest.exists()
     assert "\\'" in quoted(folder)

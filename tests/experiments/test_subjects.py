@@ -13,20 +13,20 @@ from envs.bandwidth.env import continuous_toy_environment, toy_environment
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
 from envs.errors import InputError
 from envs.joint.env import toy_environment as joint_toy_environment
-from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.placement.env import PlacementEnv
 from envs.placement.env import toy_environment as placement_toy_environment
-from envs.simulation.order import OneFOneB
-from envs.simulation.step import SINGLE_PORT, StepSimulator
-from experiments.plan_file import read_bandwidth, read_plan
-from experiments.problem import LoadedProblem, load_problem
-from experiments.provenance import Provenance
-from experiments.subjects import (
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.order import OneFOneB
+from envs.step.step import SINGLE_PORT, StepSimulator
+from experiments.learning.subjects import (
     BandwidthSubject,
     JointSubject,
     PlacementSubject,
     subject_of,
 )
+from experiments.run.provenance import Provenance
+from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.problem import LoadedProblem, load_problem
 
 SINGLE_DEVICE = {"_target_": "agents.placement.single_device.SingleDevice"}
 UNIFORM = {"_target_": "agents.bandwidth.uniform.UniformShares"}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.anytime import AnytimeCurve, Panel, draw_anytime
-from experiments.suites.cell import Case, Cases, Cell, Outcome
-from experiments.suites.placement import Part, PlacementSuite
-from experiments.suites.search_ratio import UNFUSED, Ratio, SearchRatio
-from experiments.suites.step_time import StepTime
+from experiments.pictures.anytime import AnytimeCurve, Panel, draw_anytime
+from experiments.step.suites.cell import Case, Cases, Cell, Outcome
+from experiments.step.suites.placement import Part, PlacementSuite
+from experiments.step.suites.search_ratio import UNFUSED, Ratio, SearchRatio
+from experiments.step.suites.step_time import StepTime
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"t": []})
 Points = list[tuple[float, float]]

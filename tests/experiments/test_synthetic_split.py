@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from envs.errors import InputError
-from experiments.app import run_app
+from experiments.cluster.split_windows import Split
 from experiments.evaluate import main
 from experiments.generalise import GeneraliseConfig, generalise
-from experiments.overrides import check_command_line
+from experiments.run.app import run_app
+from experiments.run.overrides import check_command_line
 from experiments.split import SplitAppConfig
-from experiments.split_windows import Split
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_its_windows_need_no_file() -> None:
         ("~split.inputs.itp_1001", "no SHA-256 of 'itp_1001'"),
         ("+split.inputs.more=0", "split.data' is missing"),
         (
-            "split.formats.itp_1001={_target_: envs.workload.readers.itp.ItpReader}",
+            "split.formats.itp_1001={_target_: envs.cluster.workload.readers.itp.ItpReader}",
             "split.traces.itp_1001.path' is missing",
         ),
     ],

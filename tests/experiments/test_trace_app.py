@@ -13,9 +13,9 @@ import pytest
 import yaml
 from file_server import Served, serving
 
-from envs.workload.parquet import read_header, read_parquet
-from envs.workload.readers.canonical import CanonicalReader
-from experiments.app import run_app
+from envs.cluster.workload.parquet import read_header, read_parquet
+from envs.cluster.workload.readers.canonical import CanonicalReader
+from experiments.run.app import run_app
 from experiments.trace import TraceAppConfig, trace
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

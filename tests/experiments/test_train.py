@@ -18,12 +18,12 @@ from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from envs.joint.toy import OPTIMUM_S
 from envs.placement.env import toy_environment
-from experiments.app import run_app
 from experiments.evaluate import main as evaluate
 from experiments.export import ExportConfig, export, trained_policy
-from experiments.saved_run import resumed_config, saved_config, saved_nodes
+from experiments.run.app import run_app
+from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import TrainConfig, main
-from models.policy import PolicyConfig
+from models.step.policy import PolicyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -168,11 +168,11 @@ def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFix
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
 agent: {_target_: agents.rllib.config.PPOSettings}
-model: {_target_: models.policy.PolicyConfig}
-graph: {_target_: experiments.problem.StoredGraph, path: graph.npz}
-topology: {_target_: experiments.problem.FromGraph}
-cost: {_target_: experiments.problem.CostByGraph}
-communication: {_target_: envs.simulation.step.Ports, name: none, uses_ports: false}
+model: {_target_: models.step.policy.PolicyConfig}
+graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
+topology: {_target_: experiments.step.problem.FromGraph}
+cost: {_target_: experiments.step.problem.CostByGraph}
+communication: {_target_: envs.step.step.Ports, name: none, uses_ports: false}
 training: {_target_: agents.rllib.config.TrainingConfig, budget_s: 1.0}
 baselines: {}
 baseline_budget_s: 1.0
@@ -223,7 +223,7 @@ def test_a_foreign_run_folder_is_refused(tmp_path: Path, content: str, word: str
 
 
 def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("graph: {_target_: experiments.problem.FromGraph}\n")
+    (tmp_path / "config.yaml").write_text("graph: {_target_: experiments.step.problem.FromGraph}\n")
     with pytest.raises(InputError, match="did not train"):
         saved_nodes(tmp_path, ("graph", "training"))
     with pytest.raises(InputError, match="no run folder"):

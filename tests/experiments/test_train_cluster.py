@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import train_cluster
-from experiments.app import run_app
 from experiments.cluster_curves import CurvesConfig, curves
-from experiments.cluster_learning_curve import (
+from experiments.learning import train_cluster
+from experiments.pictures.cluster_learning_curve import (
     Exams,
     common,
     draw_exams,
@@ -21,11 +20,11 @@ from experiments.cluster_learning_curve import (
     interval,
     read_exams,
 )
+from experiments.run.app import run_app
 from experiments.train import main
 
 CLUSTER = (
-    "{_target_: envs.hardware.cluster.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
-    "nodes_per_rack: 2}"
+    "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, nodes_per_rack: 2}"
 )
 UNKNOWN = ["+env.observation.adviser=${adviser}", "env.observation.known_durations=false"]
 SMALL = [

@@ -18,8 +18,8 @@ from agents.cluster.migrating.priority_features import NAMES
 from envs.errors import InputError
 from experiments.evaluate import main as evaluate
 from experiments.train import main
-from models.duration import DurationConfig, DurationPosterior
-from models.duration_file import save_durations
+from models.durations.folder import save_durations
+from models.durations.network import DurationConfig, DurationPosterior
 
 SMALL = [
     "model=priority", "agent.priority.path=posterior", "model.rounds=4", "model.pairs=3",

@@ -13,13 +13,13 @@ from PIL import Image
 from small_split import overrides
 
 from envs.errors import InputError
-from experiments.app import run_app
-from experiments.generalise_statistics import Interval
-from experiments.overrides import check_command_line
-from experiments.split_windows import Split
+from experiments.cluster.generalise_statistics import Interval
+from experiments.cluster.split_windows import Split
+from experiments.cluster.transfer_conditions import Condition
+from experiments.pictures.transfer_picture import draw_forest
+from experiments.run.app import run_app
+from experiments.run.overrides import check_command_line
 from experiments.transfer import TransferConfig, transfer
-from experiments.transfer_conditions import Condition
-from experiments.transfer_picture import draw_forest
 
 FEW = [
     "~agents.gittins",
@@ -107,7 +107,7 @@ def test_conditions_change_what_they_name(work: Path) -> None:
     assert part(gpu_types=["A100"]).cluster.gpu_types == ("A100",)
     assert part(restart_s=300.0).overheads.restart_s == 300.0
     assert part(load=0.7).load == 0.7
-    rates = {"_target_": "envs.interference.rates.NoInterference"}
+    rates = {"_target_": "envs.cluster.interference.rates.NoInterference"}
     assert part(interference=rates).rates is not split.rates
     assert Condition("it", {"schedulers": 2}).schedulers == 2
 

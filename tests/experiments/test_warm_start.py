@@ -15,13 +15,13 @@ from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from envs.joint.env import JointEnv, toy_environment
 from envs.joint.toy import toy_stages
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.simulation.step import StepSimulator
-from experiments.plan_file import read_plan
-from experiments.provenance import Provenance, file_hash
-from experiments.subjects import JointSubject
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.step import StepSimulator
+from experiments.learning.subjects import JointSubject
+from experiments.learning.warm_start import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
+from experiments.run.provenance import Provenance, file_hash
+from experiments.step.plan_file import read_plan
 from experiments.train import main
-from experiments.warm_start import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
 
 ENV = {"_target_": "envs.joint.env.JointEnv.of_problem", "_partial_": True, "max_groups": 5}
 CONTIGUOUS = {

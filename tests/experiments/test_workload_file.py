@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from envs.errors import InputError
-from experiments.provenance import Provenance
-from experiments.workload_file import read_workload, write_workload
+from experiments.cluster.workload_file import read_workload, write_workload
+from experiments.run.provenance import Provenance
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "workload"
 
@@ -31,7 +31,7 @@ def test_a_written_file_reads_as_before(name: str, tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
-    path.write_text("_target_: envs.interference.rates.NoInterference\n")
+    path.write_text("_target_: envs.cluster.interference.rates.NoInterference\n")
     with pytest.raises(InputError, match="no parameters of a workload"):
         read_workload(str(path))
     document = yaml.safe_load((SHIPPED / "itp.yaml").read_text())

@@ -23,11 +23,11 @@ from agents.cluster.sjf import SJF
 from agents.cluster.sjf_strict import SJFStrict
 from agents.cluster.srsf import SRSF
 from agents.cluster.srtf import SRTF
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.schedule import Schedule
-from envs.workload.readers.itp import ItpReader
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.readers.itp import ItpReader
+from envs.cluster.workload.trace import Trace
 
 POLICIES = {
     "fifo-strict": FIFO,

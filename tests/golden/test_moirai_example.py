@@ -15,8 +15,8 @@ from agents.placement.dp import ContiguousDP
 from agents.placement.heft import Heft
 from envs.cost.tabulated import TabulatedCost
 from envs.graphs.readers import read_moirai
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 BEST_1F1B = 31.0  # of the 20,124 placements that fit, by trying them all; 30.0 needs another order
 

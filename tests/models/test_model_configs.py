@@ -11,13 +11,13 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from envs.bandwidth.env import toy_environment as bandwidth_toy
-from envs.cluster.env import toy_environment as cluster_toy
+from envs.cluster.environment.env import toy_environment as cluster_toy
 from envs.joint.env import toy_environment as joint_toy
 from envs.placement.env import toy_environment
 from models.architecture import Architecture
-from models.graph_batch import GraphBatch
 from models.layout import widths_of
-from models.policy import PlacementPolicy
+from models.step.graph_batch import GraphBatch
+from models.step.policy import PlacementPolicy
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "model"
 

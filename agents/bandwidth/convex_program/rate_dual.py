@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.bandwidth.convex_program.piped_step import PATH_ROUNDING, Path, PipedStep
-from envs.plans import LINK_SLACK
+from envs.step.plans import LINK_SLACK
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agents.bandwidth.convex_program.piped_step import Path, PipedStep
 from agents.bandwidth.convex_program.rate_dual import PipeRange
-from agents.placement.linear_program import LinearProgram
+from agents.linear_program import LinearProgram
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

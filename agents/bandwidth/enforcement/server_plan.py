@@ -8,7 +8,7 @@ from agents.bandwidth.enforcement.framing import Framing
 from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
 from envs.errors import InputError
 from envs.hardware.network import Network
-from envs.plans import BandwidthAllocation
+from envs.step.plans import BandwidthAllocation
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from agents.bandwidth.joint_search.pipes import FloatArray, IntArray, Pipes
 from agents.bandwidth.joint_search.response import ResponsiveSimulator
 from agents.base import BandwidthPlanner, PlannerResult, Status
 from agents.placement.incumbent import Incumbent
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.plans import BandwidthAllocation, Placement, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 _KNOWN = 4096  # plans whose allocation is remembered
 

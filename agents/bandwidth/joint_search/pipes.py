@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.linear_program import LinearProgram
 from agents.placement.grouping import GroupedProblem
-from agents.placement.linear_program import LinearProgram
 from envs.graphs.contraction import sum_rows
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
 from envs.network.pipes import pipe_of_pairs
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -12,8 +12,8 @@ from agents.bandwidth.joint_search.renaming import servers_alike
 from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.model import Terms
 from agents.placement.integer_program.order import OrderModel
-from envs.plans import BandwidthAllocation
-from envs.simulation.problem import StepProblem
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.moves import MovePricing
 from agents.placement.integer_program.refinement import Refinement
 from agents.placement.integer_program.rounds import Formulation
-from envs.network.allocated import allocated_problem
-from envs.simulation.communication import Simulator
-from envs.simulation.ready import ReadySimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.communication import Simulator
+from envs.step.ready import ReadySimulator
 
 
 class JointRefinement(Refinement):

@@ -9,13 +9,13 @@ import numpy as np
 
 from agents.bandwidth.joint_search.pipes import INSIDE, FloatArray, IntArray, Pipes
 from envs.network.filling import Filling, fill, filling
-from envs.plans import BandwidthAllocation
-from envs.simulation.arrays import IndexArray, Scratch, StepArrays
-from envs.simulation.kernel import play
-from envs.simulation.order import OneFOneB, one_f_one_b
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator, use_order
-from envs.simulation.timeline import Timeline
+from envs.step.arrays import IndexArray, Scratch, StepArrays
+from envs.step.kernel import play
+from envs.step.order import OneFOneB, one_f_one_b
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator, use_order
+from envs.step.timeline import Timeline
 
 _LEAST_BYTES = 1.0  # what a pipe counts for, at least, through which anything goes
 

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from agents.cluster.placement.codes import COUNTED, PACKED
 from agents.cluster.policy import PlacementRule
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.initial_state import permitted_types
+from envs.cluster.simulation.schedule import NEVER, Schedule
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
-from envs.hardware.cluster import UNLIMITED, Cluster
-from envs.simulation.initial_state import permitted_types
-from envs.simulation.schedule import NEVER, Schedule
-from envs.workload.trace import WHOLE_GPU, Trace
 
 FloatArray = NDArray[np.float64]
 

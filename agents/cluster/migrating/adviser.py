@@ -18,8 +18,8 @@ from agents.cluster.migrating.plan import (
 )
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge
-from envs.cluster.episode import SchedulingEpisode
-from envs.simulation.cluster_state import NONE
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.simulation.cluster_state import NONE
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from agents.cluster.migrating.priority_features import COLUMNS, NAMES, RUNS, PriorityFeatures
 from agents.cluster.policy import Knowledge
-from envs.cluster.duration_features import DurationFeatures
+from envs.cluster.environment.duration_features import DurationFeatures
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import RUNNING, ClusterState
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import RUNNING, ClusterState
 from models.artifacts import read_json_object, sha256_of
-from models.duration_file import SPEC_FILE, load_durations
-from models.duration_index import GittinsPriority
+from models.durations.folder import SPEC_FILE, load_durations
+from models.durations.index import GittinsPriority
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,7 +35,7 @@ class LearnedPriority:
 
     Args:
         told: (A, 3) of rows of `DurationFeatures`: log index; mean and deviation of the logarithm
-            of the remaining seconds: `models.duration_index.GittinsPriority`.
+            of the remaining seconds: `models.durations.index.GittinsPriority`.
         history: K of the rows.
         weights: of `priority_features.NAMES`, all of them: `runs` is added for a running job, and
             for one that has just stopped: where jobs stop one after the other, the order does not

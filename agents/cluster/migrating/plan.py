@@ -6,15 +6,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.cluster.groups_kernel import room
-from envs.cluster.views import View
+from envs.cluster.environment.groups_kernel import room
+from envs.cluster.environment.views import View
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.nodes import UNLIMITED
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import NONE, RUNNING, ClusterState
+from envs.cluster.simulation.lent import lent
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.hardware.cluster import UNLIMITED
-from envs.interference.rates import RateTables
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import NONE, RUNNING, ClusterState
-from envs.simulation.lent import lent
-from envs.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 

@@ -7,11 +7,11 @@ import numpy as np
 from agents.cluster.migrating.plan import STOP, check_whole_gpus, plan, slots_at, startable
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge
-from envs.cluster.groups_kernel import start_on
-from envs.cluster.views import view_of
+from envs.cluster.environment.groups_kernel import start_on
+from envs.cluster.environment.views import view_of
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import NONE, PENDING, RUNNING
 
 
 class Migrating:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Knowledge
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import ClusterState
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import ClusterState
-from envs.workload.trace import WHOLE_GPU
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -15,12 +15,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.cluster.duration_features import done
-from envs.cluster.features import minutes
-from envs.cluster.history import neighbours
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
-from envs.simulation.lent import lent
+from envs.cluster.environment.duration_features import done
+from envs.cluster.environment.features import minutes
+from envs.cluster.environment.history import neighbours
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
+from envs.cluster.simulation.lent import lent
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from agents.cluster.ordered.start import Room, needed_victims, start_if_it_fits
 from agents.cluster.ordered.waiting import Waiting
-from envs.interference.rates import RateTables
-from envs.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
-from envs.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
-from envs.simulation.lent import lent
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
+from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
+from envs.cluster.simulation.lent import lent
+from envs.cluster.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 

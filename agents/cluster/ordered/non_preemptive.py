@@ -16,10 +16,10 @@ from agents.cluster.ordered.waiting import (
     oldest_newcomer,
 )
 from agents.cluster.placement.codes import HELIOS_CONSOLIDATE
-from envs.interference.rates import RateTables
-from envs.simulation.cluster_kernel import NOTHING, advance, log_is_short
-from envs.simulation.cluster_state import NONE, ClusterState, Overheads
-from envs.simulation.lent import lent
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short
+from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
+from envs.cluster.simulation.lent import lent
 
 
 @njit(cache=True)

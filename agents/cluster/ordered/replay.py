@@ -10,8 +10,8 @@ from agents.cluster.ordered import attained_service, non_preemptive, shortest_fi
 from agents.cluster.ordered.start import room_of
 from agents.cluster.ordered.waiting import FloatArray, IntArray, Waiting, nobody_waiting
 from agents.cluster.policy import PlacementRule
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import WHOLE_GPU
 
 
 def rule_code(simulator: ClusterSimulator, placement: PlacementRule) -> int | None:

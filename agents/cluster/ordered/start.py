@@ -9,9 +9,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.placement.choose import choose
-from envs.interference.rates import RateTables
-from envs.simulation.cluster_kernel import begin, give, part
-from envs.simulation.cluster_state import NODE, NONE, ClusterState, Overheads
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.cluster_kernel import begin, give, part
+from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState, Overheads
 
 IntArray = NDArray[np.int64]
 

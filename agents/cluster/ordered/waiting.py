@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.simulation.cluster_state import NONE, ClusterState
-from envs.workload.trace import Trace
+from envs.cluster.simulation.cluster_state import NONE, ClusterState
+from envs.cluster.workload.trace import Trace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

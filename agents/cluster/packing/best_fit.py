@@ -15,8 +15,8 @@ from numba import njit
 from agents.cluster.packing.bins import NOWHERE, Bins, Request, RequestClasses, fits, tightest_gpu
 from agents.cluster.packing.capacity import Capacity, largest_node
 from agents.cluster.packing.rule import Spot
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
 
 
 @dataclass(frozen=True)

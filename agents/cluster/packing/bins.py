@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU
 
 NOWHERE = -1
 

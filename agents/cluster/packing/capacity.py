@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import gcd
 from typing import NamedTuple
 
-from envs.hardware.cluster import UNLIMITED, Cluster
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.workload.trace import WHOLE_GPU
 
 
 class Capacity(NamedTuple):

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from agents.cluster.packing.bins import NOWHERE, Bins, Request, RequestClasses, fits, take_whole
 from agents.cluster.packing.fragmentation import TypicalJobs, fragments, typical_jobs
 from agents.cluster.packing.rule import Spot
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import WHOLE_GPU
 
 NEVER = np.int64(-1)  # version of a node on which nothing was found yet
 MISFIT = np.iinfo(np.int64).max

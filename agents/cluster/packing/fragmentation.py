@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
 
 IntArray = NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from numba import njit
 
 from agents.cluster.packing.bins import NOWHERE, Bins, Request, RequestClasses, fits, tightest_gpu
 from agents.cluster.packing.rule import Spot
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU
 
 ON_USED_NODE = WHOLE_GPU  # ranks below it are what is left on a GPU in use
 ON_IDLE_NODE = WHOLE_GPU + 1  # plus the node's GPUs

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from agents.cluster.packing.bins import NOWHERE, Bins, RequestClasses, take
 from agents.cluster.packing.rule import PackingRule
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 

@@ -10,11 +10,11 @@ from agents.cluster.joining import JoiningShares
 from agents.cluster.packing.bins import Bins, RequestClasses, fitting_nodes
 from agents.cluster.packing.rule import Packer, PackingRule
 from agents.cluster.policy import PlacementRule, Share
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import NONE, ClusterState
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import WHOLE_GPU, Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import NONE, ClusterState
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 
 Shares = list[Share] | JoiningShares
 

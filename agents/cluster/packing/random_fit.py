@@ -8,8 +8,8 @@ import numpy as np
 
 from agents.cluster.packing.bins import NOWHERE, Bins, Request, RequestClasses, fitting_nodes
 from agents.cluster.packing.rule import Spot
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from agents.cluster.packing.bins import Bins, Request, RequestClasses
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
 
 
 class Spot(NamedTuple):

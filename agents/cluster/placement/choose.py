@@ -24,8 +24,8 @@ from agents.cluster.placement.least_interference import choose_least_interferenc
 from agents.cluster.placement.random import choose_random
 from agents.cluster.placement.spread import choose_spread
 from agents.cluster.placement.yarn import choose_yarn
-from envs.interference.rates import RateTables
-from envs.simulation.cluster_state import ClusterState
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.cluster_state import ClusterState
 
 if TYPE_CHECKING:
     from agents.cluster.ordered.start import Room

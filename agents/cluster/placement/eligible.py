@@ -12,11 +12,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import part
+from envs.cluster.simulation.cluster_state import NONE
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_kernel import part
-from envs.simulation.cluster_state import NONE
-from envs.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 Record = Any  # one of the records of `cluster_state`

@@ -17,7 +17,7 @@ from agents.cluster.placement.eligible import (
     holds,
 )
 from agents.cluster.placement.rule import KernelRule
-from envs.simulation.cluster_state import NONE
+from envs.cluster.simulation.cluster_state import NONE
 
 
 @njit(cache=True)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from agents.cluster.placement.codes import LEAST_INTERFERENCE
 from agents.cluster.placement.eligible import holds, whole_gpus
-from envs.interference.kernel import neighbour_rate
-from envs.interference.rates import RateTables
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_kernel import give, ungive
-from envs.simulation.cluster_state import NONE, ClusterState
+from envs.cluster.interference.kernel import neighbour_rate
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import give, ungive
+from envs.cluster.simulation.cluster_state import NONE, ClusterState
 
 IntArray = NDArray[np.int64]
 ANY_RACK = np.int64(-1)  # of the type of racks, for which alone it is then compiled

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.placement.eligible import IntArray, Record, Records, whole_gpus
 from agents.cluster.policy import Share
-from envs.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster import ClusterSimulator
 
 Kernel = Callable[[Records, Record, NDArray[np.uint64], IntArray, IntArray], int]
 

@@ -10,7 +10,7 @@ from agents.cluster.placement.codes import SPREAD
 from agents.cluster.placement.count import choose_count
 from agents.cluster.placement.eligible import IntArray, Record, Records, room
 from agents.cluster.placement.rule import KernelRule
-from envs.simulation.cluster_state import NONE
+from envs.cluster.simulation.cluster_state import NONE
 
 
 @njit(cache=True)

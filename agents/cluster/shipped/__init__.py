@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envs.errors import InputError
-from models.checkpoint import SPEC_FILE
+from models.export.checkpoint import SPEC_FILE
 
 SHIPPED = Path(__file__).resolve().parent
 

@@ -15,7 +15,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.linear_program import LinearProgram
+from agents.linear_program import LinearProgram
 
 FloatArray = NDArray[np.float64]
 STUCK = 1e-9  # dual value above which a gang cannot have more than the level

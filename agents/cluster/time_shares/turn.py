@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from agents.cluster.passes import start
 from agents.cluster.policy import PlacementRule, Share
 from agents.cluster.time_shares.demand import Demand
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import PENDING, RUNNING
-from envs.workload.trace import WHOLE_GPU
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
 NOWHERE = -1  # pool of a gang that does not run

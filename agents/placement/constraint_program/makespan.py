@@ -14,8 +14,8 @@ from agents.placement.constraint_program.program import ConstraintProgram
 from agents.placement.constraint_program.scaling import TimeScale
 from agents.placement.constraint_program.transfers import TransferVariables
 from agents.placement.symmetry import canonical
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 

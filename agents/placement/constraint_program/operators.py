@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agents.placement.constraint_program.placement import PlacementVariables
 from agents.placement.constraint_program.program import ConstraintProgram
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 

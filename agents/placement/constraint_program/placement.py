@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agents.placement.constraint_program.program import ConstraintProgram
 from agents.placement.grouping import atoms
 from agents.placement.symmetry import device_classes
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -13,9 +13,9 @@ from agents.placement.constraint_program.scaling import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import AT_THE_BOUND, Incumbent
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.partition.traffic import HostTraffic
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from agents.linear_program import LinearProgram
 from agents.placement.ideals.items import FloatArray, IntArray, Items
-from agents.placement.linear_program import LinearProgram
 
 _LP_SECONDS = 1.0  # the linear programs only choose prices: any of them give a bound
 _ROUNDING = 1e-9  # relative

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from agents.linear_program import LinearProgram
 from agents.placement.grouping import GroupedProblem
-from agents.placement.linear_program import LinearProgram
 from agents.placement.symmetry import interchangeable
 
 IntArray = NDArray[np.int64]

@@ -8,10 +8,10 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.linear_program import LinearProgram
 from agents.placement.grouping import GroupedProblem
-from agents.placement.linear_program import LinearProgram
-from envs.simulation.communication import Simulator
-from envs.simulation.step import StepSimulator
+from envs.step.communication import Simulator
+from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

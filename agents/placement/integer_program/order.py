@@ -12,7 +12,7 @@ from agents.placement.integer_program.model import PlacementModel, Terms, negati
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.placement.lower_bound import longest_paths
 from envs.errors import InputError
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

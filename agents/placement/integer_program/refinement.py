@@ -13,11 +13,11 @@ from agents.placement.integer_program.moves import MovePricing, draw_moves
 from agents.placement.integer_program.rounds import Formulation, Rounds
 from agents.placement.symmetry import canonical, device_classes
 from envs.graphs.contraction import Fusion, contract, sum_rows
-from envs.graphs.fusion import fuse, fused_problem
-from envs.simulation.communication import Simulator
-from envs.simulation.problem import StepProblem
-from envs.simulation.ready import ReadySimulator
-from envs.simulation.step import StepSimulator
+from envs.step.communication import Simulator
+from envs.step.fusion import fuse, fused_problem
+from envs.step.problem import StepProblem
+from envs.step.ready import ReadySimulator
+from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import Planner
+from agents.linear_program import LinearProgram
 from agents.placement.grouping import GroupedProblem
 from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.model import AssignmentModel
-from agents.placement.linear_program import LinearProgram
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

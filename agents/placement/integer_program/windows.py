@@ -10,7 +10,7 @@ from agents.placement.critical_path import critical_seconds
 from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.model import FloatArray, IntArray, PlacementModel
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.simulation.step import StepSimulator
+from envs.step.step import StepSimulator
 
 _MOST = 128  # windows, evenly drawn where there are more
 _SURPRISE = 1.01  # a lesson is learned when the step takes this many times what the model said

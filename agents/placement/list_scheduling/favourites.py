@@ -5,11 +5,11 @@ from __future__ import annotations
 import highspy
 import numpy as np
 
-from agents.placement.linear_program import LinearProgram
+from agents.linear_program import LinearProgram
 from agents.placement.list_scheduling.rank import mean_compute, mean_transfer, upward_rank
 from agents.placement.list_scheduling.schedule import FloatArray, IntArray
 from envs.graphs.op_graph import NONE, OpGraph
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 _DEAREST_FIRST = 1e-3  # of the objective: favourites that do not shorten the step save transfers
 _HALF = 0.5 - 1e-6  # an edge is favoured below; no two edges of one operator can be

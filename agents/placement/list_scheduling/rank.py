@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from agents.placement.list_scheduling.schedule import FloatArray, IntArray
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 
 def mean_compute(problem: StepProblem) -> FloatArray:

@@ -4,7 +4,7 @@ What every list scheduler shares. Every device and every port keeps a calendar o
 transfer takes the first time at which both its ports are free for as long as it lasts, before
 transfers that were scheduled earlier where there is room (insertion; Sinnen, Sousa,
 "Communication contention in task scheduling", IEEE TPDS 16(6), 2005). The durations and the ports
-are those of `envs.simulation.step`: a tensor is sent once per receiving device, transfers of zero
+are those of `envs.step.step`: a tensor is sent once per receiving device, transfers of zero
 duration hold no port, and full duplex ports carry one transfer at a time each.
 """
 

@@ -12,7 +12,7 @@ from agents.placement.grouping import GroupedProblem
 from agents.placement.neighbourhood.moves import Units
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.simulation.incremental import Chosen, Facts, sort_row
+from envs.step.incremental import Chosen, Facts, sort_row
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -17,7 +17,7 @@ from agents.placement.neighbourhood.moves import (
     push,
     put,
 )
-from envs.simulation.incremental import Chosen, Facts, Times
+from envs.step.incremental import Chosen, Facts, Times
 
 RandomState = NDArray[np.uint64]
 

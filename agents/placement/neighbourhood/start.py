@@ -7,7 +7,7 @@ import numpy as np
 
 from agents.placement.neighbourhood.levels import Level
 from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray
-from envs.simulation.incremental import facts_of
+from envs.step.incremental import facts_of
 
 _NOWHERE = np.uint32(2**32 - 1)
 

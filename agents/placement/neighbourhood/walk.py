@@ -21,7 +21,7 @@ from agents.placement.neighbourhood.moves import (
     undo,
 )
 from agents.placement.neighbourhood.proposals import RandomState, draw, propose
-from envs.simulation.incremental import (
+from envs.step.incremental import (
     Chosen,
     Facts,
     Probe,

@@ -14,7 +14,7 @@ from agents.placement.partitioning.kernel import Traffic
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import PartitionProblem
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

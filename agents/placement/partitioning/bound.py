@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.linear_program import LinearProgram
+from agents.linear_program import LinearProgram
 from agents.placement.partitioning.atoms import PartitionAtoms
 from agents.placement.partitioning.cut import Cuts
 

@@ -11,7 +11,7 @@ from agents.base import PlannerResult, Status
 from agents.placement.incumbent import AT_THE_BOUND
 from agents.placement.lower_bound import lower_bound
 from envs.partition.problem import PartitionProblem
-from envs.plans import Placement, Plan
+from envs.step.plans import Placement, Plan
 
 IntArray = NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from agents.rllib.cluster.drivers import Agent, asked, greedy
 from agents.rllib.cluster.lane import Lane
 from agents.rllib.cluster.memory import ObservationMemory
 from agents.rllib.cluster.runner import Staged
-from envs.cluster.advice import Adviser
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.simulation.schedule import NEVER
+from envs.cluster.environment.advice import Adviser
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.simulation.schedule import NEVER
 from models.architecture import Policy
 
 LOOKS_EVERY = 64  # steps

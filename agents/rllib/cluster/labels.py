@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.cluster.episode import SchedulingEpisode
-from envs.simulation.cluster_state import NONE, RUNNING
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.simulation.cluster_state import NONE, RUNNING
 
 NO_JOB = -1.0
 

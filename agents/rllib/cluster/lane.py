@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from agents.rllib.cluster.labels import remaining_seconds
 from agents.rllib.cluster.memory import ObservationMemory
-from envs.cluster.advice import Advice, Adviser
-from envs.cluster.episode import SchedulingEpisode
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.cluster.play_kernel import FORWARDED, PREEMPTED, WAITED
+from envs.cluster.environment.advice import Advice, Adviser
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
 
 
 class Stepped(NamedTuple):

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.cluster.observation import Buffers, ClusterObservation
+from envs.cluster.environment.observation import Buffers, ClusterObservation
 
 STATE, MASK = "state_features", "action_mask"
 BUFFERS: Mapping[str, int] = {"float32": 0, "int64": 1, "int8": 2}  # dtype -> place in `Buffers`

@@ -25,7 +25,7 @@ class Outlook(Protocol):
 
     @property
     def posterior(self) -> Tensor:
-        """(B, W + M, bins) logits over the bins of what jobs still need (`models.posterior`)."""
+        """(B, W + M, bins) logits over the bins of what jobs still need."""
 
 
 @runtime_checkable

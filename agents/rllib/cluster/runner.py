@@ -15,8 +15,8 @@ from agents.rllib.cluster.fragment import EpisodeEnd, Fragment
 from agents.rllib.cluster.lane import Lane
 from agents.rllib.cluster.memory import ObservationMemory
 from agents.rllib.cluster.snapshot import restored, snapshot
-from envs.cluster.advice import Adviser
-from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.advice import Adviser
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from models.architecture import Policy
 
 

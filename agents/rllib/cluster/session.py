@@ -27,11 +27,11 @@ from agents.rllib.cluster.progress import ClusterProgress
 from agents.rllib.cluster.runner import LockStepRunner, Staged
 from agents.rllib.cluster.scales import RewardScale, ValueScale
 from agents.rllib.cluster.shared_jobs import without_shared
-from envs.cluster.advice import Adviser
-from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.advice import Adviser
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.errors import InputError
 from models.architecture import Policy
-from models.posterior import bins_of
+from models.durations.posterior import bins_of
 
 EnvFactory = Callable[[], ClusterParallelEnv]
 EPISODES = "episodes"  # file of a checkpoint

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.cluster.episode import SchedulingEpisode
+from envs.cluster.environment.episode import SchedulingEpisode
 from envs.errors import InputError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.cluster.advice import Advice
-from envs.cluster.episode import SchedulingEpisode
-from envs.cluster.observe_kernel import fill_mask
+from envs.cluster.environment.advice import Advice
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.observe_kernel import fill_mask
 from envs.errors import InputError
 
 

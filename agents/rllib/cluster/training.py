@@ -20,8 +20,8 @@ from agents.rllib.cluster.fragment import EpisodeEnd
 from agents.rllib.cluster.progress import COLUMNS, LOSSES, ClusterProgress
 from agents.rllib.cluster.session import ClusterSession, EnvFactory
 from agents.rllib.metrics import MetricsLog, Row
-from envs.cluster.advice import Adviser
-from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.advice import Adviser
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.errors import InputError
 from models.architecture import Policy
 from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.errors import InputError
+from envs.files import read_content
 from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn_partitioning
-from envs.graphs.readers.graph_file import GraphFile, GraphReader, read_content
+from envs.graphs.readers.graph_file import GraphFile, GraphReader
 from envs.graphs.readers.moirai import MoiraiReader, read_moirai
 from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
 from envs.graphs.storage import FORMAT, load_graph

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.errors import InputError
+from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers.graph_file import (
@@ -17,11 +18,11 @@ from envs.graphs.readers.graph_file import (
     cost,
     device_ports,
     kind_of,
-    read_content,
     stem,
     tabulated_spec,
 )
-from envs.hardware.topology import Device, Topology
+from envs.hardware.devices import Device
+from envs.hardware.topology import Topology
 from envs.units import MILLISECOND
 
 CPU, ACCELERATOR = "cpu", "accelerator"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,8 @@ import numpy as np
 
 from envs.errors import InputError
 from envs.graphs.op_graph import IntArray, Kind, OpGraph
-from envs.hardware.topology import DeviceSpec, Topology
+from envs.hardware.devices import DeviceSpec
+from envs.hardware.topology import Topology
 
 Provenance = Mapping[str, str | float]
 
@@ -45,21 +44,6 @@ class GraphReader(Protocol):
 
     def read(self, path: Path) -> GraphFile:
         """The graph in `path`; InputError names file, record and field of what is wrong."""
-
-
-def read_content(path: str | Path) -> bytes:
-    """The bytes of a file, decompressed where it is gzip.
-
-    Raises:
-        InputError: the file cannot be read or is a damaged gzip.
-    """
-    try:
-        content = Path(path).read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"is truncated or damaged ({error})", file=path) from error
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", file=path) from error
 
 
 def stem(path: str | Path) -> str:

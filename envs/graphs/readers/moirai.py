@@ -10,16 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from envs.errors import InputError
+from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.readers.graph_file import (
-    GraphFile,
-    cost,
-    device_ports,
-    read_content,
-    stem,
-    tabulated_spec,
-)
-from envs.hardware.topology import Device, Topology
+from envs.graphs.readers.graph_file import GraphFile, cost, device_ports, stem, tabulated_spec
+from envs.hardware.devices import Device
+from envs.hardware.topology import Topology
 
 _XLS = b"\xd0\xcf\x11\xe0"  # an OLE2 compound file
 

@@ -14,10 +14,10 @@ from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.lower_bound import lower_bound
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.network import Network
-from envs.network.allocated import allocated_problem
-from envs.plans import BandwidthAllocation
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.bandwidth.placed_steps import AMPLE, cluster, problem_of, with_capacities
 from tests.agents.placement.test_milp_unfused import orders
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from envs.cost.transfer import link_transfer_seconds
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
+from envs.hardware.devices import DeviceSpec
 from envs.hardware.links import LinkSpec
 from envs.hardware.servers import PcieServer
-from envs.hardware.topology import DeviceSpec, Topology
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
+from envs.hardware.topology import Topology
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 
 AMPLE = 1e9  # bytes of memory, or bytes/s
 

@@ -7,8 +7,8 @@ from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint import JointMilp
 from agents.bandwidth.placement_alone import PlacementAlone
 from envs.errors import InputError
-from envs.network.allocated import uniform_allocation
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import uniform_allocation
+from envs.step.problem import StepProblem
 from tests.agents.bandwidth.joint_steps import (
     AMPLE_S,
     best_of_all,

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from agents.bandwidth.placement_alone import PlacementAlone
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.milp import Milp
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.problem import StepProblem
 from tests.agents.bandwidth.joint_steps import (
     AMPLE_S,
     best_of_all,

@@ -12,8 +12,8 @@ from agents.bandwidth.proportional import ProportionalShares, proportional_alloc
 from agents.bandwidth.square_root import SquareRootShares, square_root_allocation
 from agents.bandwidth.traffic import channel_capacity, shared_by_weight
 from agents.bandwidth.uniform import UniformShares
-from envs.network.allocated import uniform_allocation
-from experiments.problem import topology_file
+from envs.step.allocated_problem import uniform_allocation
+from experiments.step.problem import topology_file
 from tests.agents.bandwidth.placed_steps import (
     cluster,
     concurrent_sends,

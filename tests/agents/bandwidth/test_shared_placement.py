@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from agents.bandwidth.shared_placement import SharedPlacement
 from agents.placement.lower_bound import lower_bound
 from envs.errors import InputError
-from envs.plans import Plan
-from envs.simulation.fair import Fair
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import SINGLE_PORT
+from envs.step.fair import Fair
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import SINGLE_PORT
 from tests.agents.bandwidth.joint_steps import AMPLE_S, diamond_step
 from tests.agents.bandwidth.placed_steps import placed_steps, plan_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import combinations, permutations
 
-from envs.workload.trace import Trace
+from envs.cluster.workload.trace import Trace
 
 
 def best_preemptive(trace: Trace, gpus: int) -> int:

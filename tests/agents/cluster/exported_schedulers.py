@@ -10,14 +10,14 @@ from typing import Any
 import torch
 import yaml
 
-from envs.cluster.actions import ClusterActions
-from envs.cluster.advice import Adviser
-from envs.cluster.observation import ClusterObservation
-from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.advice import Adviser
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from models.artifacts import sha256_of
-from models.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec
-from models.export import ModelCard, export_scheduler
-from models.hierarchical import HierarchicalConfig, HierarchicalPolicy
+from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
+from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec
+from models.export.exporter import ModelCard, export_scheduler
 
 MODEL = HierarchicalConfig(
     hidden=8,
@@ -35,13 +35,14 @@ MODEL = HierarchicalConfig(
 def trained_config(*, known: bool = False) -> dict[str, Any]:
     """What a training run writes of its environment."""
     actions = {
-        "_target_": "envs.cluster.actions.ClusterActions", "servers": True, "racks": True,
+        "_target_": "envs.cluster.environment.actions.ClusterActions",
+        "servers": True, "racks": True,
         "all_servers": True, "preempt_after_s": 60.0, "longest_wait_s": 600.0,
     }  # fmt: skip
     observation = {
         "known_durations": known,
         "history": 2,
-        "order": {"_target_": "envs.cluster.window.QueueOrder"},
+        "order": {"_target_": "envs.cluster.environment.window.QueueOrder"},
     }
     return {"env": {"actions": actions, "observation": observation}}
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from envs.hardware.cluster import UNLIMITED, Cluster
-from envs.workload.trace import Labels, Trace
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.workload.trace import Labels, Trace
 
 TYPES = ("P100", "V100")
 

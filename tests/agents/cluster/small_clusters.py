@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Share
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import RateTables, without_neighbours
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
+from envs.cluster.interference.rates import RateTables, without_neighbours
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 
 
 class LowestNodes:

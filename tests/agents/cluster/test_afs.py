@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from agents.cluster.afs import ApatheticFutureShare, apathetic_gpus
 from agents.cluster.simulate import simulate
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import in_rounds
 
 

@@ -29,18 +29,18 @@ from agents.cluster.migrating.priorities import (
     RemainingTime,
 )
 from agents.cluster.migrating.priority_features import NAMES
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.cluster.partition import MixedRacks
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.partition import MixedRacks
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster_state import Overheads
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
 from models.artifacts import sha256_of
-from models.checkpoint import load_checkpoint
-from models.duration import DurationPosterior
-from models.duration_file import save_durations
-from models.hierarchical import HierarchicalPolicy
+from models.cluster.hierarchical import HierarchicalPolicy
+from models.durations.folder import save_durations
+from models.durations.network import DurationPosterior
+from models.export.checkpoint import load_checkpoint
 
 TYPES = ("V100", "P100", "K80")
 CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)

@@ -16,17 +16,17 @@ from small_clusters import Speeds, check_schedule
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.checkpoint_greedy import MostProbableAction, MostProbableJob, Trimmed
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.cluster.partition import MixedRacks
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.partition import MixedRacks
+from envs.cluster.interference.rates import NoInterference
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import NoInterference
-from envs.simulation.cluster_state import Overheads
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
 from experiments.evaluate import main
 from models.artifacts import sha256_of
-from models.hierarchical import HierarchicalPolicy
+from models.cluster.hierarchical import HierarchicalPolicy
 
 TYPES = ("V100", "P100", "K80")
 CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)

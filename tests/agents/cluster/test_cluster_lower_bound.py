@@ -18,10 +18,10 @@ from agents.cluster.lower_bound import completion_bound
 from agents.cluster.replay import replay
 from agents.cluster.srsf import SRSF
 from agents.cluster.srtf import SRTF
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster_state import Overheads
-from envs.workload.trace import WHOLE_GPU, Labels, Trace
 
 
 @settings(deadline=None)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from agents.cluster.prediction import RemainingTime, RollingDuration
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Labels, Trace
 
 
 def labelled(users: list[str], gangs: list[int], seconds: list[int]) -> Trace:

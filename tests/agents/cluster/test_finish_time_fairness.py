@@ -16,9 +16,9 @@ from agents.cluster.finish_time_fairness import (
 )
 from agents.cluster.simulate import simulate
 from agents.cluster.time_shares.demand import Demand
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import in_rounds
 
 FloatArray = NDArray[np.float64]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from agents.cluster.simulate import simulate
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, Overheads
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
+from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import POLICIES
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
 

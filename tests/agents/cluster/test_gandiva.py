@@ -11,13 +11,13 @@ from small_clusters import Speeds
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.homes import Homes
 from agents.cluster.simulate import simulate
+from envs.cluster.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, Overheads
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
 
 GOLDEN = (228840.12575762667, 370)  # sum of completion times, preemptions
 

@@ -29,11 +29,11 @@ from agents.cluster.sjf import SJF
 from agents.cluster.sjf_strict import SJFStrict
 from agents.cluster.srsf import SRSF
 from agents.cluster.srtf import SRTF
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import PAIRS_PRODUCT, RateTables, without_neighbours
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, NONE, Overheads
-from envs.workload.trace import Trace
+from envs.cluster.interference.rates import PAIRS_PRODUCT, RateTables, without_neighbours
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, NONE, Overheads
+from envs.cluster.workload.trace import Trace
 
 Policy = Callable[[PlacementRule, int], NonPreemptive | ShortestRemaining | AttainedService]
 

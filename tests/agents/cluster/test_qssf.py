@@ -7,9 +7,9 @@ import pytest
 from agents.cluster.prediction import RollingDuration
 from agents.cluster.qssf import QuasiShortestServiceFirst
 from agents.cluster.simulate import simulate
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.small_clusters import LowestNodes
 
 

@@ -31,12 +31,12 @@ from agents.cluster.sjf import SJF
 from agents.cluster.sjf_strict import SJFStrict
 from agents.cluster.srsf import SRSF
 from agents.cluster.srtf import SRTF
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, Overheads
-from envs.simulation.schedule import Schedule
-from envs.workload.trace import Trace
 
 Policy = NonPreemptive | EASY | ShortestRemaining | AttainedService
 NON_PREEMPTIVE = [FIFO, FIFOBackfill, EASY, SJF, SJFStrict]

@@ -14,8 +14,8 @@ from agents.cluster.placement.best_fit import BestFit
 from agents.cluster.replay import replay
 from agents.cluster.simulate import StuckError
 from agents.cluster.srtf import SRTF
-from envs.hardware.cluster import Cluster
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import Trace
 
 CLUSTER = replace(Cluster.uniform(2, 4), cpu_milli=np.array([1000, 1000]))
 

@@ -20,10 +20,10 @@ from agents.cluster.time_shares.demand import (
     one_pool,
     pool_per_type,
 )
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Labels, Trace
 from tests.agents.cluster.further_policies import in_rounds
 from tests.agents.cluster.small_clusters import LowestNodes, Speeds
 

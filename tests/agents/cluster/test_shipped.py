@@ -11,7 +11,7 @@ import pytest
 
 from agents.cluster.shipped import SHIPPED, scheduler_folder, shipped_schedulers
 from envs.errors import InputError
-from models.checkpoint import load_checkpoint
+from models.export.checkpoint import load_checkpoint
 
 TEXTS = {".json", ".yaml", ".md"}
 LARGEST = 5_000_000  # bytes of a folder
@@ -20,7 +20,7 @@ LOADS = """
 import sys
 from pathlib import Path
 from agents.cluster.shipped import SHIPPED
-from models.checkpoint import OnnxRuntime, load_checkpoint
+from models.export.checkpoint import OnnxRuntime, load_checkpoint
 OnnxRuntime(load_checkpoint(SHIPPED / "{name}"))
 sys.exit(bool({{"ray", "torch_geometric"}} & set(sys.modules)))
 """

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from agents.cluster.simulate import simulate
 from agents.cluster.themis import Themis, knapsack
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Trace
 from tests.agents.cluster.small_clusters import LowestNodes
 
 

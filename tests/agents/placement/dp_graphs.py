@@ -6,8 +6,9 @@ import numpy as np
 
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
-from envs.hardware.topology import Device, DeviceSpec, Topology
-from envs.simulation.problem import StepProblem
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
+from envs.step.problem import StepProblem
 
 CPU, ACCELERATOR = "cpu", "accelerator"
 LINKS = ("same", "host", "via_host")

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.hardware.topology import Device, DeviceSpec, Topology
-from envs.simulation.problem import StepProblem
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
+from envs.step.problem import StepProblem
 
 
 def cluster(servers: list[int], capacity: list[float]) -> Topology:

@@ -17,9 +17,9 @@ from agents.placement.lower_bound import lower_bound
 from agents.placement.single_device import SingleDevice
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 ROUNDED = 1e-5  # relative gap left where times are rounded down, at most

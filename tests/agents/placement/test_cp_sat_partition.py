@@ -20,12 +20,12 @@ from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers import read_dnn_partitioning
-from envs.hardware.topology import Device, DeviceSpec
+from envs.hardware.devices import Device, DeviceSpec
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.placement.random_problems import cluster
 

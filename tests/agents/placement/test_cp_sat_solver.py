@@ -21,8 +21,8 @@ from agents.placement.constraint_program.scaling import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Event
 from agents.placement.symmetry import canonical, device_classes
 from envs.graphs.builder import GraphBuilder
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, problems
 
 ONE = CpSettings(workers=1, seed=0)

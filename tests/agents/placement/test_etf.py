@@ -13,7 +13,7 @@ from agents.placement.list_scheduling.planner import ListRule, schedule_by
 from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.list_scheduling.schedule import Schedule
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.agents.placement.test_heft import dag
 

@@ -16,8 +16,8 @@ from agents.placement.integer_program.refinement import Refinement
 from agents.placement.integer_program.windows import WindowFormulation, WindowModel
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 LAYERS = st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=4)

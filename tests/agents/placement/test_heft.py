@@ -14,7 +14,7 @@ from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.list_scheduling.schedule import Schedule
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster
 
 # Topcuoglu, Hariri, Wu 2002, figure 1: seconds of ten tasks on three processors, and of transfers

@@ -9,10 +9,10 @@ import torch
 from agents.placement.learned import LearnedAgent
 from envs.errors import InputError
 from envs.placement.env import toy_environment
-from models.export import ModelCard, export_policy
-from models.graph_batch import GraphBatch
+from models.export.exporter import ModelCard, export_policy
 from models.layout import widths_of
-from models.policy import PlacementPolicy, PolicyConfig
+from models.step.graph_batch import GraphBatch
+from models.step.policy import PlacementPolicy, PolicyConfig
 
 CARD = ModelCard("Toy", "meshwright/PlacementToy-v0", (-1.0, 4.0), "{}\n", "make run")
 

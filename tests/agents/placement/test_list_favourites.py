@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agents.placement.list_scheduling.favourites import favourite_children
 from envs.graphs.op_graph import NONE, Phase
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.agents.placement.test_heft import dag
 

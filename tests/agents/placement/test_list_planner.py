@@ -22,8 +22,8 @@ from envs.cost.tabulated import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers import read_moirai
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.agents.placement.test_list_schedule import make_heft
 

@@ -27,8 +27,8 @@ from agents.placement.list_scheduling.schedule import (
 )
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import NO_COMMUNICATION, StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import NO_COMMUNICATION, StepSimulator
 from tests.agents.placement import list_reference
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 

@@ -10,10 +10,10 @@ from agents.placement.neighbourhood.levels import Level, levels_of
 from agents.placement.neighbourhood.moves import HIGH, LOW, clear, no_move, pull, push, undo
 from agents.placement.neighbourhood.proposals import draw, propose
 from agents.placement.neighbourhood.walk import Walker
-from envs.plans import Placement, Plan
-from envs.simulation.incremental import Schedule, schedule_of, settle, within
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.incremental import Schedule, schedule_of, settle, within
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import problems
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -19,9 +19,9 @@ from envs.cost.tabulated import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.readers.moirai import read_moirai
 from envs.partition.max_load import MaxLoadProblem
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

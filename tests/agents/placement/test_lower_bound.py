@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.placement.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
-from envs.plans import Placement
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator
+from envs.step.plans import Placement
+from envs.step.problem import StepProblem
+from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agents.linear_program import LinearProgram
 from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.model import AssignmentModel, PlacementModel
-from agents.placement.linear_program import LinearProgram
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 

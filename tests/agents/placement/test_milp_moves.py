@@ -12,8 +12,8 @@ from agents.placement.integer_program.moves import MovePricing, draw_moves
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import Refinement
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 

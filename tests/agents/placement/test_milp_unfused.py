@@ -18,8 +18,8 @@ from envs.cost.tabulated import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.graphs.readers import read_moirai
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 
 FORMULATIONS = (OrderFormulation(gap=1e-6, at_once=30), WindowFormulation(forgiven=0.5))

@@ -21,8 +21,8 @@ from agents.placement.integer_program.windows import WindowFormulation
 from agents.placement.packing import Packing
 from agents.placement.sct import MSct
 from envs.graphs.builder import GraphBuilder
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster
 
 SIZES = (5, 2, 4, 5, 3, 4, 2, 1, 4, 6, 5, 3)  # 44 bytes of state

@@ -19,8 +19,8 @@ from envs.errors import InputError
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
-from envs.plans import Placement, Plan
-from envs.simulation.problem import StepProblem
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.placement.dp_graphs import small_problem, transformer_like
 

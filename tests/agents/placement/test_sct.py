@@ -14,7 +14,7 @@ from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.sct import MSct
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.test_heft import dag
 
 NO_LIMIT = 60.0

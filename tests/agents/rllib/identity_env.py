@@ -15,7 +15,7 @@ import numpy as np
 
 from agents.rllib.config import PPOSettings, TrainingConfig
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
-from models.policy import PolicyConfig
+from models.step.policy import PolicyConfig
 
 GROUPS, DEVICES = 8, 3
 LAST = 5  # iteration that the script does not get beyond: its row is written, no checkpoint

@@ -18,7 +18,7 @@ from agents.rllib.training import longer_horizon, train
 from envs.errors import InputError
 from envs.placement.env import toy_environment
 from envs.placement.toy import OPTIMUM_S
-from models.policy import PolicyConfig
+from models.step.policy import PolicyConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 ONLY = "default_policy"

@@ -33,8 +33,8 @@ from envs.bandwidth.toy import (
     toy_sends,
 )
 from envs.errors import InputError
-from envs.network.allocated import allocated_problem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.step import StepSimulator
 
 CONF = Path(__file__).parents[3] / "conf" / "env"
 TOP = 20  # level

@@ -11,9 +11,9 @@ from envs.bandwidth.phases import EqualParts, PassBoundaries, WholeStep
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.placement.toy import toy_pipeline
-from envs.plans import Placement, Plan
-from envs.simulation.order import OneFOneB
-from envs.simulation.problem import StepProblem
+from envs.step.order import OneFOneB
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
 
 
 @pytest.fixture

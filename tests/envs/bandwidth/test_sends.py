@@ -13,9 +13,9 @@ from envs.bandwidth.toy import star
 from envs.errors import InputError
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
-from envs.network.allocated import allocated_problem
-from envs.plans import BandwidthAllocation
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import BandwidthAllocation
+from envs.step.step import StepSimulator
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}

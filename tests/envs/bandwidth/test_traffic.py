@@ -8,7 +8,7 @@ import pytest
 from envs.bandwidth.generator import default_generator
 from envs.bandwidth.toy import SERIAL, TOGETHER, toy_sends
 from envs.bandwidth.traffic import phase_traffic
-from envs.simulation.phased import PhasedSimulator
+from envs.step.phased import PhasedSimulator
 
 
 def test_the_toys_traffic_is_its_sends() -> None:

@@ -13,9 +13,10 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import OpGraph
 from envs.hardware.builders import single_server
 from envs.hardware.catalogue import CATALOGUE
+from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.servers import PcieServer
-from envs.hardware.topology import Device, DeviceSpec, Topology
-from envs.simulation.problem import StepProblem
+from envs.hardware.topology import Topology
+from envs.step.problem import StepProblem
 
 ROUND = DeviceSpec(
     name="round",

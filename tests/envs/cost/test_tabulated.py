@@ -11,8 +11,9 @@ from envs.cost.tabulated import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import OpGraph
-from envs.hardware.topology import Device, DeviceSpec, Topology
-from envs.simulation.problem import StepProblem
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
+from envs.step.problem import StepProblem
 
 
 def device(name: str, kind: str) -> Device:

@@ -22,7 +22,7 @@ from envs.graphs.readers import (
     read_pipedream,
 )
 from envs.graphs.storage import graph_hash, save_graph
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 
 Record = dict[str, object]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import DTYPES, Kind, OpGraph, Phase
+from envs.graphs.op_graph import Kind, OpGraph, Phase
 from envs.graphs.storage import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
@@ -26,6 +26,7 @@ from envs.graphs.storage import (
     save_graph,
 )
 from envs.graphs.synthetic import synthetic_training_graph
+from envs.units import DTYPES
 
 SUFFIXES = (".npz", ".json", ".json.gz")
 

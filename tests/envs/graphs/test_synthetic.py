@@ -18,12 +18,12 @@ from envs.graphs.synthetic import (
     diamond,
     fork_join,
     layered,
-    random_problem,
     random_topology,
     series_parallel,
     synthetic_training_graph,
 )
-from envs.simulation.step import StepSimulator
+from envs.step.step import StepSimulator
+from envs.step.synthetic import random_problem
 
 SEEDS = st.integers(0, 10**6)
 

@@ -18,7 +18,8 @@ from envs.errors import InputError
 from envs.graphs.cache import cache_key, cached_graph, default_folder
 from envs.graphs.mixture_of_experts import ExpertLayer, MixtureOfExpertsConfig
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.graphs.zoo import ZOO, zoo_graph, zoo_model
+from envs.graphs.zoo import capture_zoo_model, zoo_graph, zoo_model
+from envs.graphs.zoo_model import ZOO
 
 # published parameter counts
 PARAMETERS = {
@@ -37,7 +38,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", ZOO)
 def test_every_model_is_captured(name: str) -> None:
-    graph = zoo_model(name).capture()
+    graph = capture_zoo_model(zoo_model(name))
     if name in PARAMETERS:
         assert graph.parameter_bytes.sum() == 4 * PARAMETERS[name]
     assert graph.backward_flop() == pytest.approx(2 * graph.forward_flop(), rel=0.02)
@@ -51,7 +52,9 @@ def test_every_model_is_captured(name: str) -> None:
 
 @pytest.mark.parametrize(("head", "flop"), [("none", 1.788e11), ("masked_lm", 2.280e11)])
 def test_forward_flop_of_bert_base(head: str, flop: float) -> None:
-    graph = zoo_model("bert_base", batch=8, sequence=128, micro_batches=1, head=head).capture()
+    graph = capture_zoo_model(
+        zoo_model("bert_base", batch=8, sequence=128, micro_batches=1, head=head)
+    )
     assert graph.forward_flop() == pytest.approx(flop, rel=0.01)
     assert graph.backward_flop() == pytest.approx(2 * flop, rel=0.02)
 
@@ -59,8 +62,8 @@ def test_forward_flop_of_bert_base(head: str, flop: float) -> None:
 def test_llama_7b_is_captured_in_little_time_and_memory() -> None:
     program = (
         "import json, resource, time; start = time.perf_counter();"
-        "from envs.graphs.zoo import zoo_model;"
-        "g = zoo_model('llama_7b', batch=1, sequence=512, micro_batches=1).capture();"
+        "from envs.graphs.zoo import capture_zoo_model, zoo_model;"
+        "g = capture_zoo_model(zoo_model('llama_7b', batch=1, sequence=512, micro_batches=1));"
         "print(json.dumps([g.forward_flop(), g.backward_flop(), time.perf_counter() - start,"
         "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))"
     )
@@ -76,8 +79,8 @@ def test_llama_7b_is_captured_in_little_time_and_memory() -> None:
 
 
 def test_half_precision_halves_the_bytes() -> None:
-    full = zoo_model("gpt2", batch=1, micro_batches=1).capture()
-    half = zoo_model("gpt2", batch=1, micro_batches=1, dtype="bfloat16").capture()
+    full = capture_zoo_model(zoo_model("gpt2", batch=1, micro_batches=1))
+    half = capture_zoo_model(zoo_model("gpt2", batch=1, micro_batches=1, dtype="bfloat16"))
     assert 2 * half.parameter_bytes.sum() == full.parameter_bytes.sum()
     assert half.forward_flop() == full.forward_flop()
 
@@ -152,7 +155,7 @@ class TestMixtureOfExperts:
 class TestCache:
     @staticmethod
     def build() -> OpGraph:
-        return zoo_model("bert_base", batch=1, micro_batches=1, sequence=8).capture()
+        return capture_zoo_model(zoo_model("bert_base", batch=1, micro_batches=1, sequence=8))
 
     def test_the_second_call_reads_the_disk(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from envs.errors import InputError
-from envs.graphs.op_graph import DTYPES
 from envs.hardware.catalogue import CATALOGUE, custom_device, device_spec
+from envs.units import DTYPES
 
 GIB = 2.0**30
 

@@ -14,7 +14,7 @@ from envs.hardware.builders import fat_tree, leaf_spine, mixed, planes, uniform
 from envs.hardware.network import NO_CHANNEL, Network
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from experiments.problem import topology_file
+from experiments.step.problem import topology_file
 
 CONF = Path(__file__).parents[3] / "conf/topology"
 BUILT = sorted(

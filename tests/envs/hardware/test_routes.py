@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from envs.errors import InputError
 from envs.hardware.catalogue import device_spec
-from envs.hardware.fabric import Fabric, fabric_topology
+from envs.hardware.fabric import Fabric
 from envs.hardware.links import LinkSpec, NodeKind
 from envs.hardware.routes import Routes
-from envs.hardware.topology import Topology
+from envs.hardware.topology import Topology, fabric_topology
 
 V100 = device_spec("V100-16GB")
 PCIE = LinkSpec("PCIe", 16e9, 2e-6)

@@ -15,16 +15,16 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from envs.errors import InputError
-from envs.graphs.fusion import fused_problem
 from envs.joint.env import PLACER, JointEnv, toy_environment
 from envs.joint.generator import default_generator
 from envs.joint.toy import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, toy_stages
-from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.placement.env import PlacementEnv
 from envs.placement.generator import InstanceGenerator, PlacementInstance
 from envs.placement.toy import toy_pipeline
-from envs.simulation.faster_order import FasterOrder
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.faster_order import FasterOrder
+from envs.step.fusion import fused_problem
+from envs.step.step import StepSimulator
 
 CONF = Path(__file__).parents[3] / "conf" / "env"
 SMALL: Mapping[str, Any] = {"octaves": 1, "levels_per_octave": 1}

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from envs.cost.roofline import RooflineCost
-from envs.graphs.fusion import fuse, fused_problem
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
 from envs.joint.weighted_step import WeightedStep
-from envs.network.allocated import allocated_problem
-from envs.network.max_min import weighted_allocation
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.fusion import fuse, fused_problem
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.weighted_allocation import weighted_allocation
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "50us"}

@@ -10,8 +10,8 @@ from envs.hardware.builders import mixed, planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
 from envs.joint.shares import pipe_rates, shares_of
-from envs.network.allocated import uniform_allocation
-from envs.network.max_min import weighted_allocation
+from envs.step.allocated_problem import uniform_allocation
+from envs.step.weighted_allocation import weighted_allocation
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}

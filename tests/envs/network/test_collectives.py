@@ -15,7 +15,6 @@ from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes, uniform
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.network.allocated import allocated_problem, uniform_allocation
 from envs.network.collectives.binomial_tree import BinomialBroadcast, BinomialTree
 from envs.network.collectives.collective import AlphaBeta, Collective
 from envs.network.collectives.double_tree import DoubleTree, DoubleTreeBroadcast
@@ -32,8 +31,9 @@ from envs.network.collectives.ring import (
     RingReduceScatter,
 )
 from envs.network.collectives.schedule import Message, Operation, Schedule
-from envs.network.max_min import weighted_allocation
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.problem import StepProblem
+from envs.step.weighted_allocation import weighted_allocation
 
 COUNTS = [*range(1, 10), 16, 32]
 BANDWIDTH = 25e9 / 8  # bytes/s

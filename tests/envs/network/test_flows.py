@@ -10,7 +10,7 @@ import pytest
 
 from envs.errors import InputError
 from envs.network.flows import flow_set, flows_between
-from experiments.problem import topology_file
+from experiments.step.problem import topology_file
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 

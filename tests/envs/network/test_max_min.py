@@ -14,8 +14,9 @@ from reference_max_min import reference_max_min
 
 from envs.errors import InputError
 from envs.network.certificate import unjustified_flows
-from envs.network.max_min import max_min_rates, weighted_allocation
-from experiments.problem import topology_file
+from envs.network.max_min import max_min_rates
+from envs.step.weighted_allocation import weighted_allocation
+from experiments.step.problem import topology_file
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 

@@ -12,7 +12,7 @@ import conf
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.network.pipes import check_bandwidth, pipe_topology
-from experiments.problem import topology_file
+from experiments.step.problem import topology_file
 
 TOPOLOGIES = Path(conf.__file__).parent / "topology"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envs.cost.tabulated import TabulatedCost
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.dp_graphs import Sketch, small_problem
 from tests.envs.partition.test_max_load import slow_loads
 

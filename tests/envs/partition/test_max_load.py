@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envs.graphs.op_graph import NONE, Phase
 from envs.partition.max_load import MaxLoadProblem
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.dp_graphs import small_problem
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -18,7 +18,7 @@ from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.hardware.catalogue import device_spec
 from envs.partition.problem import cycle, host_of
 from envs.partition.traffic import HostTraffic
-from envs.simulation.problem import StepProblem
+from envs.step.problem import StepProblem
 from tests.agents.placement.dp_graphs import host_topology, small_problem, spec
 
 

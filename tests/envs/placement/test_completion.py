@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
-from envs.graphs.fusion import fuse, fused_problem
 from envs.placement.completion import FastestDevice
 from envs.placement.toy import toy_pipeline
-from envs.simulation.problem import StepProblem
+from envs.step.fusion import fuse, fused_problem
+from envs.step.problem import StepProblem
 
 
 def completed(problem: StepProblem) -> list[int]:

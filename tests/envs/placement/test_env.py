@@ -18,7 +18,7 @@ from envs.errors import InputError
 from envs.placement.env import PlacementEnv, toy_environment
 from envs.placement.generator import PlacementInstance
 from envs.placement.toy import OPTIMUM_S, toy_pipeline
-from envs.simulation.step import NO_COMMUNICATION, StepSimulator
+from envs.step.step import NO_COMMUNICATION, StepSimulator
 
 CONF = Path(__file__).parents[3] / "conf" / "env"
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
-from envs.graphs.fusion import fuse, fused_problem
 from envs.joint.toy import toy_stages
 from envs.placement.groups import GroupPlacement
-from envs.simulation.problem import StepProblem
+from envs.step.fusion import fuse, fused_problem
+from envs.step.problem import StepProblem
 
 START = [0, 0, 1, 1, 2]  # devices hold two layers each
 

@@ -13,11 +13,11 @@ from agents.bandwidth.convex_program.piped_step import PipedStep
 from agents.bandwidth.traffic import PipeTraffic
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.network.allocated import allocated_problem
-from envs.network.max_min import weighted_allocation
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.weighted_allocation import weighted_allocation
 from tests.agents.bandwidth.placed_steps import (
     cluster,
     placed_steps,

@@ -18,7 +18,7 @@ from three_servers import backend_of, machines, network_of, rates
 from agents.bandwidth.enforce import enforcement_files
 from agents.bandwidth.enforcement.hosts import Hosts
 from envs.errors import InputError
-from envs.plans import BandwidthAllocation
+from envs.step.plans import BandwidthAllocation
 
 LINK = 1e6
 NETWORK = network_of(LINK)

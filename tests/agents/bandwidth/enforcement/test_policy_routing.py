@@ -13,7 +13,7 @@ from agents.bandwidth.enforcement.routing import PolicyRouting
 from agents.bandwidth.enforcement.server_plan import ServerPlan, server_plans
 from agents.bandwidth.enforcement.traffic_control import interface
 from envs.errors import InputError
-from envs.plans import BandwidthAllocation
+from envs.step.plans import BandwidthAllocation
 
 LINK = 1e6
 NETWORK = network_of(LINK)

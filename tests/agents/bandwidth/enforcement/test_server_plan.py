@@ -15,7 +15,7 @@ from agents.bandwidth.enforcement.server_plan import server_plans
 from envs.errors import InputError
 from envs.hardware.builders import leaf_spine
 from envs.hardware.servers import PcieServer
-from envs.plans import BandwidthAllocation
+from envs.step.plans import BandwidthAllocation
 
 LINK = 1e6
 NETWORK = network_of(LINK)

@@ -14,7 +14,7 @@ from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
 from envs.hardware.builders import planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
-from experiments.targets import build
+from experiments.run.targets import build
 
 CONF = Path(__file__).resolve().parents[4] / "conf"
 SERVERS, PLANES = 3, 2

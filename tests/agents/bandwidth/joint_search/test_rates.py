@@ -9,10 +9,10 @@ from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.rates import RateFormulation, RateModel
 from agents.placement.milp import unfused
 from envs.graphs.builder import GraphBuilder
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.plans import BandwidthAllocation
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.plans import BandwidthAllocation
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.agents.bandwidth.joint_steps import best_of_all, level_allocations, unplaced_steps
 from tests.agents.bandwidth.placed_steps import cluster, problem_of
 

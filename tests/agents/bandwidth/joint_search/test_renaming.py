@@ -7,9 +7,9 @@ from hypothesis import given, settings
 
 from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.renaming import servers_alike
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.plans import Plan
-from envs.simulation.problem import StepProblem
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, with_capacities
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.response import ResponsiveSimulator
 from agents.placement.grouping import GroupedProblem
-from envs.network.allocated import allocated_problem, uniform_allocation
-from envs.network.max_min import weighted_allocation
-from envs.plans import BandwidthAllocation, Plan
-from envs.simulation.problem import StepProblem
-from envs.simulation.step import StepSimulator
+from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.weighted_allocation import weighted_allocation
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
 
 CLOSE = 1e-9

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from envs.workload.trace import Trace
+from envs.cluster.workload.trace import Trace
 
 Shares = list[tuple[int, int]] | None
 Rule = Callable[[list[int], int, int], Shares]

@@ -25,9 +25,9 @@ from agents.cluster.sjf import SJF
 from agents.cluster.sjf_strict import SJFStrict
 from agents.cluster.srsf import SRSF
 from agents.cluster.srtf import SRTF
-from envs.hardware.cluster import Cluster
-from envs.simulation.schedule import Schedule
-from envs.workload.readers.itp import ItpReader
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.readers.itp import ItpReader
 
 NON_PREEMPTIVE = {
     FIFO: {"shortest": False, "strict": True},

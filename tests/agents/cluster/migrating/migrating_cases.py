@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from agents.cluster.migrating.plan import ALL_SERVERS, KEEP, START, STOP, WAIT
 from agents.cluster.migrating.priority_features import NAMES
-from envs.cluster.views import View, view_of
-from envs.hardware.cluster import UNLIMITED, Cluster
-from envs.interference.rates import RateTables, without_neighbours
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, NONE, PENDING, RUNNING, Overheads
-from envs.workload.trace import Labels, Trace
+from envs.cluster.environment.views import View, view_of
+from envs.cluster.interference.rates import RateTables, without_neighbours
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, NONE, PENDING, RUNNING, Overheads
+from envs.cluster.workload.trace import Labels, Trace
 
 TYPES = ("A", "B", "C")
 OVERHEADS = Overheads(restart_s=30.0, checkpoint_s=0.0)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from agents.cluster.migrating.learned_priority import LearnedPriority, from_folder
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.replay import replay
-from envs.cluster.duration_features import DurationFeatures
+from envs.cluster.environment.duration_features import DurationFeatures
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Trace
-from models.duration import DurationConfig, DurationPosterior
-from models.duration_file import save_durations
-from models.duration_index import GittinsPriority
+from models.durations.folder import save_durations
+from models.durations.index import GittinsPriority
+from models.durations.network import DurationConfig, DurationPosterior
 
 CONFIG = DurationConfig(
     history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,

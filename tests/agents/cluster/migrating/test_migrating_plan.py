@@ -19,13 +19,13 @@ from agents.cluster.migrating.plan import (
     slots_at,
     startable,
 )
-from envs.cluster.groups_kernel import start_on
-from envs.cluster.views import View, view_of
+from envs.cluster.environment.groups_kernel import start_on
+from envs.cluster.environment.views import View, view_of
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import NONE, RUNNING
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import NONE, RUNNING
-from envs.workload.trace import Trace
 
 State = tuple[ClusterSimulator, View, NDArray[np.int64]]
 

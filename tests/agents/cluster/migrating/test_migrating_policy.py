@@ -20,11 +20,11 @@ from agents.cluster.placement.count import Count
 from agents.cluster.replay import replay
 from agents.cluster.simulate import StuckError
 from agents.cluster.srsf import SRSF
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, ClusterState, Overheads
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, ClusterState, Overheads
-from envs.workload.trace import Trace
 
 ORDERS: list[Priority] = [AttainedServiceClasses(600.0), RemainingTime(), RemainingService()]
 

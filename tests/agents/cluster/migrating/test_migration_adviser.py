@@ -17,15 +17,15 @@ from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, RemainingService
 from agents.cluster.replay import replay
-from envs.cluster.actions import ClusterActions
-from envs.cluster.env import ClusterEnv
-from envs.cluster.episode import SchedulingEpisode
-from envs.cluster.generator import FixedCluster
-from envs.cluster.instance import ClusterBounds, ClusterInstance
-from envs.cluster.observation import ADVISED, ClusterObservation
-from envs.hardware.cluster import Cluster
-from envs.interference.rates import RateModel
-from envs.workload.trace import Trace
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.env import ClusterEnv
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.generator import FixedCluster
+from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
+from envs.cluster.environment.observation import ADVISED, ClusterObservation
+from envs.cluster.interference.rates import RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import Trace
 
 ACTIONS = ClusterActions(preempt_after_s=60.0, longest_wait_s=600.0)
 CLASSES = partial(AttainedServiceClasses, 600.0)

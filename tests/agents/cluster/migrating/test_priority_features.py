@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priority_features import COLUMNS, NAMES, SIBLINGS, PriorityFeatures
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
-from envs.workload.trace import Trace
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
+from envs.cluster.workload.trace import Trace
 
 
 def time(seconds: float) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
-from envs.workload.trace import Labels
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import Labels
 
 KINDS = ("A", "B")
 

@@ -12,8 +12,8 @@ from packing_cases import KINDS, Row, cluster_of, requests_of, rows
 from slow_fragmentation import Job, Node, expected_fragments, popularity
 
 from agents.cluster.packing.fragmentation import fragments, typical_jobs
+from envs.cluster.workload.requests import ResourceRequests
 from envs.errors import InputError
-from envs.workload.requests import ResourceRequests
 
 CLUSTER = cluster_of([(8000, 8192, 4, kind) for kind in KINDS])
 lefts = st.lists(st.sampled_from([0, 1, 190, 250, 500, 670, 1000]), min_size=1, max_size=4)

@@ -21,9 +21,9 @@ from agents.cluster.packing.gpu_packing import GpuPacking
 from agents.cluster.packing.pack import Packed, draw_arrivals, pack
 from agents.cluster.packing.random_fit import RandomFit
 from agents.cluster.packing.rule import PackingRule
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.workload.requests import ResourceRequests
 
 FGD, FGD_EXACT = FragmentationGradientDescent(0.95, 100), FragmentationGradientDescent(1.0, 0)
 RULES: tuple[PackingRule, ...] = (

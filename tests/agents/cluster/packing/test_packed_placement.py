@@ -21,11 +21,11 @@ from agents.cluster.packing.random_fit import RandomFit
 from agents.cluster.packing.rule import PackingRule
 from agents.cluster.passes import preempt_in_order, start_in_order
 from agents.cluster.placement.first_fit import FirstFit as FirstFitOfGangs
-from envs.hardware.cluster import Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.simulation.cluster_state import INCIDENT, NONE
-from envs.workload.trace import Labels, Trace
-from experiments.targets import build, check_targets
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, NONE
+from envs.cluster.workload.trace import Labels, Trace
+from experiments.run.targets import build, check_targets
 
 NODES = [(4000, 4096, 4, "A"), (4000, 4096, 4, "B"), (4000, 4096, 2, "A")]
 FGD = FragmentationGradientDescent(0.95, 100)

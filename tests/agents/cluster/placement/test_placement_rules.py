@@ -17,10 +17,10 @@ from agents.cluster.placement.random import Random
 from agents.cluster.placement.rule import KernelRule
 from agents.cluster.placement.spread import Spread
 from agents.cluster.placement.yarn import Yarn
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
-from envs.hardware.cluster import UNLIMITED, Cluster
-from envs.simulation.cluster import ClusterSimulator
-from envs.workload.trace import Labels, Trace
 
 RULES: list[type[KernelRule]] = [
     Count, Yarn, HeliosConsolidate, FirstFit, BestFit, Random, Spread,

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from agents.rllib.cluster.config import Cloning, ClusterPPO, ClusterTraining
-from envs.cluster.actions import ClusterActions
-from envs.cluster.generator import RandomJobs
-from envs.cluster.observation import ClusterObservation
-from envs.cluster.parallel_env import ClusterParallelEnv
-from envs.hardware.cluster import Cluster
-from models.hierarchical import HierarchicalConfig
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.generator import RandomJobs
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.nodes import Cluster
+from models.cluster.hierarchical import HierarchicalConfig
 
 SMALL = partial(ClusterObservation, window=3, running=6, shares=8, known_durations=False, history=1)
 

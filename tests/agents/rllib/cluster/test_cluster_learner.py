@@ -19,9 +19,9 @@ from agents.rllib.cluster.learner import Decisions
 from agents.rllib.cluster.progress import ClusterProgress
 from agents.rllib.cluster.session import ClusterSession
 from agents.rllib.cluster.teacher import FirstFit
-from envs.cluster.episode import SchedulingEpisode
+from envs.cluster.environment.episode import SchedulingEpisode
 from envs.errors import InputError
-from models.posterior import bins_of
+from models.durations.posterior import bins_of
 
 CLONING = Cloning(iterations=9, learning_rate=4e-3, num_epochs=4, first_share=0.0, last_share=0.0)
 

@@ -19,15 +19,15 @@ from agents.rllib.cluster.exam import Exam, score
 from agents.rllib.cluster.progress import COLUMNS
 from agents.rllib.cluster.teacher import FirstFit
 from agents.rllib.cluster.training import ClusterTrained, train_schedulers
-from envs.cluster.curriculum import Curriculum
-from envs.cluster.episode import SchedulingEpisode
-from envs.cluster.generator import RandomJobs
-from envs.cluster.mixed_clusters import MixedClusters
-from envs.cluster.observation import ClusterObservation
-from envs.cluster.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.curriculum import Curriculum
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.generator import RandomJobs
+from envs.cluster.environment.mixed_clusters import MixedClusters
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.hardware.cluster import Cluster
-from envs.workload.trace import Trace
 
 CLOCKS = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_seconds"}
 CLONING = Cloning(iterations=2, learning_rate=3e-3, num_epochs=1, first_share=0.0, last_share=0.5)

@@ -15,7 +15,7 @@ from agents.rllib.cluster.fragment import Fragment
 from agents.rllib.cluster.runner import LockStepRunner
 from agents.rllib.cluster.teacher import FirstFit, ShownAdvice
 from envs.errors import InputError
-from models.hierarchical import HierarchicalPolicy
+from models.cluster.hierarchical import HierarchicalPolicy
 
 
 def policy() -> HierarchicalPolicy:

@@ -8,7 +8,7 @@ from schedulers import environment
 from agents.rllib.cluster.labels import NO_JOB, remaining_seconds
 from agents.rllib.cluster.lane import Lane
 from agents.rllib.cluster.memory import ObservationMemory
-from envs.simulation.cluster_state import NONE
+from envs.cluster.simulation.cluster_state import NONE
 
 
 def test_a_running_job_ends_after_what_it_still_needs() -> None:

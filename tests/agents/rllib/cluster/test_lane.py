@@ -12,9 +12,9 @@ from schedulers import environment
 from agents.rllib.cluster.lane import Lane
 from agents.rllib.cluster.memory import ObservationMemory
 from agents.rllib.cluster.snapshot import restored, snapshot
-from envs.cluster.credit import OwnCredit
-from envs.cluster.parallel_env import ClusterParallelEnv, toy_environment
-from envs.cluster.reward import TERMS, ClusterReward
+from envs.cluster.environment.credit import OwnCredit
+from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
+from envs.cluster.environment.reward import TERMS, ClusterReward
 from envs.errors import InputError
 
 EVERYTHING = {

@@ -1,0 +1,178 @@
+"""What can be known of how long jobs will take: their own progress, and that of jobs like them.
+
+Nothing here looks at what a job still needs. Work is in seconds on the GPU type of the trace: a job
+that runs at rate r for t seconds has done r t.
+"""
+
+from __future__ import annotations
+
+import copy
+from math import log2, sqrt
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from envs.cluster.environment.features import count, minutes
+from envs.cluster.environment.history import MEAN, NUMBER, VARIANCE, add_finished, gangs, neighbours
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
+from envs.cluster.simulation.lent import lent
+
+IntArray = NDArray[np.int64]
+
+OWN_WIDTH, MEANS_WIDTH, NEAR_WIDTH = 4, 5, 4
+DURATIONS_OF_OWN = (1, 2, 3)  # columns that are the feature of a time, see `DurationFeatures`
+DURATIONS_OF_MEANS = (0, 3)
+DURATIONS_OF_NEAR = (1, 3)
+
+
+def width(history: int) -> int:
+    """Columns of a job with K = `history` neighbours on both sides."""
+    return OWN_WIDTH + MEANS_WIDTH + 2 * history * NEAR_WIDTH
+
+
+def columns(history: int) -> list[str]:
+    """Names of the columns of a row."""
+    told = ("arrived", "time of its work", "finished", "time between the submissions")
+    return [
+        "log2 of the GPUs / 4",
+        "time since its submission",
+        "time of the work it has done",
+        "time for which it held its GPUs",
+        "finished alike: mean time of the work",
+        "finished alike: deviation",
+        "finished alike: count",
+        "finished: mean time of the work",
+        "finished: deviation",
+        *(
+            f"{side} {distance}: {name}"
+            for side in ("before", "after")
+            for distance in range(1, history + 1)
+            for name in told
+        ),
+    ]
+
+
+class DurationFeatures:
+    """Rows about jobs, brought up to date with the simulator they are about.
+
+    *Time* of t seconds is ln(1 + t / 60) / 4, *count* of n is ln(1 + n) / 4.
+
+    | columns | |
+    |---|---|
+    | 0 | log2 of its GPUs / 4 |
+    | 1, 2, 3 | time since it was submitted, of the work it has done, for which it held its GPUs |
+    | 4, 5, 6 | work of the finished jobs of its gang size: mean time, deviation, count of them |
+    | 7, 8 | mean time and deviation over all finished jobs |
+    | 9.. | 4 columns for each of the K jobs before it, nearest first, then the K after it |
+
+    Neighbours are jobs of the same gang size (and queue and user where the trace has them) in the
+    order of submission, as `history.neighbours` says. Their columns: 1 if it has arrived, time of
+    the work it has done, 1 if it has finished, time between the two submissions; all 0 before it
+    has arrived.
+
+    Args:
+        simulator: at its start.
+        history: K.
+    """
+
+    def __init__(self, simulator: ClusterSimulator, history: int) -> None:
+        trace = simulator.trace
+        self.history = history
+        self._near, self._gang = neighbours(trace, history), gangs(trace)
+        self._means = np.zeros((int(self._gang.max(initial=-1)) + 2, 3))
+        self._told = np.zeros(len(trace), np.bool_)
+        self._finished = np.zeros(1, np.int64)
+
+    def copy(self) -> DurationFeatures:
+        """An independent copy, to go with a copy of the simulator."""
+        twin = copy.copy(self)
+        twin._means, twin._told = self._means.copy(), self._told.copy()
+        twin._finished = self._finished.copy()
+        return twin
+
+    def rows(self, state: ClusterState, jobs: IntArray) -> NDArray[np.float32]:
+        """(A, width) of settled jobs that have arrived; learns first which jobs have finished."""
+        out = np.zeros((len(jobs), width(self.history)), np.float32)
+        if state.clock[0]["finished"] != self._finished[0]:
+            learn(state, self._gang, self._means, self._told, self._finished)
+        fill(state, self._near, self._gang, self._means, jobs, out)
+        return out
+
+
+@njit(cache=True)
+def learn(
+    state: ClusterState,
+    gang: NDArray[np.int32],
+    means: NDArray[np.float64],
+    told: NDArray[np.bool_],
+    finished: IntArray,
+) -> None:
+    """Take the jobs that have finished since into the means, the first to finish first."""
+    state = lent(state)
+    new = np.empty(state.clock[0].finished - finished[0], np.int64)
+    ended = np.empty(len(new))
+    count_of_new = 0
+    for job in range(state.clock[0].arrived):
+        if state.jobs[job].status == FINISHED and not told[job]:
+            told[job] = True
+            new[count_of_new], ended[count_of_new] = job, state.jobs[job].finish
+            count_of_new += 1
+    for place in np.argsort(ended, kind="mergesort"):  # stable: ties by number
+        took = minutes(state.jobs[new[place]].work)
+        add_finished(means[gang[new[place]]], took)
+        add_finished(means[len(means) - 1], took)
+    finished[0] = state.clock[0].finished
+
+
+@njit(cache=True)
+def fill(
+    state: ClusterState,
+    near: NDArray[np.int32],
+    gang: NDArray[np.int32],
+    means: NDArray[np.float64],
+    jobs: IntArray,
+    out: NDArray[np.float32],
+) -> None:
+    """Write the rows of `jobs`."""
+    state = lent(state)
+    now = state.clock[0].now
+    everything = means[len(means) - 1]
+    for place in range(len(jobs)):
+        job, row = jobs[place], out[place]
+        record = state.jobs[job]
+        held = record.executed
+        if record.status == RUNNING:
+            held += now - record.settled
+        row[0] = log2(max(record.gpus, 1)) / 4.0
+        row[1] = minutes(now - record.submit)
+        row[2] = minutes(done(state, job))
+        row[3] = minutes(held)
+        alike = means[gang[job]]
+        row[4] = alike[MEAN]
+        row[5] = sqrt(alike[VARIANCE])
+        row[6] = count(alike[NUMBER])
+        row[7] = everything[MEAN]
+        row[8] = sqrt(everything[VARIANCE])
+        for neighbour in range(near.shape[1]):
+            other = near[job, neighbour]
+            if other == NONE or state.jobs[other].status == FUTURE:
+                continue
+            at = OWN_WIDTH + MEANS_WIDTH + NEAR_WIDTH * neighbour
+            row[at] = 1.0
+            row[at + 1] = minutes(done(state, other))
+            row[at + 2] = state.jobs[other].status == FINISHED
+            row[at + 3] = minutes(abs(state.jobs[other].submit - record.submit))
+
+
+@njit(cache=True)
+def done(state: ClusterState, job: int) -> float:
+    """Seconds of work that a job has done."""
+    record, now = state.jobs[job], state.clock[0].now
+    remaining = record.remaining
+    if record.status == RUNNING:
+        progressing = max(record.settled, record.ready)
+        if now > progressing:
+            remaining = max(remaining - (now - progressing) * record.rate, 0.0)
+    return float(record.work - remaining)

@@ -1,0 +1,267 @@
+"""`meshwright/Cluster-v0`: which job of the queue starts now, and on which servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.generator import ClusterGenerator, FixedCluster, default_generator
+from envs.cluster.environment.instance import ClusterBounds
+from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
+from envs.cluster.environment.play_kernel import WAITED
+from envs.cluster.environment.render import cluster_frame
+from envs.cluster.environment.reward import ClusterReward
+from envs.cluster.environment.toy import toy_cluster
+from envs.cluster.interference.rates import NoInterference, RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+
+METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
+HORIZON = 100_000
+
+
+class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
+    """Start the jobs of a queue on the servers of a cluster, one decision at a time.
+
+    ## Description
+    Jobs come to a cluster and wait in its queue. A job is a gang: it runs on all of its GPUs at
+    once, or not at all. `ClusterSimulator` plays what happens; its rate
+    model says how fast a job runs on which servers and beside whom, its overheads what preemption
+    costs, and nodes may fail and come back. Whenever something has happened (completions, nodes,
+    arrivals, all of one instant) the agent starts jobs one after another, and then waits: that lets
+    time pass until something happens again. Between two waits no time passes.
+
+    With preemption (`actions`) it can also stop a running job, which keeps its progress and goes to
+    the tail of the queue.
+
+    ## Observation Space
+    `Dict`: keys, dtypes, shapes and features stand in
+    `ClusterObservation`. Added is `action_mask` (int8 (A,), 1 = allowed;
+    also in `info`). To wait is allowed as long as something is to come: a job that runs or is to
+    arrive, a node that is to fail or come back; it is all that is allowed when nothing fits. When
+    nothing is to come and something fits, it is not. So at least one action is always allowed.
+
+    ## Action Space
+    `Discrete(W G + P + 1)`, numbered as `ClusterActions` says: action w G + g
+    starts the w-th job of the window on server group g (a server, a rack, or all servers); with
+    preemption action W G + p stops the p-th running job shown, which is allowed once it has run
+    since it was started; the last action waits. An action outside the mask changes nothing.
+
+    ## Reward
+    The sum of the named, weighted terms of `ClusterReward`; each is in `info`
+    as `reward_<term>`. With the default weights an episode collects minus the sum of the jobs'
+    completion times. In `meshwright/ClusterToy-v0` there is one job in second 0; four are there in
+    second 1, none of which can finish before the next arrives in second 2. So the first wait has
+    the reward -1 x (1 - 0) = -1, and the one in second 1 -4 x (2 - 1) = -4.
+
+    ## Starting State
+    A new instance from the generator (`self.np_random` is its only source of randomness), at the
+    first arrival, with nothing running. Before that nothing is decided and nothing counts.
+
+    ## Episode End
+    `terminated` when all jobs have finished. `truncated` after `horizon` decisions, or where jobs
+    wait that can never start, because the nodes they need have failed for good.
+
+    ## Information
+    Flat, after `reset` and every step: `now_s` (seconds), `jobs` (of the episode), `arrived`,
+    `pending`, `running`, `finished` (numbers of jobs), `free_gpus`, `decisions`, `action_mask`, and
+    after a step `reward_<term>`.
+
+    ## Arguments
+    * `generator`: yields the instance of each episode; default: random jobs on eight servers
+      (`envs.cluster.environment.generator.default_generator`).
+    * `rates`: the rate model; default: no interference.
+    * `overheads`: what preemption and failures cost; default: nothing.
+    * `actions`: server groups, preemption and the longest wait.
+    * `observation`: called with the generator's bounds, makes the builder of observations, which
+      says too whether durations are known.
+    * `reward`: the terms and their weights.
+    * `horizon`: most decisions of an episode.
+    * `keep_runs`: whether `schedule()` has the log of all runs.
+    * `render_mode`: `"rgb_array"` draws who holds which GPUs now.
+
+    ## Version History
+    * v0: first version.
+
+    Raises:
+        InputError: the horizon is below 1.
+    """
+
+    metadata = METADATA
+
+    def __init__(
+        self,
+        generator: ClusterGenerator | None = None,
+        *,
+        rates: RateModel | None = None,
+        overheads: Overheads = FREE_OF_CHARGE,
+        actions: ClusterActions | None = None,
+        observation: Callable[[ClusterBounds], ClusterObservation] = ClusterObservation,
+        reward: ClusterReward | None = None,
+        horizon: int = HORIZON,
+        keep_runs: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        if horizon < 1:
+            raise InputError(f"{horizon} is below 1", field="horizon")
+        self.generator = generator if generator is not None else default_generator()
+        self.rates: RateModel = rates if rates is not None else NoInterference()
+        self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
+        self.actions = actions if actions is not None else ClusterActions()
+        self.observation = observation(self.generator.bounds)
+        self.reward = reward if reward is not None else ClusterReward()
+        self.render_mode = render_mode
+        sizes = self.observation.table
+        table = self.actions.table(self.generator.bounds, sizes.window, sizes.running, 0)
+        self._wait = table.size - 1
+        self.action_space = spaces.Discrete(table.size)
+        self.observation_space = spaces.Dict(
+            {
+                **self.observation.space.spaces,
+                "action_mask": spaces.Box(0, 1, (table.size,), np.int8),
+            }
+        )
+        self._names = {name: f"reward_{name}" for name in self.reward.weights}
+        self._episode: SchedulingEpisode | None = None
+
+    @classmethod
+    def of_trace(
+        cls,
+        cluster: Cluster | Sequence[Cluster],
+        trace: Trace | Sequence[Trace],
+        *,
+        windows: Callable[[Any, Any], ClusterGenerator] = FixedCluster,
+        **arguments: Any,
+    ) -> ClusterEnv:
+        """An environment about the jobs of a trace on a cluster.
+
+        Args:
+            cluster: the nodes; several where `windows` takes several.
+            trace: the jobs; several traces where `windows` takes several.
+            windows: what of them an episode is about; default: all.
+            arguments: as of the constructor.
+        """
+        return cls(windows(cluster, trace), **arguments)
+
+    @property
+    def episode(self) -> SchedulingEpisode:
+        """The jobs of this episode, as far as they have come."""
+        if self._episode is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        return self._episode
+
+    @property
+    def simulator(self) -> ClusterSimulator:
+        """The simulator of this episode; look ahead with its `copy`."""
+        return self.episode.simulator
+
+    @property
+    def window(self) -> NDArray[np.int32]:
+        """(W,) job numbers in the window, -1 beyond them."""
+        window: NDArray[np.int32] = self.episode.book.window[0].copy()
+        return window
+
+    def schedule(self) -> Schedule:
+        """What became of the jobs so far."""
+        return self.simulator.schedule()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ClusterGraph, dict[str, Any]]:
+        """Start an episode.
+
+        Raises:
+            InputError: the instance exceeds the bounds, or has a job that no server group holds.
+        """
+        super().reset(seed=seed)
+        instance = self.generator(self.np_random)
+        self._episode = SchedulingEpisode(
+            instance,
+            np.zeros(instance.cluster.num_nodes, np.int32),
+            np.zeros(len(instance.trace), np.int32),
+            self.generator.bounds,
+            self.observation,
+            self.actions,
+            rates=self.rates,
+            overheads=self.overheads,
+            keep_runs=self.keep_runs,
+        )
+        self._decisions = 0
+        self._over = False
+        return self._observe(), self._info()
+
+    def step(self, action: Any) -> tuple[ClusterGraph, float, bool, bool, dict[str, Any]]:
+        """Start or stop a job, or let time pass.
+
+        Raises:
+            InputError: the action is not in the space.
+        """
+        episode = self.episode
+        if self._over:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        if np.size(action) != 1 or action not in range(self._wait + 1):
+            raise InputError(f"{action} is not in {self.action_space}", field="action")
+        chosen = int(action)
+        allowed = bool(self._mask[chosen])
+        waits = allowed and chosen == self._wait
+        outcome, stuck = WAITED, False
+        if waits:
+            stuck = not episode.wait()
+        elif allowed:
+            outcome = episode.act(0, chosen)
+        terms = self.reward.terms(episode.passed(0, outcome, waits, allowed))
+        self._decisions += 1
+        terminated = waits and episode.ended
+        truncated = not terminated and (stuck or self._decisions >= self.horizon)
+        self._over = terminated or truncated
+        observed = self._observe()
+        info = self._info()
+        for name, value in terms.items():
+            info[self._names[name]] = value
+        return observed, sum(terms.values()), terminated, truncated, info
+
+    def render(self) -> Any:
+        """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        return cluster_frame(self.episode)
+
+    def _observe(self) -> ClusterGraph:
+        observed, self._mask = self.episode.observe(0)
+        observed["action_mask"] = self._mask
+        return observed
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            **self.episode.facts(),
+            "decisions": self._decisions,
+            "action_mask": self._mask.copy(),
+        }
+
+
+def preemptive_environment(**arguments: Any) -> ClusterEnv:
+    """`meshwright/ClusterPreemptive-v0`: `ClusterEnv` in which running jobs can be preempted."""
+    actions = ClusterActions(preempt_after_s=0.0, longest_wait_s=3600.0)
+    return ClusterEnv(**{"actions": actions, **arguments})
+
+
+def toy_environment(**arguments: Any) -> ClusterEnv:
+    """`meshwright/ClusterToy-v0`: `ClusterEnv` about `toy_cluster`, whose optimum is known."""
+    cluster, trace = toy_cluster()
+    sizes = partial(ClusterObservation, window=len(trace), running=4, shares=4)
+    groups = ClusterActions(racks=False, all_servers=False)
+    return ClusterEnv.of_trace(
+        cluster, trace, **{"observation": sizes, "actions": groups, **arguments}
+    )

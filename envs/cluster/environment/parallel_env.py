@@ -1,0 +1,362 @@
+"""`ClusterParallel-v0`: several schedulers, each with its own racks and its own queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.credit import Credit, TeamCredit
+from envs.cluster.environment.env import HORIZON
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.features import HIGH, LOW
+from envs.cluster.environment.generator import ClusterGenerator, FixedCluster, default_generator
+from envs.cluster.environment.instance import ClusterBounds
+from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
+from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
+from envs.cluster.environment.partition import ConsecutiveRacks, Partition, RandomRouting, Routing
+from envs.cluster.environment.play_kernel import WAITED
+from envs.cluster.environment.render import cluster_frame
+from envs.cluster.environment.reward import ClusterReward
+from envs.cluster.environment.toy import toy_cluster
+from envs.cluster.interference.rates import NoInterference, RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+
+METADATA: dict[str, Any] = {
+    "name": "meshwright/ClusterParallel-v0",
+    "render_modes": ["rgb_array"],
+    "render_fps": 4,
+    "is_parallelizable": True,
+}
+
+
+class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
+    """Schedulers who each start jobs on their own racks, or forward them to each other; or one.
+
+    ## Description
+    A PettingZoo `ParallelEnv` with S agents `scheduler_0` to `scheduler_{S-1}` that all act in
+    every step and all end together. The racks of a cluster are dealt out by the partition, as equal
+    in number as can be, and each scheduler has a queue of its own, to which the routing sends jobs
+    when they arrive. A single scheduler owns everything, and decides as the agent of
+    `meshwright/Cluster-v0` does. A job that no server group of that scheduler could ever hold comes
+    to the next one, by number, that could. There is one cluster and one simulator, that of
+    `meshwright/Cluster-v0`; what a job does to its neighbours does not end at a partition.
+
+    In every step each scheduler starts one job of its window on one of its server groups, forwards
+    one to another scheduler's queue, or waits, all at once; their actions cannot get in each
+    other's way. No time passes until all of them wait in the same step; then it passes until
+    something happens: a completion, an incident, an arrival, or a forwarded job reaches its queue.
+    A job can be forwarded a limited number of times and is on its way for a time, in which nobody
+    can start it.
+
+    ## Observation Space
+    `observation_space(agent)`, the same for all: `Dict` as of `meshwright/Cluster-v0`, of the
+    scheduler's own servers and jobs, with `peer_features` about the other schedulers
+    (`ClusterObservation`; absent where there is one scheduler) and
+    `action_mask` (int8 (A,), also in `infos`). With `state_in_observation` there is also
+    `state_features` (float32 (S (23 + T),)), what `state()` returns.
+    To wait is allowed as long as something is to come, and where nothing else is allowed. To
+    forward is allowed to schedulers whose server groups could hold the job when empty.
+
+    ## State
+    `state()`, for a critic that sees more than a scheduler may: float32 (S (23 + T),), in
+    `state_space`. Scheduler by scheduler, `scheduler_0` first, its 16 cluster_features and the
+    7 + T features it shows others (peer_features; the first is its GPUs / all GPUs).
+
+    ## Action Space
+    `action_space(agent)`: `Discrete(W G + W (S - 1) + P + 1)`, numbered as
+    `ClusterActions` says: start job w on group g, forward job w to the f-th
+    other scheduler (that of the agent's number plus 1 + f, modulo S), preempt, wait. An action
+    outside the mask changes nothing, and is not to wait.
+
+    ## Reward
+    The sum of the named, weighted terms of `ClusterReward`, worked out for each
+    scheduler's jobs (in its queue, on their way to it, on its servers) and shared out by `credit`:
+    with `TeamCredit` everybody gets the sum of all, with `OwnCredit` its own. Each term is in
+    `infos` as `reward_<term>`. When all wait for 10 s, with 3 unfinished jobs of scheduler 0 and 1
+    of scheduler 1, a team gets -(3 + 1) x 10 = -40 each; on their own they get -30 and -10. The
+    terms `jct` of all schedulers' own rewards add up to minus the sum of all completion times.
+
+    ## Starting State
+    A new instance from the generator and a new routing (the environment's only sources of
+    randomness, seeded by `reset`), at the first arrival, with nothing running.
+
+    ## Episode End
+    All agents are terminated when all jobs have finished, and truncated after `horizon` steps or
+    where jobs wait that can never start, because the nodes they need have failed for good.
+
+    ## Information
+    Flat, for every agent, after `reset` and every step: `now_s` (seconds), `jobs` (of the episode),
+    `arrived`, `pending`, `running`, `finished` (numbers of jobs) and `free_gpus`, all of these of
+    the whole cluster, `decisions` (steps), `action_mask`, and after a step `reward_<term>`.
+
+    ## Arguments
+    * `generator`: yields the instance of each episode; default:
+      `envs.cluster.environment.generator.default_generator`.
+    * `schedulers`: S, from 1 on.
+    * `partition`: who owns which racks; default: consecutive ones
+      (`envs.cluster.environment.partition.ConsecutiveRacks`).
+    * `routing`: to whose queue jobs come; default: at random.
+    * `credit`: who gets which reward; default: the team.
+    * `forwards`: how often a job can be forwarded.
+    * `forward_s`: seconds for which it is then on its way.
+    * `rates`, `overheads`, `actions`, `reward`, `keep_runs`, `render_mode`: as of
+      `meshwright/Cluster-v0`.
+    * `observation`: called with the bounds of a scheduler's part and the number of other
+      schedulers, makes the builder of observations.
+    * `state_in_observation`: whether every observation has the state.
+    * `horizon`: most steps of an episode.
+
+    ## Version History
+    * v0: first version.
+
+    Raises:
+        InputError: there is no scheduler, or an argument is out of range.
+    """
+
+    metadata = METADATA
+
+    def __init__(
+        self,
+        generator: ClusterGenerator | None = None,
+        *,
+        schedulers: int = 2,
+        partition: Partition | None = None,
+        routing: Routing | None = None,
+        credit: Credit | None = None,
+        forwards: int = 1,
+        forward_s: float = 0.0,
+        rates: RateModel | None = None,
+        overheads: Overheads = FREE_OF_CHARGE,
+        actions: ClusterActions | None = None,
+        observation: Callable[[ClusterBounds, int], ClusterObservation] = ClusterObservation,
+        reward: ClusterReward | None = None,
+        state_in_observation: bool = False,
+        horizon: int = HORIZON,
+        keep_runs: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        for field, value, least in (
+            ("schedulers", schedulers, 1),
+            ("forwards", forwards, 0),
+            ("horizon", horizon, 1),
+        ):
+            if value < least:
+                raise InputError(f"{value} is below {least}", field=field)
+        if not 0 <= forward_s < np.inf:
+            raise InputError(f"{forward_s} is not from 0 on", field="forward_s")
+        self.generator = generator if generator is not None else default_generator()
+        self.schedulers, self.forwards, self.forward_s = schedulers, forwards, forward_s
+        self.partition: Partition = partition if partition is not None else ConsecutiveRacks()
+        self.routing: Routing = routing if routing is not None else RandomRouting()
+        self.credit: Credit = credit if credit is not None else TeamCredit()
+        self.rates: RateModel = rates if rates is not None else NoInterference()
+        self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
+        self.actions = actions if actions is not None else ClusterActions()
+        self.bounds = self.generator.bounds.part(schedulers)
+        self.observation = observation(self.bounds, schedulers - 1)
+        self.reward = reward if reward is not None else ClusterReward()
+        self.render_mode = render_mode
+        sizes = self.observation.table
+        table = self.actions.table(self.bounds, sizes.window, sizes.running, schedulers - 1)
+        self._wait = table.size - 1
+        self.possible_agents = [f"scheduler_{number}" for number in range(schedulers)]
+        self.agents: list[str] = []
+        self.state_in_observation = state_in_observation
+        width = schedulers * (CLUSTER_WIDTH + PEER_BASE + self.bounds.gpu_types)
+        self.state_space = spaces.Box(LOW, HIGH, (width,), np.float32)
+        space = {
+            **self.observation.space.spaces,
+            "action_mask": spaces.Box(0, 1, (table.size,), np.int8),
+        }
+        if state_in_observation:
+            space["state_features"] = self.state_space
+        self.observation_spaces = {agent: spaces.Dict(space) for agent in self.possible_agents}
+        self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
+            agent: spaces.Discrete(table.size) for agent in self.possible_agents
+        }
+        self._rng: np.random.Generator | None = None
+        self._episode: SchedulingEpisode | None = None
+
+    @classmethod
+    def of_trace(
+        cls,
+        cluster: Cluster | Sequence[Cluster],
+        trace: Trace | Sequence[Trace],
+        *,
+        windows: Callable[[Any, Any], ClusterGenerator] = FixedCluster,
+        **arguments: Any,
+    ) -> ClusterParallelEnv:
+        """An environment about the jobs of a trace on a cluster, as `ClusterEnv.of_trace`."""
+        return cls(windows(cluster, trace), **arguments)
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        """What `agent` sees."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
+        """What `agent` may do."""
+        return self.action_spaces[agent]
+
+    @property
+    def episode(self) -> SchedulingEpisode:
+        """The jobs of this episode, as far as they have come."""
+        if self._episode is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        return self._episode
+
+    @property
+    def simulator(self) -> ClusterSimulator:
+        """The simulator of this episode; look ahead with its `copy`."""
+        return self.episode.simulator
+
+    def state(self) -> NDArray[np.float32]:
+        """(S (23 + T),) what all schedulers know together."""
+        self.episode.summarise()
+        return self.episode.shared_state(
+            [self.episode.observe(number)[0] for number in range(self.schedulers)]
+        )
+
+    def schedule(self) -> Schedule:
+        """What became of the jobs so far."""
+        return self.simulator.schedule()
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, ClusterGraph], dict[str, dict[str, Any]]]:
+        """Start an episode.
+
+        Raises:
+            InputError: the instance exceeds the bounds, has fewer racks than there are schedulers,
+                or a job that none of them can hold.
+        """
+        if seed is not None or self._rng is None:
+            self._rng = np.random.default_rng(seed)
+        instance = self.generator(self._rng)
+        self._episode = SchedulingEpisode(
+            instance,
+            self.partition(instance.cluster, self.schedulers),
+            self.routing(instance.trace, self.schedulers, self._rng),
+            self.bounds,
+            self.observation,
+            self.actions,
+            rates=self.rates,
+            overheads=self.overheads,
+            forwards=self.forwards,
+            forward_s=self.forward_s,
+            keep_runs=self.keep_runs,
+        )
+        self.agents = self.possible_agents.copy()
+        self._decisions = 0
+        return self._observe(), self._infos([{}] * self.schedulers)
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[
+        dict[str, ClusterGraph],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Start, forward and preempt jobs, or let time pass where all wait.
+
+        Raises:
+            InputError: an agent has no action, or one that is not in its space.
+        """
+        if not self.agents:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        episode, chosen = self.episode, self._checked_actions(actions)
+        allowed = [bool(mask[one]) for mask, one in zip(self._masks, chosen, strict=True)]
+        outcomes = [
+            episode.act(number, one) if may else WAITED
+            for number, (one, may) in enumerate(zip(chosen, allowed, strict=True))
+        ]
+        waits = all(allowed) and all(one == self._wait for one in chosen)
+        stuck = waits and not episode.wait()
+        own = [
+            self.reward.terms(episode.passed(number, outcomes[number], waits, allowed[number]))
+            for number in range(self.schedulers)
+        ]
+        given = self.credit(own)
+        self._decisions += 1
+        terminated = waits and episode.ended
+        truncated = not terminated and (stuck or self._decisions >= self.horizon)
+        agents = self.agents
+        if terminated or truncated:
+            self.agents = []
+        observed = self._observe()
+        return (
+            observed,
+            {agent: float(sum(terms.values())) for agent, terms in zip(agents, given, strict=True)},
+            dict.fromkeys(agents, terminated),
+            dict.fromkeys(agents, truncated),
+            self._infos([{f"reward_{n}": v for n, v in terms.items()} for terms in given]),
+        )
+
+    def render(self) -> Any:
+        """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        return cluster_frame(self.episode)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _checked_actions(self, actions: Mapping[str, Any]) -> list[int]:
+        chosen = []
+        for agent in self.agents:
+            if agent not in actions:
+                raise InputError("has no action", record=agent, field="actions")
+            value = actions[agent]
+            if np.size(value) != 1 or value not in range(self._wait + 1):
+                raise InputError(
+                    f"{value} is not in {self.action_spaces[agent]}", record=agent, field="actions"
+                )
+            chosen.append(int(value))
+        return chosen
+
+    def _observe(self) -> dict[str, ClusterGraph]:
+        self.episode.summarise()
+        seen: dict[str, ClusterGraph] = {}
+        self._masks: list[NDArray[np.int8]] = []
+        for number, agent in enumerate(self.possible_agents):
+            graph, mask = self.episode.observe(number)
+            graph["action_mask"] = mask
+            self._masks.append(mask)
+            seen[agent] = graph
+        if self.state_in_observation:
+            state = self.episode.shared_state(list(seen.values()))
+            for graph in seen.values():
+                graph["state_features"] = state.copy()
+        return seen
+
+    def _infos(self, terms: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
+        facts = {**self.episode.facts(), "decisions": self._decisions}
+        return {
+            agent: {**facts, **own, "action_mask": mask.copy()}
+            for agent, own, mask in zip(self.possible_agents, terms, self._masks, strict=True)
+        }
+
+
+def toy_environment(**arguments: Any) -> ClusterParallelEnv:
+    """`ClusterParallelToy-v0`: the jobs of `toy_cluster`, one scheduler for each of its servers.
+
+    Whatever the routing, the optimum is that of `meshwright/ClusterToy-v0`: forwarding takes no
+    time.
+    """
+    cluster, trace = toy_cluster()
+    sizes = partial(ClusterObservation, window=len(trace), running=4, shares=4)
+    return ClusterParallelEnv.of_trace(cluster, trace, **{"observation": sizes, **arguments})

@@ -1,0 +1,333 @@
+"""The rate of a job where it runs now, from the state of the cluster and the tables of a model.
+
+Inner functions take the few arrays they need: handing on all tables costs more than the work does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from envs.cluster.interference.multisets import NOBODY, rank
+from envs.cluster.interference.rates import (
+    ALONE,
+    BOTTLENECK,
+    CONTENTION,
+    GPU_TIME,
+    NIC,
+    ON_GPU,
+    ONE_NODE,
+    ONE_RACK,
+    PAIRS_PRODUCT,
+    PCIE,
+    RING,
+    SETS,
+    SEVERAL_RACKS,
+    SPANNING,
+    FloatArray,
+    RateTables,
+)
+from envs.cluster.simulation.cluster_state import NONE
+
+Records = NDArray[np.void]
+Rows = NDArray[np.int32]
+
+
+@njit(cache=True)
+def neighbour_rate(
+    jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int
+) -> float:
+    """Work per second of a running job; only the jobs on its own nodes have a say in it.
+
+    A job without shares has rate 1.
+    """
+    rate = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
+    return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, True))
+
+
+@njit(cache=True, forceinline=True)
+def left_by_neighbours(
+    jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int, afresh: bool
+) -> float:
+    """What its neighbours leave a job of the rate that it has alone; `afresh` as in `shared`."""
+    left = 1.0
+    if tables.kind == BOTTLENECK:
+        left = shared(jobs, nodes, shares, tables.demand, job, afresh)
+    elif tables.kind == CONTENTION:
+        c = _communicating(
+            jobs, nodes, shares, tables.speed, tables.locality, tables.communication, job
+        )
+        k = _contenders(jobs, nodes, shares, tables.communication, job) if c > 0.0 else 1
+        slow = (k * tables.beta + (k - 1) * tables.eta) / tables.beta
+        left = 1.0 / (1.0 - c + c * slow) if k > 1 else 1.0
+    elif tables.kind != ALONE and (tables.scope != SPANNING or jobs[job].nodes > 1):
+        if tables.kind == SETS:
+            left = _sets(
+                jobs, nodes, shares, tables.row, tables.sets, tables.largest, tables.scope, job
+            )
+        else:
+            product = tables.kind == PAIRS_PRODUCT
+            left = _pairs(jobs, nodes, shares, tables.row, tables.pair, product, tables.scope, job)
+            left = max(left, tables.floor)
+    return left
+
+
+@njit(cache=True, forceinline=True)
+def disturbs(jobs: Records, shares: Records, tables: RateTables, job: int) -> bool:
+    """Whether a job, by running where it has shares, can change the rate of any other at all."""
+    if tables.kind == ALONE:
+        return False
+    if tables.kind == BOTTLENECK:
+        return True
+    if tables.kind == CONTENTION or tables.scope == SPANNING:
+        return bool(jobs[job].nodes > 1)
+    if tables.scope == ON_GPU:
+        return bool(jobs[job].share != NONE and shares[jobs[job].share].partial != NONE)
+    return True
+
+
+@njit(cache=True)
+def alone_rate(
+    jobs: Records,
+    nodes: Records,
+    shares: Records,
+    speed: FloatArray,
+    locality: FloatArray,
+    job: int,
+) -> float:
+    """Work per second of a job where it has its shares, if it had no neighbours."""
+    share = jobs[job].share
+    if share == NONE:
+        return 1.0
+    case = jobs[job].profile
+    column = min(jobs[job].nodes, locality.shape[3]) - 1
+    spread = _spread(nodes, shares, share)
+    rate = np.inf
+    while share != NONE:
+        kind = nodes[shares[share].node].type
+        rate = min(rate, speed[case, kind] * locality[case, kind, spread, column])
+        share = shares[share].next
+    return rate
+
+
+@njit(cache=True)
+def _spread(nodes: Records, shares: Records, share: int) -> int:
+    rack = nodes[shares[share].node].rack
+    spread = ONE_NODE
+    share = shares[share].next
+    while share != NONE:
+        spread = max(spread, ONE_RACK)
+        if nodes[shares[share].node].rack != rack:
+            return SEVERAL_RACKS
+        share = shares[share].next
+    return spread
+
+
+@njit(cache=True)
+def shared(
+    jobs: Records, nodes: Records, shares: Records, demand: FloatArray, job: int, afresh: bool
+) -> float:
+    """What is left to a job where neighbours share the resources of a node.
+
+    What is asked for is added up afresh, or has been by `add_up`.
+    """
+    left = 1.0
+    own = jobs[job].share
+    while own != NONE:
+        place = nodes[shares[own].node]
+        gpu, pcie, nic = _demand(jobs, shares, demand, own)
+        all_pcie, all_nic = place.pcie, place.nic
+        if afresh:
+            all_pcie, all_nic = _node_demand(jobs, shares, demand, place.share)
+        if gpu > 0.0:
+            all_gpu = 0.0
+            other = place.share
+            while other != NONE:
+                if shares[other].partial == shares[own].partial:
+                    all_gpu += _demand(jobs, shares, demand, other)[0]
+                other = shares[other].after
+            left = min(left, max(1.0, gpu) / max(1.0, all_gpu))
+        if pcie > 0.0 and all_pcie > 1.0:
+            left = min(left, max(1.0, pcie) / all_pcie)
+        if nic > 0.0 and all_nic > 1.0:
+            left = min(left, max(1.0, nic) / all_nic)
+        own = shares[own].next
+    return left
+
+
+@njit(cache=True, forceinline=True)
+def _node_demand(
+    jobs: Records, shares: Records, demand: FloatArray, share: int
+) -> tuple[float, float]:
+    """Of a node's chain of shares: of its PCIe, of its network port."""
+    pcie = nic = 0.0
+    while share != NONE:
+        _, its_pcie, its_nic = _demand(jobs, shares, demand, share)
+        pcie += its_pcie
+        nic += its_nic
+        share = shares[share].after
+    return pcie, nic
+
+
+@njit(cache=True)
+def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, share: int) -> None:
+    """Add up what is asked for on the nodes of a chain of shares, always in the same order.
+
+    Where nothing was scarce and nothing is, no rate has changed.
+    """
+    while share != NONE:
+        place = nodes[shares[share].node]
+        pcie, nic = _node_demand(jobs, shares, demand, place.share)
+        most = max(pcie, nic, place.pcie, place.nic)
+        place.scarce = most > 1.0 or place.partial != NONE
+        place.pcie = pcie
+        place.nic = nic
+        share = shares[share].next
+
+
+@njit(cache=True, forceinline=True)
+def _demand(
+    jobs: Records, shares: Records, demand: FloatArray, share: int
+) -> tuple[float, float, float]:
+    """Of a share: of its partial GPU, of the node's PCIe, of its network port."""
+    job = jobs[shares[share].job]
+    gpu = demand[job.profile, GPU_TIME] if shares[share].partial != NONE else 0.0
+    pcie = demand[job.profile, PCIE] * shares[share].gpus
+    if shares[share].gpus > 1 or job.nodes > 1:
+        pcie += demand[job.profile, RING]
+    nic = demand[job.profile, NIC] if job.nodes > 1 else 0.0
+    return gpu, pcie, nic
+
+
+@njit(cache=True)
+def _communicating(
+    jobs: Records,
+    nodes: Records,
+    shares: Records,
+    speed: FloatArray,
+    locality: FloatArray,
+    communication: FloatArray,
+    job: int,
+) -> float:
+    """The share of its time in all-reduces, on its slowest GPU type; 0 on a single node."""
+    if jobs[job].nodes < 2:
+        return 0.0
+    case, share = jobs[job].profile, jobs[job].share
+    column = min(jobs[job].nodes, locality.shape[3]) - 1
+    spread = _spread(nodes, shares, share)
+    slowest, rate = 0, np.inf
+    while share != NONE:
+        kind = nodes[shares[share].node].type
+        alone = speed[case, kind] * locality[case, kind, spread, column]
+        if alone < rate:
+            rate, slowest = alone, kind
+        share = shares[share].next
+    return float(communication[case, slowest, spread, column])
+
+
+@njit(cache=True)
+def _contenders(
+    jobs: Records, nodes: Records, shares: Records, communication: FloatArray, job: int
+) -> int:
+    """The most jobs that communicate over one of the job's network ports, itself included."""
+    most = 1
+    own = jobs[job].share
+    while own != NONE:
+        node = nodes[shares[own].node]
+        other = node.share if node.spanning > 1 else NONE
+        k = 1
+        while other != NONE:
+            rival = jobs[shares[other].job]
+            if other != own and rival.nodes > 1:
+                column = min(rival.nodes, communication.shape[3]) - 1
+                k += communication[rival.profile, node.type, SEVERAL_RACKS, column] > 0.0
+            other = shares[other].after
+        most = max(most, k)
+        own = shares[own].next
+    return most
+
+
+@njit(cache=True)
+def _row(jobs: Records, rows: NDArray[np.int32], job: int) -> int:
+    # A job that is just stopping has given its number of nodes back, but not yet all its shares.
+    column = max(min(jobs[job].nodes, rows.shape[1]) - 1, 0)
+    row: int = rows[jobs[job].profile, column]
+    return row
+
+
+@njit(cache=True)
+def _next(jobs: Records, shares: Records, scope: int, own: int, other: int) -> int:
+    """The first share of a neighbour in the node's chain, from `other` on."""
+    while other != NONE:
+        if other != own:
+            if scope == ON_GPU:
+                found = shares[own].partial != NONE and shares[other].partial == shares[own].partial
+            elif scope == SPANNING:
+                found = jobs[shares[other].job].nodes > 1
+            else:
+                found = True
+            if found:
+                return other
+        other = shares[other].after
+    return other
+
+
+@njit(cache=True)
+def _pairs(
+    jobs: Records,
+    nodes: Records,
+    shares: Records,
+    rows: Rows,
+    pair: FloatArray,
+    product: bool,
+    scope: int,
+    job: int,
+) -> float:
+    row = _row(jobs, rows, job)
+    least = 1.0
+    own = jobs[job].share
+    while own != NONE:
+        left = 1.0
+        other = _next(jobs, shares, scope, own, nodes[shares[own].node].share)
+        while other != NONE:
+            ratio = pair[row, _row(jobs, rows, shares[other].job)]
+            left = left * ratio if product else min(left, ratio)
+            other = _next(jobs, shares, scope, own, shares[other].after)
+        least = min(least, left)
+        own = shares[own].next
+    return least
+
+
+@njit(cache=True)
+def _sets(
+    jobs: Records,
+    nodes: Records,
+    shares: Records,
+    rows: Rows,
+    sets: FloatArray,
+    size: int,
+    scope: int,
+    job: int,
+) -> float:
+    row = _row(jobs, rows, job)
+    left = 1.0
+    own = jobs[job].share
+    while own != NONE:
+        first = _next(jobs, shares, scope, own, nodes[shares[own].node].share)
+        while first != NONE:
+            a = _row(jobs, rows, shares[first].job)
+            left = min(left, sets[row, rank(NOBODY, NOBODY, a, size)])
+            second = _next(jobs, shares, scope, own, shares[first].after) if size > 1 else NONE
+            while second != NONE:
+                b = _row(jobs, rows, shares[second].job)
+                left = min(left, sets[row, rank(NOBODY, a, b, size)])
+                third = _next(jobs, shares, scope, own, shares[second].after) if size > 2 else NONE
+                while third != NONE:
+                    c = _row(jobs, rows, shares[third].job)
+                    left = min(left, sets[row, rank(a, b, c, size)])
+                    third = _next(jobs, shares, scope, own, shares[third].after)
+                second = _next(jobs, shares, scope, own, shares[second].after)
+            first = _next(jobs, shares, scope, own, shares[first].after)
+        own = shares[own].next
+    return left

@@ -1,0 +1,126 @@
+"""What a job does to the hardware in one training step: the profiles of the analytic models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.interference.assignment import IntArray, assign
+from envs.cluster.interference.quantities import read_share
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from envs.quantities import check_keys, read_count, read_quantity
+from envs.units import parse_bytes, parse_seconds
+
+_KEYS = ("gradients", "input", "busy", "least_gpus", "most_gpus", "step")
+
+
+@dataclass(frozen=True)
+class JobProfile:
+    """A data-parallel training job; each of its GPUs does one step on its own batch.
+
+    Args:
+        name: what `Trace.model` calls it.
+        gradients: bytes that are all-reduced per step.
+        input: bytes that each GPU gets from the host per step.
+        busy: share of a step alone in which its GPU computes, in (0, 1].
+        least_gpus: smallest gang of an unlabelled job that may draw it.
+        most_gpus: largest such gang.
+        step: seconds of a step without communication, by device of `hardware.catalogue`.
+
+    Raises:
+        InputError: naming the profile and the field that is out of range.
+    """
+
+    name: str
+    gradients: float
+    input: float
+    busy: float
+    least_gpus: int
+    most_gpus: int
+    step: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.busy <= 1.0:
+            raise self._error("busy", f"{self.busy} is not in (0, 1]")
+        if not 1 <= self.least_gpus <= self.most_gpus:
+            raise self._error("least_gpus", f"{self.least_gpus} to {self.most_gpus} is no range")
+        for device, seconds in self.step.items():
+            if not seconds > 0.0:
+                raise self._error(f"step.{device}", f"{seconds} is not above 0")
+
+    @classmethod
+    def parse(cls, name: str, section: object) -> JobProfile:
+        """A profile from a section of a configuration.
+
+        Raises:
+            InputError: naming the key that is missing, unknown or wrong.
+        """
+        key = f"profiles.{name}"
+        fields = check_keys(section, _KEYS, key=key)
+        step = fields["step"]
+        if not isinstance(step, Mapping) or not step:
+            raise InputError(f"{step!r} is no section of seconds by device", field=f"{key}.step")
+        return cls(
+            name=name,
+            gradients=read_quantity(parse_bytes, fields["gradients"], key=f"{key}.gradients"),
+            input=read_quantity(parse_bytes, fields["input"], key=f"{key}.input"),
+            busy=read_share(fields["busy"], key=f"{key}.busy"),
+            least_gpus=read_count(fields["least_gpus"], key=f"{key}.least_gpus"),
+            most_gpus=read_count(fields["most_gpus"], key=f"{key}.most_gpus"),
+            step={
+                str(device): read_quantity(parse_seconds, value, key=f"{key}.step.{device}")
+                for device, value in step.items()
+            },
+        )
+
+    def seconds_on(self, device: str) -> float:
+        """Seconds of a step without communication on a device of the catalogue.
+
+        Raises:
+            InputError: the profile has none for it.
+        """
+        if device not in self.step:
+            raise self._error(f"step.{device}", f"is missing (known: {', '.join(self.step)})")
+        return self.step[device]
+
+    def _error(self, field: str, message: str) -> InputError:
+        return InputError(message, field=f"profiles.{self.name}.{field}")
+
+
+class Profiles:
+    """A table of profiles.
+
+    Args:
+        jobs: a section with the fields of `JobProfile` for every name.
+
+    Raises:
+        InputError: no profile, or one that is wrong.
+    """
+
+    def __init__(self, jobs: Mapping[str, Any]) -> None:
+        if not jobs:
+            raise InputError("is empty", field="profiles")
+        self.all = tuple(JobProfile.parse(str(name), jobs[name]) for name in jobs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all profiles, in order."""
+        return tuple(profile.name for profile in self.all)
+
+    def assign(self, trace: Trace, seed: int) -> IntArray:
+        """(J,) profile of every job; those without a label draw one that suits their gang.
+
+        Raises:
+            InputError: see `assignment.assign`.
+        """
+        return assign(trace, self.names, self._suits, seed)
+
+    def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
+        least = np.array([profile.least_gpus for profile in self.all])
+        most = np.array([profile.most_gpus for profile in self.all])
+        return (least <= gangs[:, None]) & (gangs[:, None] <= most)

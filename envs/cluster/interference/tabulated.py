@@ -1,0 +1,136 @@
+"""Any function of a job's profile and its neighbours' as tables, a learned predictor too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from envs.cluster.interference.assignment import IntArray
+from envs.cluster.interference.measured import Capped
+from envs.cluster.interference.multisets import LARGEST, NOBODY, count, multisets, rank
+from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+
+
+class Predictor(Protocol):
+    """What neighbours leave a job: a function of profiles that knows no order of neighbours."""
+
+    def __call__(self, own: IntArray, neighbours: IntArray) -> FloatArray:
+        """(B,) rates, alone = 1, for (B,) profiles and (B, L) profiles of their neighbours.
+
+        A row of `neighbours` is ascending; absent neighbours are `multisets.NOBODY` and come first.
+        """
+
+
+class Assignment(Protocol):
+    """Which of the predictor's profiles every job has; `Profiles.assign` is one."""
+
+    def __call__(self, trace: Trace, seed: int) -> IntArray:
+        """(J,) profiles."""
+
+
+class TabulatedRates:
+    """Evaluates `predict` once for every profile and every multiset of up to `largest` neighbours.
+
+    The simulator then only looks rates up, so that neither its speed nor its reproducibility
+    depends on the predictor. On a node with more neighbours a job runs at the least rate that any
+    `largest` of them leave: the best upper bound that monotonicity gives.
+
+    The tables are made monotone: the rate beside some neighbours is the least of what `predict`
+    says for them and for all of their subsets, and at most 1. `capped` counts the entries that this
+    lowered. There are n C(n + largest, largest) entries for n profiles: 30 profiles with 3
+    neighbours are 164 thousand.
+
+    Args:
+        predict: the function.
+        profiles: their number.
+        assign: gives every job its profile.
+        alone: speed and locality of jobs; what it says of neighbours is not used.
+        largest: of the multisets: 1, 2 or 3.
+        scope: who is a neighbour: `rates.ON_NODE`, `ON_GPU` or `SPANNING`.
+        seed: of the profiles of jobs without a model.
+
+    Attributes:
+        capped: entries that were lowered, and the largest rate predicted, or 1.
+
+    Raises:
+        InputError: `largest` is out of range, or a prediction is not finite and above 0.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        predict: Predictor,
+        profiles: int,
+        assign: Assignment,
+        alone: RateModel,
+        largest: int,
+        scope: int,
+        seed: int,
+    ) -> None:
+        if not 1 <= largest <= LARGEST:
+            raise InputError(f"{largest} is not from 1 to {LARGEST}", field="largest")
+        self.name, self.assign, self.alone = name, assign, alone
+        self.largest, self.scope, self.seed = largest, scope, seed
+        self.sets, self.capped = tabulate(predict, profiles, largest)
+
+    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        """See `RateModel`."""
+        base = self.alone.tables(trace, cluster)
+        profile = self.assign(trace, self.seed)
+        # Cases of `alone` and profiles of the predictor need not be the same: take their pairs.
+        both = base.profile.astype(np.int64) * len(self.sets) + profile
+        codes, of_job = np.unique(both, return_inverse=True)
+        case, row = codes // len(self.sets), codes % len(self.sets)
+        width = base.row.shape[1]
+        return base._replace(
+            kind=SETS,
+            scope=self.scope,
+            profile=of_job.astype(np.int32),
+            speed=base.speed[case],
+            locality=base.locality[case],
+            communication=base.communication[case],
+            demand=base.demand[case],
+            row=np.repeat(row.astype(np.int32)[:, None], width, axis=1),
+            feasible=np.ones((len(self.sets), len(self.sets)), np.bool_),
+            sets=self.sets.copy(),
+            largest=self.largest,
+        )
+
+
+def tabulate(predict: Predictor, profiles: int, largest: int) -> tuple[FloatArray, Capped]:
+    """(n, C(n + largest, largest)) monotone rates by `multisets.rank`, and what was lowered.
+
+    Raises:
+        InputError: a prediction is not finite and above 0.
+    """
+    every = list(multisets(profiles, largest))
+    columns = [number_of(members, largest) for members in every]
+    padded = np.array([_padded(members, largest) for members in every])[1:]  # all but nobody
+    own = np.repeat(np.arange(profiles), len(padded))
+    found = np.asarray(predict(own, np.tile(padded, (profiles, 1))), np.float64)
+    if found.shape != own.shape or not (np.isfinite(found) & (found > 0.0)).all():
+        raise InputError(f"is not {len(own)} finite numbers above 0", field="predict")
+    raw = np.ones((profiles, count(profiles, largest)))
+    raw[:, columns[1:]] = found.reshape(profiles, len(padded))
+    rates = raw.copy()
+    for at, members in zip(columns, every, strict=True):  # smaller ones first
+        rates[:, at] = np.minimum(rates[:, at], 1.0)
+        for gone in range(len(members)):
+            rest = number_of(members[:gone] + members[gone + 1 :], largest)
+            rates[:, at] = np.minimum(rates[:, at], rates[:, rest])
+    return rates, Capped(int((rates < raw).sum()), float(raw.max(initial=1.0)))
+
+
+def number_of(members: Sequence[int], largest: int) -> int:
+    """The column of a multiset of at most `largest` rows."""
+    a, b, c = (int(member) for member in _padded(members, LARGEST))
+    return int(rank(a, b, c, largest))
+
+
+def _padded(members: Sequence[int], size: int) -> IntArray:
+    return np.array([NOBODY] * (size - len(members)) + sorted(members), np.int64)

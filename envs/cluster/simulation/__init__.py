@@ -1,0 +1,1 @@
+"""Many jobs on a cluster: the simulator, its state, schedules and their metrics."""

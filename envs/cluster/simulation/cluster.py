@@ -1,0 +1,208 @@
+"""`ClusterSimulator`: many jobs on a cluster, from one decision point to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.interference.rates import NoInterference, RateModel, RateTables
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation import cluster_kernel as kernel
+from envs.cluster.simulation.cluster_state import INCIDENT, NONE, PENDING, RUN, RUNNING, Overheads
+from envs.cluster.simulation.initial_state import initial_state
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.errors import InputError
+
+IntArray = NDArray[np.int64]
+Share = tuple[int, int]  # (node, GPUs there)
+FREE_OF_CHARGE = Overheads(restart_s=0.0, checkpoint_s=0.0)
+
+
+class ClusterSimulator:
+    """Gangs of a trace on the GPUs of a cluster; it pauses wherever something happens.
+
+    At each instant completions release first, then nodes fail and come back, then jobs arrive in
+    the order of the trace; then it is the policy's turn. Times are float64 seconds: where all rates
+    are exactly 1 they are whole numbers and exact. A failure takes a job back to the last multiple
+    of `overheads.checkpoint_s` that its work has reached, to within a microsecond.
+
+    Args:
+        cluster: the nodes.
+        trace: the jobs.
+        rates: how fast jobs run where they run.
+        overheads: what stopping costs.
+        incidents: `cluster_state.INCIDENT` records by time: nodes that fail and come back.
+        keep_runs: whether a log of all runs is kept, for pictures and checks.
+
+    Raises:
+        InputError: a job asks for more GPUs than the cluster has of the types it permits, or for
+            none of its types; an overhead is negative or not finite.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        trace: Trace,
+        *,
+        rates: RateModel | None = None,
+        overheads: Overheads = FREE_OF_CHARGE,
+        incidents: NDArray[np.void] | None = None,
+        keep_runs: bool = False,
+    ) -> None:
+        for field, seconds in overheads._asdict().items():
+            if not 0 <= seconds < np.inf:
+                raise InputError(f"{seconds} is negative or not finite", field=field)
+        self.cluster, self.trace = cluster, trace
+        self.overheads = Overheads(*map(float, overheads))  # one type: kernels are compiled once
+        self.tables: RateTables = (rates or NoInterference()).tables(trace, cluster)
+        if incidents is None:
+            incidents = np.zeros(0, INCIDENT)
+        self.state = initial_state(cluster, trace, incidents, keep_runs)
+        self.state.jobs["profile"] = self.tables.profile
+
+    @property
+    def now(self) -> float:
+        """Seconds since the trace's second 0."""
+        return float(self.state.clock[0]["now"])
+
+    @property
+    def done(self) -> bool:
+        """Whether no job is left to arrive, wait or run."""
+        clock = self.state.clock[0]
+        return bool(
+            clock["arrived"] == len(self.trace) and clock["pending"] == 0 and clock["running"] == 0
+        )
+
+    def pending(self) -> IntArray:
+        """Jobs that wait, in the order of the queue."""
+        jobs = self.state.jobs
+        queue = np.empty(int(self.state.clock[0]["pending"]), np.int64)
+        job = int(self.state.clock[0]["head"])
+        for place in range(len(queue)):
+            queue[place] = job
+            job = int(jobs[job]["after"])
+        return queue
+
+    def running(self) -> IntArray:
+        """Jobs that run, by number."""
+        return np.sort(self.state.heap[: int(self.state.clock[0]["running"])]).astype(np.int64)
+
+    def shares(self, job: int) -> list[Share]:
+        """What a running job holds: (node, GPUs) of each share, in the order of taking."""
+        held: list[Share] = []
+        index = int(self.state.jobs[job]["share"])
+        while index != NONE:
+            share = self.state.shares[index]
+            held.append((int(share["node"]), int(share["gpus"])))
+            index = int(share["next"])
+        return held[::-1]
+
+    def advance(self, until: float = np.inf) -> bool:
+        """Go to the next event, or to `until` if that is earlier; False: nothing is to come."""
+        self.lengthen_log()
+        return bool(kernel.advance(self.state, self.tables, self.overheads, until))
+
+    def settle(self) -> None:
+        """Bring `remaining` and `executed` of the running jobs up to now."""
+        kernel.settle(self.state)
+
+    def start(self, job: int, shares: Sequence[Share], partial: int | None = None) -> None:
+        """Run a pending job on `shares`, all of them at once.
+
+        Args:
+            job: its number.
+            shares: (node, GPUs) with as many GPUs in all as the job asks for.
+            partial: for a fractional job, the partial GPU of the node to go to; None: a free one.
+
+        Raises:
+            ValueError: the job does not wait, or the shares are not its gang or not there.
+        """
+        self._check(job, shares, partial)
+        state = self.state
+        if state.jobs[job]["milli"] < WHOLE_GPU:
+            kernel.give_partial(state, job, shares[0][0], NONE if partial is None else partial)
+        else:
+            for node, gpus in shares:
+                kernel.give(state, job, node, gpus)
+        kernel.begin(state, self.tables, self.overheads, job)
+
+    def preempt(self, job: int) -> None:
+        """Stop a running job; it keeps its progress and goes to the tail of the queue.
+
+        Raises:
+            ValueError: it does not run.
+        """
+        if self.state.jobs[job]["status"] != RUNNING:
+            raise ValueError(f"job {job} does not run")
+        self.lengthen_log()
+        kernel.stop(self.state, self.tables, job)
+
+    def refuse(self, job: int) -> None:
+        """Send a pending job away for good.
+
+        Raises:
+            ValueError: it does not wait.
+        """
+        if self.state.jobs[job]["status"] != PENDING:
+            raise ValueError(f"job {job} does not wait")
+        kernel.refuse(self.state, job)
+
+    def copy(self) -> ClusterSimulator:
+        """An independent simulator in the same state, to look ahead with."""
+        twin = object.__new__(ClusterSimulator)
+        twin.cluster, twin.trace = self.cluster, self.trace
+        twin.overheads, twin.tables = self.overheads, self.tables
+        twin.state = self.state.copy()
+        return twin
+
+    def schedule(self) -> Schedule:
+        """What became of the jobs so far."""
+        self.settle()
+        jobs, clock = self.state.jobs, self.state.clock[0]
+        runs = self.state.runs[: int(clock["runs"])].copy() if len(self.state.runs) else None
+        return Schedule(
+            submit=jobs["submit"].copy(),
+            start=jobs["start"].copy(),
+            finish=jobs["finish"].copy(),
+            work=jobs["work"].copy(),
+            gpus=jobs["gpus"] * (jobs["milli"] / WHOLE_GPU),
+            held=jobs["executed"].copy(),
+            preemptions=jobs["preemptions"].copy(),
+            runs=runs,
+        )
+
+    def lengthen_log(self) -> None:
+        """Make room in the log, where one is kept, for a run of every share."""
+        while kernel.log_is_short(self.state):
+            longer = np.zeros(2 * len(self.state.runs) + len(self.state.shares), RUN)
+            longer[: len(self.state.runs)] = self.state.runs
+            self.state = self.state._replace(runs=longer)
+
+    def _check(self, job: int, shares: Sequence[Share], partial: int | None) -> None:
+        record, nodes = self.state.jobs[job], self.state.nodes
+        if record["status"] != PENDING:
+            raise ValueError(f"job {job} does not wait")
+        if len({node for node, _ in shares}) < len(shares) or not shares:
+            raise ValueError(f"job {job}: a share for each of some different nodes is needed")
+        if sum(gpus for _, gpus in shares) != record["gpus"]:
+            raise ValueError(f"job {job} asks for {record['gpus']} GPUs")
+        on_partial = partial is not None
+        if on_partial and (
+            self.state.partials[partial]["node"] != shares[0][0]
+            or self.state.partials[partial]["left"] < record["milli"]
+        ):
+            raise ValueError(f"job {job}: partial GPU {partial} is elsewhere or too full")
+        for node, gpus in shares:
+            place = nodes[node]
+            if (gpus < 1 and record["gpus"] > 0) or (gpus > place["free"] and not on_partial):
+                raise ValueError(f"node {node} has {place['free']} free GPUs, not {gpus}")
+            if not place["up"]:
+                raise ValueError(f"node {node} is down")
+            if not record["types"] >> int(place["type"]) & 1:
+                raise ValueError(f"job {job} may not run on the GPUs of node {node}")
+            for field in ("cpu", "memory"):
+                if kernel.part(int(record[field]), gpus, int(record["gpus"])) > place[field]:
+                    raise ValueError(f"node {node} has too little {field} for job {job}")

@@ -1,0 +1,475 @@
+"""What happens in a cluster, compiled: time passes, gangs start and stop, nodes fail.
+
+All functions work on `cluster_state.ClusterState`. They trust their callers: a share must be there
+to be given. `cluster.ClusterSimulator` is the same with checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from envs.cluster.interference.kernel import (
+    add_up,
+    alone_rate,
+    disturbs,
+    left_by_neighbours,
+    shared,
+)
+from envs.cluster.interference.rates import BOTTLENECK, RateTables
+from envs.cluster.simulation.cluster_state import (
+    FINISHED,
+    NONE,
+    PENDING,
+    REFUSED,
+    RUNNING,
+    ClusterState,
+    Overheads,
+)
+from envs.cluster.simulation.completion_heap import push, remove, reorder
+from envs.cluster.workload.trace import WHOLE_GPU
+
+Record = Any  # one of the records of `cluster_state`
+Records = NDArray[np.void]
+Heap = NDArray[np.int32]
+FloatArray = NDArray[np.float64]
+NOTHING, UNTIL, EVENT = 0, 1, 2  # what `advance` came to
+ROUNDING_S = 1e-6  # work that may be lacking at a checkpoint: more than rounding ever takes
+
+
+@njit(cache=True, forceinline=True)
+def settle_record(record: Record, now: float) -> None:
+    """Bring `remaining` and `executed` of a running job up to now."""
+    progressing = max(record.settled, record.ready)
+    if now > progressing:
+        record.remaining = max(record.remaining - (now - progressing) * record.rate, 0.0)
+    record.executed += now - record.settled
+    record.settled = now
+
+
+@njit(cache=True)
+def settle(state: ClusterState) -> None:
+    """Bring all running jobs up to now."""
+    now = state.clock[0].now
+    for place in range(state.clock[0].running):
+        settle_record(state.jobs[state.heap[place]], now)
+
+
+@njit(cache=True, forceinline=True)
+def end_of(record: Record, now: float) -> float:
+    """When a settled job will finish at its present rate."""
+    if record.rate <= 0.0:
+        return np.inf
+    end: float = max(now, record.ready) + record.remaining / record.rate
+    return end
+
+
+@njit(cache=True, forceinline=True)
+def change_rate(jobs: Records, heap: Heap, clock: Record, job: int, rate: float) -> None:
+    """A running job goes on at another rate from now."""
+    record = jobs[job]
+    settle_record(record, clock.now)
+    record.rate = rate
+    record.end = end_of(record, clock.now)
+    reorder(jobs, heap, clock.running, job)
+
+
+@njit(cache=True)
+def refresh_sharing(
+    jobs: Records,
+    nodes: Records,
+    shares: Records,
+    heap: Heap,
+    clock: Records,
+    demand: FloatArray,
+    share: int,
+    besides: int,
+) -> None:
+    """`refresh` where jobs share what their node has, after `add_up`."""
+    while share != NONE:
+        place = nodes[shares[share].node]
+        other = place.share if place.scarce else NONE
+        while other != NONE:
+            job = shares[other].job
+            record = jobs[job]
+            if record.status == RUNNING and job != besides:
+                rate = record.alone * shared(jobs, nodes, shares, demand, job, False)
+                if rate != record.rate:
+                    change_rate(jobs, heap, clock[0], job, rate)
+            other = shares[other].after
+        share = shares[share].next
+
+
+@njit(cache=True)
+def refresh_others(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
+    """`refresh` for all other kinds of interference."""
+    while share != NONE:
+        other = state.nodes[state.shares[share].node].share
+        while other != NONE:
+            job = state.shares[other].job
+            record = state.jobs[job]
+            if record.status == RUNNING and job != besides:
+                rate = record.alone * left_by_neighbours(
+                    state.jobs, state.nodes, state.shares, tables, job, False
+                )
+                if rate != record.rate:
+                    change_rate(state.jobs, state.heap, state.clock[0], job, rate)
+            other = state.shares[other].after
+        share = state.shares[share].next
+
+
+@njit(cache=True, forceinline=True)
+def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
+    """Give the jobs beside a chain of shares, but one, the rates that are left to them now."""
+    if tables.kind == BOTTLENECK:
+        refresh_sharing(
+            state.jobs,
+            state.nodes,
+            state.shares,
+            state.heap,
+            state.clock,
+            tables.demand,
+            share,
+            besides,
+        )
+    else:
+        refresh_others(state, tables, share, besides)
+
+
+@njit(cache=True, forceinline=True)
+def enqueue(state: ClusterState, job: int) -> None:
+    """Put a job at the tail of the pending ones."""
+    clock, record = state.clock[0], state.jobs[job]
+    record.status = PENDING
+    record.since = clock.now
+    record.before = clock.tail
+    record.after = NONE
+    if clock.tail == NONE:
+        clock.head = job
+    else:
+        state.jobs[clock.tail].after = job
+    clock.tail = job
+    clock.pending += 1
+
+
+@njit(cache=True, forceinline=True)
+def dequeue(state: ClusterState, job: int) -> None:
+    """Take a job out of the pending ones."""
+    clock, record = state.clock[0], state.jobs[job]
+    if record.before == NONE:
+        clock.head = record.after
+    else:
+        state.jobs[record.before].after = record.after
+    if record.after == NONE:
+        clock.tail = record.before
+    else:
+        state.jobs[record.after].before = record.before
+    record.before = NONE
+    record.after = NONE
+    clock.pending -= 1
+
+
+@njit(cache=True, forceinline=True)
+def give(state: ClusterState, job: int, node: int, gpus: int) -> int:
+    """Give a job whole GPUs of a node, and its share of processor and memory; the share made."""
+    clock, record, place = state.clock[0], state.jobs[job], state.nodes[node]
+    index: int = clock.share
+    share = state.shares[index]
+    clock.share = share.next
+    share.job, share.node, share.gpus, share.partial = job, node, gpus, NONE
+    share.next = record.share
+    record.share = index
+    record.nodes += 1
+    share.before = NONE
+    share.after = place.share
+    if place.share != NONE:
+        state.shares[place.share].before = index
+    place.share = index
+    place.jobs += 1
+    place.free -= gpus
+    clock.free -= gpus
+    place.cpu -= part(record.cpu, gpus, record.gpus)
+    place.memory -= part(record.memory, gpus, record.gpus)
+    return index
+
+
+@njit(cache=True, inline="always")
+def part(amount: int, gpus: int, of: int) -> int:
+    """The part of a job's processor or memory, rounded up, that goes with `gpus` of its GPUs."""
+    return amount if gpus == of else -(-amount * gpus // of)
+
+
+@njit(cache=True)
+def give_partial(state: ClusterState, job: int, node: int, partial: int) -> int:
+    """Give a fractional job its part of a partial GPU; NONE: of a GPU that is free."""
+    clock, record, place = state.clock[0], state.jobs[job], state.nodes[node]
+    index: int = give(state, job, node, 1)
+    place.free += 1
+    clock.free += 1
+    if partial == NONE:
+        partial = clock.partial
+        opened = state.partials[partial]
+        clock.partial = opened.next
+        opened.node, opened.left = node, WHOLE_GPU
+        opened.before = NONE
+        opened.next = place.partial
+        if place.partial != NONE:
+            state.partials[place.partial].before = partial
+        place.partial = partial
+        place.free -= 1
+        clock.free -= 1
+    state.partials[partial].left -= record.milli
+    state.shares[index].partial = partial
+    return index
+
+
+@njit(cache=True)
+def ungive(state: ClusterState, job: int) -> None:
+    """Undo the last `give` of whole GPUs, to a job that has not begun."""
+    clock, record = state.clock[0], state.jobs[job]
+    index = record.share
+    share = state.shares[index]
+    place = state.nodes[share.node]
+    record.share = share.next
+    record.nodes -= 1
+    place.share = share.after
+    if share.after != NONE:
+        state.shares[share.after].before = NONE
+    place.jobs -= 1
+    place.free += share.gpus
+    clock.free += share.gpus
+    place.cpu += part(record.cpu, share.gpus, record.gpus)
+    place.memory += part(record.memory, share.gpus, record.gpus)
+    share.next = clock.share
+    clock.share = index
+
+
+@njit(cache=True, forceinline=True)
+def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: int) -> None:
+    """A pending job runs on the shares it was given."""
+    clock, record = state.clock[0], state.jobs[job]
+    dequeue(state, job)
+    record.status = RUNNING
+    record.since = clock.now
+    record.settled = clock.now
+    record.ready = clock.now + (overheads.restart_s if record.preemptions > 0 else 0.0)
+    if record.start < 0.0:
+        record.start = clock.now
+    clock.held += record.gpus * record.milli
+    if record.nodes > 1:
+        share = record.share
+        while share != NONE:
+            state.nodes[state.shares[share].node].spanning += 1
+            share = state.shares[share].next
+    record.alone = alone_rate(
+        state.jobs, state.nodes, state.shares, tables.speed, tables.locality, job
+    )
+    if tables.kind == BOTTLENECK:
+        add_up(state.jobs, state.nodes, state.shares, tables.demand, record.share)
+    left = left_by_neighbours(state.jobs, state.nodes, state.shares, tables, job, False)
+    record.rate = record.alone * left
+    record.end = end_of(record, clock.now)
+    push(state.jobs, state.heap, clock.running, job)
+    clock.running += 1
+    if disturbs(state.jobs, state.shares, tables, job):
+        refresh(state, tables, record.share, job)
+
+
+@njit(cache=True, forceinline=True)
+def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
+    """A running job gives back all it holds, and its neighbours notice."""
+    clock, record = state.clock[0], state.jobs[job]
+    remove(state.jobs, state.heap, clock.running, job)
+    clock.running -= 1
+    clock.held -= record.gpus * record.milli
+    spans = record.nodes > 1
+    disturbed = disturbs(state.jobs, state.shares, tables, job)
+    first = index = record.share
+    last = NONE
+    record.share = NONE
+    record.nodes = 0
+    record.rate = 0.0
+    record.status = PENDING
+    while index != NONE:
+        share = state.shares[index]
+        following = share.next
+        node = share.node
+        place = state.nodes[node]
+        if len(state.runs) > 0:
+            log(state, job, node, share.gpus)
+        if share.before == NONE:
+            place.share = share.after
+        else:
+            state.shares[share.before].after = share.after
+        if share.after != NONE:
+            state.shares[share.after].before = share.before
+        place.jobs -= 1
+        place.spanning -= spans
+        place.cpu += part(record.cpu, share.gpus, record.gpus)
+        place.memory += part(record.memory, share.gpus, record.gpus)
+        if share.partial == NONE:
+            place.free += share.gpus
+            clock.free += share.gpus
+        else:
+            give_back_partial(state, share.partial, record.milli)
+        last, index = index, following
+    if last == NONE:
+        return
+    if disturbed:
+        if tables.kind == BOTTLENECK:
+            add_up(state.jobs, state.nodes, state.shares, tables.demand, first)
+        refresh(state, tables, first, job)
+    state.shares[last].next = clock.share
+    clock.share = first
+
+
+@njit(cache=True)
+def give_back_partial(state: ClusterState, partial: int, milli: int) -> None:
+    """Part of a GPU is free again; a GPU that nothing runs on is a whole one again."""
+    clock, gpu = state.clock[0], state.partials[partial]
+    gpu.left += milli
+    if gpu.left < WHOLE_GPU:
+        return
+    place = state.nodes[gpu.node]
+    if gpu.before == NONE:
+        place.partial = gpu.next
+    else:
+        state.partials[gpu.before].next = gpu.next
+    if gpu.next != NONE:
+        state.partials[gpu.next].before = gpu.before
+    gpu.next = clock.partial
+    clock.partial = partial
+    place.free += 1
+    clock.free += 1
+
+
+@njit(cache=True)
+def log(state: ClusterState, job: int, node: int, gpus: int) -> None:
+    """Write down one share of the run that ends now."""
+    clock, record = state.clock[0], state.jobs[job]
+    run = state.runs[clock.runs]
+    run.start, run.end, run.job, run.node = record.since, clock.now, job, node
+    run.gpus, run.milli = gpus, record.milli
+    clock.runs += 1
+
+
+@njit(cache=True)
+def stop(state: ClusterState, tables: RateTables, job: int) -> None:
+    """Preempt a running job: it keeps its progress and goes to the tail of the queue."""
+    settle_record(state.jobs[job], state.clock[0].now)
+    take_back(state, tables, job)
+    state.jobs[job].preemptions += 1
+    enqueue(state, job)
+
+
+@njit(cache=True)
+def refuse(state: ClusterState, job: int) -> None:
+    """A pending job leaves without having run."""
+    dequeue(state, job)
+    state.jobs[job].status = REFUSED
+
+
+@njit(cache=True)
+def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, node: int) -> None:
+    """A node goes down: its jobs stop and lose what they did since their last checkpoint.
+
+    A checkpoint counts as reached where less than `ROUNDING_S` of work is lacking. The jobs are
+    queued in the reverse order of their starts.
+    """
+    place = state.nodes[node]
+    while place.share != NONE:
+        job = np.int64(state.shares[place.share].job)
+        stop(state, tables, job)
+        record = state.jobs[job]
+        if overheads.checkpoint_s > 0.0:
+            done = record.work - record.remaining + ROUNDING_S
+            kept = done // overheads.checkpoint_s * overheads.checkpoint_s
+            record.remaining = max(record.work - kept, 0.0)
+    state.clock[0].free -= place.free
+    place.free = 0
+    place.up = 0
+
+
+@njit(cache=True)
+def repair_node(state: ClusterState, node: int) -> None:
+    """A node comes back, empty."""
+    place = state.nodes[node]
+    place.free = place.gpus
+    state.clock[0].free += place.free
+    place.up = 1
+
+
+@njit(cache=True, forceinline=True)
+def next_event(state: ClusterState) -> float:
+    """When the next completion, incident or arrival is due; inf: never."""
+    clock = state.clock[0]
+    due = np.inf
+    if clock.running > 0:
+        due = state.jobs[state.heap[0]].end
+    if clock.arrived < len(state.jobs):
+        due = min(due, state.jobs[clock.arrived].submit)
+    if clock.incident < len(state.incidents):
+        due = min(due, state.incidents[clock.incident].time)
+    return due
+
+
+@njit(cache=True, forceinline=True)
+def advance(state: ClusterState, tables: RateTables, overheads: Overheads, until: float) -> int:
+    """Go to the next instant at which something happens, and let all of that instant happen.
+
+    Completions come first, then nodes fail and come back, then jobs arrive.
+
+    Returns:
+        EVENT; UNTIL where nothing happens up to and including `until`, which is then the time; or
+        NOTHING where nothing is going to happen and `until` is infinite.
+    """
+    clock = state.clock[0]
+    due = next_event(state)
+    outcome = EVENT
+    if due > until or due == np.inf:
+        if until == np.inf:
+            return NOTHING
+        due = until
+        outcome = UNTIL
+    clock.busy += clock.held * (due - clock.now) / WHOLE_GPU
+    clock.now = due
+    if outcome == UNTIL:
+        return outcome
+    while clock.running > 0 and state.jobs[state.heap[0]].end <= due:
+        complete(state, tables, np.int64(state.heap[0]))
+    while clock.incident < len(state.incidents):
+        incident = state.incidents[clock.incident]
+        if incident.time > due:
+            break
+        clock.incident += 1
+        if incident.up:
+            repair_node(state, incident.node)
+        else:
+            fail_node(state, tables, overheads, incident.node)
+    while clock.arrived < len(state.jobs) and state.jobs[clock.arrived].submit <= due:
+        enqueue(state, clock.arrived)
+        clock.arrived += 1
+    return outcome
+
+
+@njit(cache=True, forceinline=True)
+def complete(state: ClusterState, tables: RateTables, job: int) -> None:
+    """A running job has done its work."""
+    clock, record = state.clock[0], state.jobs[job]
+    record.executed += clock.now - record.settled
+    record.settled = clock.now
+    record.remaining = 0.0
+    record.finish = clock.now
+    take_back(state, tables, job)
+    record.status = FINISHED
+    clock.finished += 1
+
+
+@njit(cache=True)
+def log_is_short(state: ClusterState) -> bool:
+    """Whether the log, where one is kept, could not take the runs of all shares once more."""
+    short: bool = 0 < len(state.runs) < state.clock[0].runs + len(state.shares)
+    return short

@@ -1,0 +1,52 @@
+"""When nodes fail and when they come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import INCIDENT
+from envs.errors import InputError
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Every node fails and comes back on its own, after times drawn from exponentials.
+
+    Args:
+        mean_time_to_failure_s: seconds a node is up, on average.
+        mean_time_to_repair_s: seconds it is down, on average.
+        until_s: no node fails after this; those that are down still come back.
+        seed: of the draws. A node's draws do not depend on how many nodes there are.
+
+    Raises:
+        InputError: a time that is not positive and finite.
+    """
+
+    mean_time_to_failure_s: float
+    mean_time_to_repair_s: float
+    until_s: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for field in ("mean_time_to_failure_s", "mean_time_to_repair_s", "until_s"):
+            if not 0 < getattr(self, field) < float("inf"):
+                raise InputError(f"{getattr(self, field)} is not positive and finite", field=field)
+
+    def incidents(self, cluster: Cluster) -> NDArray[np.void]:
+        """`INCIDENT` records of all nodes, by time."""
+        entries: list[tuple[float, int, int]] = []
+        for node in range(cluster.num_nodes):
+            rng = np.random.default_rng([self.seed, node])
+            time = 0.0
+            while True:
+                time += rng.exponential(self.mean_time_to_failure_s)
+                if time > self.until_s:
+                    break
+                entries.append((time, node, 0))
+                time += rng.exponential(self.mean_time_to_repair_s)
+                entries.append((time, node, 1))
+        return np.array(sorted(entries), INCIDENT)

@@ -1,0 +1,164 @@
+"""Traces as Parquet: every column as it is in memory, with its origin in the file's metadata."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.exceptions import PolarsError
+
+from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
+from envs.errors import InputError
+from envs.files import write_atomically
+
+FORMAT = "meshwright.trace"
+SCHEMA_VERSION = 1
+HEADER = "meshwright"  # key of the header, a JSON mapping, in the file's metadata
+UNITS = {"submit_s": "s", "duration_s": "s", "memory_mib": "MiB"}
+
+NUMBERS: dict[str, type[np.int32] | type[np.int64]] = {
+    "submit_s": np.int64,
+    "duration_s": np.int64,
+    "num_gpus": np.int32,
+    "gpu_milli": np.int32,
+    "cpu_milli": np.int64,
+    "memory_mib": np.int64,
+}
+LABELS = ("user", "queue", "gpu_type", "model")
+COLUMNS = ("job_id", *NUMBERS, *LABELS)
+
+
+def write_parquet(
+    trace: Trace, path: str | Path, provenance: Mapping[str, object] | None = None
+) -> None:
+    """Write `trace` to `path`, atomically; `provenance` is any JSON mapping.
+
+    The columns are those of `Trace`; labels are texts, an unknown one is null.
+
+    Raises:
+        InputError: two labels of a column have one name.
+    """
+    columns: dict[str, pl.Series] = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
+    for field in NUMBERS:
+        columns[field] = pl.Series(getattr(trace, field))
+    for field in LABELS:
+        columns[field] = _texts(getattr(trace, field), field)
+    header = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "name": trace.name,
+        "units": UNITS,
+        "provenance": dict(provenance or {}),
+    }
+    buffer = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(buffer, metadata={HEADER: json.dumps(header)})
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def read_parquet(path: str | Path) -> Trace:
+    """The trace in a file of `write_parquet`, column for column as it was.
+
+    Raises:
+        InputError: the file cannot be read, is no Parquet, not a trace of this version, lacks a
+            column, or a job of it is impossible.
+    """
+    header, content = read_header(path)
+    return trace_of(path, header, read_frame(path, content))
+
+
+def read_frame(path: str | Path, content: bytes) -> pl.DataFrame:
+    """The columns of a Parquet file.
+
+    Raises:
+        InputError: the file is no Parquet.
+    """
+    try:
+        return pl.read_parquet(io.BytesIO(content))
+    except PolarsError as error:
+        raise _unreadable(path, error) from error
+
+
+def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame) -> Trace:
+    """The trace that a header and its columns describe.
+
+    Raises:
+        InputError: it is no trace of this version, lacks a column, or a job of it is impossible.
+    """
+    if header.get("format") != FORMAT or header.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"is no {FORMAT} of version {SCHEMA_VERSION}", file=path)
+    missing = [name for name in COLUMNS if name not in frame.columns]
+    if missing:
+        raise InputError("is missing", file=path, record="header", field=missing[0])
+    columns: dict[str, Any] = {
+        field: _numbers(frame[field], kind, path) for field, kind in NUMBERS.items()
+    }
+    columns.update((field, _labels(frame[field], path)) for field in LABELS)
+    if frame["job_id"].dtype != pl.String or frame["job_id"].null_count():
+        raise InputError("is no column of texts", file=path, field="job_id")
+    try:
+        return Trace(name=str(header.get("name")), job_id=fixed_width(frame["job_id"]), **columns)
+    except InputError as error:
+        raise InputError(
+            error.message, file=path, record=error.record, field=error.field
+        ) from error
+
+
+def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
+    """The header of a Parquet file, empty where it is not ours, and the file's content.
+
+    Raises:
+        InputError: the file cannot be read or is no Parquet.
+    """
+    try:
+        content = Path(path).read_bytes()
+        text = pl.read_parquet_metadata(io.BytesIO(content)).get(HEADER, "{}")
+        header = json.loads(text)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
+    except PolarsError as error:
+        raise _unreadable(path, error) from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"has a damaged header ({error})", file=path) from error
+    return header if isinstance(header, dict) else {}, content
+
+
+def fixed_width(texts: pl.Series) -> NDArray[np.str_]:
+    """A column of texts as an array of numpy's fixed-width texts."""
+    width = int(texts.str.len_bytes().max() or 0)  # type: ignore[arg-type]
+    ascii_only = bool((texts.str.len_bytes() == texts.str.len_chars()).all())
+    if not width or not ascii_only:
+        return np.array(texts.to_list(), dtype=np.str_)
+    padded = "".join(texts.str.pad_end(width, "\0").to_list())
+    return np.frombuffer(padded.encode(), dtype=f"S{width}").astype(np.str_)
+
+
+def _texts(labels: Labels, field: str) -> pl.Series:
+    if len(set(labels.names)) < len(labels.names):
+        raise InputError("two labels have one name", field=field)
+    names = pl.Series([*labels.names, None], dtype=pl.Enum(labels.names))
+    place = np.where(labels.codes == UNKNOWN, len(labels.names), labels.codes)
+    return names.gather(pl.Series(place.astype(np.uint32)))
+
+
+def _labels(texts: pl.Series, path: str | Path) -> Labels:
+    if not isinstance(texts.dtype, pl.Enum):
+        raise InputError(f"{texts.dtype} is no column of labels", file=path, field=texts.name)
+    codes = texts.to_physical().cast(pl.Int32).fill_null(UNKNOWN)
+    return Labels(codes.to_numpy().copy(), tuple(texts.dtype.categories.to_list()))
+
+
+def _numbers(column: pl.Series, kind: type[np.integer], path: str | Path) -> NDArray[np.integer]:
+    values = column.to_numpy()
+    if values.dtype != kind:  # a column with nulls is a column of floats here
+        raise InputError(f"is no column of {kind.__name__}", file=path, field=column.name)
+    return np.array(values)
+
+
+def _unreadable(path: str | Path, error: PolarsError) -> InputError:
+    return InputError(f"is no Parquet ({' '.join(str(error).split())[:200]})", file=path)

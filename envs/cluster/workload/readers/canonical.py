@@ -1,0 +1,177 @@
+"""Our own interchange: jobs as CSV or Parquet, read and written.
+
+| column | meaning | needed |
+|---|---|---|
+| `job_id` | any text, different for every job | yes |
+| `submit_s` | second of submission, a whole number of at least 0 | yes |
+| `duration_s` | seconds alone on the GPUs asked for, a whole number of at least 1 | yes |
+| `num_gpus` | GPUs, all of them at once; 0 for a job without GPUs | yes |
+| `gpu_milli` | thousandths of each GPU, 1 to 1000; below 1000 only with one GPU | no: 1000 |
+| `cpu_milli` | thousandths of a processor core | no: 0 |
+| `memory_mib` | MiB of main memory | no: 0 |
+| `user`, `queue` | who submits, and to which virtual cluster | no: unknown |
+| `gpu_type` | permitted types of GPU, separated by "|" | no: any |
+| `model` | what the job trains: the name of a profile | no: unknown |
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from polars.exceptions import PolarsError
+
+from envs.cluster.workload.parquet import (
+    COLUMNS,
+    FORMAT,
+    LABELS,
+    read_frame,
+    read_header,
+    trace_of,
+)
+from envs.cluster.workload.readers.read_trace import (
+    JobColumns,
+    ReadTrace,
+    by_number,
+    canonical_order,
+    canonical_trace,
+    trace_name,
+)
+from envs.cluster.workload.readers.row_checks import MOST_GPUS, IntArray, RowChecks
+from envs.cluster.workload.readers.table import Table, read_table
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.errors import InputError
+from envs.files import write_atomically
+
+REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
+OPTIONAL = tuple(name for name in COLUMNS if name not in REQUIRED)
+ORIGIN = "origin_s"  # key of a Parquet file's provenance: second 0 on the source's own clock
+MAGIC = b"PAR1"  # the first bytes of a Parquet file
+
+
+@dataclass(frozen=True)
+class CanonicalReader:
+    """CSV, plain or gzip, or Parquet; the content tells which."""
+
+    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
+        """The trace in `path`; a Parquet file of `write_parquet` keeps the name of its trace.
+
+        Raises:
+            InputError: the file is unusable, or, where `strict`, a row is faulty.
+        """
+        if not _is_parquet(path):
+            return _checked(read_table(path, REQUIRED, OPTIONAL), trace_name(path), strict=strict)
+        header, content = read_header(path)
+        frame = read_frame(path, content)
+        if header.get("format") != FORMAT:
+            return _checked(_table_of(path, frame), trace_name(path), strict=strict)
+        trace = trace_of(path, header, frame)
+        if len(trace) and frame["job_id"].is_unique().all():
+            return _in_order(trace, frame["job_id"], header)
+        return _checked(_table_of(path, frame), trace.name, strict=strict)
+
+
+def write_csv(trace: Trace, path: str | Path) -> None:
+    """Write `trace` to `path`, `.csv` or `.csv.gz`, atomically; an unknown label is empty.
+
+    Raises:
+        InputError: an id or label would not be read back as it is: it is empty, or has blanks at
+            an end.
+    """
+    frame = _text_frame(trace)
+    for field in ("job_id", *LABELS):
+        texts = frame[field]
+        wrong = (texts != texts.str.strip_chars()) | (texts == "")
+        if wrong.any():
+            row = int(wrong.fill_null(False).arg_max() or 0)
+            message = f"{texts[row]!r} would not be read back from CSV"
+            raise InputError(message, file=trace.name, record=row, field=field)
+    content = frame.write_csv().encode()
+    path = Path(path)
+    write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def _checked(table: Table, name: str, *, strict: bool) -> ReadTrace:
+    checks = RowChecks(table)
+    num_gpus = checks.whole("num_gpus", 0, MOST_GPUS)
+    gpu_milli = _optional(checks, "gpu_milli", 1, WHOLE_GPU)
+    if gpu_milli is not None:
+        several = (num_gpus > 1) & (gpu_milli < WHOLE_GPU)
+        checks.reject(several, "gpu_milli", "is a fraction of several GPUs")
+    columns = JobColumns(
+        job_id=table.columns["job_id"],
+        submit_s=checks.whole("submit_s"),
+        duration_s=checks.whole("duration_s", 1),
+        num_gpus=num_gpus,
+        gpu_milli=gpu_milli,
+        cpu_milli=_optional(checks, "cpu_milli"),
+        memory_mib=_optional(checks, "memory_mib"),
+        user=table.get("user"),
+        queue=table.get("queue"),
+        gpu_type=table.get("gpu_type"),
+        model=table.get("model"),
+    )
+    found = canonical_trace(columns, checks, id_field="job_id", strict=strict)
+    return replace(found, trace=replace(found.trace, name=name))
+
+
+def _optional(checks: RowChecks, field: str, least: int = 0, most: int = 2**53) -> IntArray | None:
+    return None if checks.table.get(field) is None else checks.whole(field, least, most)
+
+
+def _in_order(trace: Trace, ids: pl.Series, header: Mapping[str, object]) -> ReadTrace:
+    provenance = header.get("provenance")
+    known = provenance.get(ORIGIN, 0) if isinstance(provenance, dict) else 0
+    origin = int(trace.submit_s[0]) + (known if isinstance(known, int) else 0)
+    if (np.diff(trace.submit_s) == 0).any():
+        trace = trace.take(canonical_order(trace.submit_s, ids, by_number))
+    return ReadTrace(trace.canonical(), len(trace), (), origin)
+
+
+def _text_frame(trace: Trace) -> pl.DataFrame:
+    """Every column of the trace as it stands in CSV; an unknown label is null."""
+    columns = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
+    for field in COLUMNS[1:]:
+        column = getattr(trace, field)
+        if field in LABELS:
+            names = np.array([*column.names, None], dtype=object)
+            columns[field] = pl.Series(names[column.codes].tolist(), dtype=pl.String)
+        else:
+            columns[field] = pl.Series(column).cast(pl.String)
+    return pl.DataFrame(columns)
+
+
+def _table_of(path: str | Path, frame: pl.DataFrame) -> Table:
+    """The rows of a Parquet file of anybody's as a table of texts."""
+    for name in REQUIRED:
+        if name not in frame.columns:
+            raise InputError("is missing", file=path, record="header", field=name)
+    if not len(frame):
+        raise InputError("holds no job", file=path)
+    columns = {}
+    for name in COLUMNS:
+        if name in frame.columns:
+            try:
+                columns[name] = frame[name].cast(pl.String).fill_null("").str.strip_chars()
+            except PolarsError as error:
+                message = f"{frame[name].dtype} cannot be read"
+                raise InputError(message, file=path, field=name) from error
+    return Table(
+        path=path,
+        columns=columns,
+        place=lambda row: f"row {row + 1}",
+        cells=np.full(len(frame), len(columns)),
+        width=len(columns),
+    )
+
+
+def _is_parquet(path: str | Path) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error

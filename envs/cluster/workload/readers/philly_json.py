@@ -1,0 +1,160 @@
+"""Reader of Philly's own log, `cluster_job_log`: JSON, one object per job with its attempts.
+
+github.com/msr-fiddle/philly-traces; Jeon et al., *Analysis of Large-Scale Multi-Tenant GPU Clusters
+for DNN Training Workloads*, USENIX ATC 2019. Written from the published description of the keys and
+tested on entries made by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from envs.cluster.workload.readers.read_trace import JobColumns, ReadTrace, canonical_trace
+from envs.cluster.workload.readers.row_checks import RowChecks
+from envs.cluster.workload.readers.table import Table
+from envs.errors import InputError
+from envs.files import read_content
+
+ABSENT = frozenset({None, "", "None"})
+CLOCK_LENGTH = len("YYYY-MM-DD HH:MM:SS")
+TEXTS = ("jobid", "vc", "user")
+
+
+@dataclass(frozen=True)
+class PhillyJsonReader:
+    """JSON: a list of `{status, vc, jobid, user, submitted_time, attempts}`.
+
+    A job's duration is the sum of the run times of its attempts: that is how long it held its GPUs.
+    (The published analysis takes the time from the first start to the last end, which counts the
+    waits between attempts as work.) Its gang is the GPUs of the first attempt, as published. The
+    virtual cluster is the queue. Excluded are jobs that were never submitted or attempted, those
+    with an attempt of which start or end is not recorded, and those that ran for no second or on
+    no GPU.
+
+    Times are read as the clock showed them: the log has no time zone, so that an attempt across the
+    end of daylight saving time (5 November 2017) may be an hour short.
+    """
+
+    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
+        """The trace in `path`.
+
+        Raises:
+            InputError: the file is unusable, or, where `strict`, an entry is faulty.
+        """
+        entries = _entries(path)
+        texts = {field: [_text(entry, field) for entry in entries] for field in TEXTS}
+        table = Table(
+            path=path,
+            columns={field: pl.Series(values, dtype=pl.String) for field, values in texts.items()},
+            place=lambda row: f"entry {row + 1}",
+            cells=np.zeros(len(entries), dtype=np.int64),
+            width=0,
+        )
+        checks = RowChecks(table)
+        jobs = [_read_entry(entry) for entry in entries]
+        flaws = [job if isinstance(job, _Flaw) else None for job in jobs]
+        for flaw in dict.fromkeys(flaw for flaw in flaws if flaw is not None):
+            mark = checks.exclude if flaw.excluded else checks.reject
+            mark(np.array([other == flaw for other in flaws]), flaw.field, flaw.reason)
+        sound = [_Job(0, 1, 1) if isinstance(job, _Flaw) else job for job in jobs]
+        columns = JobColumns(
+            job_id=table.columns["jobid"],
+            submit_s=np.array([job.submit_s for job in sound], dtype=np.int64),
+            duration_s=np.array([job.duration_s for job in sound], dtype=np.int64),
+            num_gpus=np.array([job.num_gpus for job in sound], dtype=np.int64),
+            user=table.columns["user"],
+            queue=table.columns["vc"],
+        )
+        return canonical_trace(columns, checks, id_field="jobid", strict=strict)
+
+
+@dataclass(frozen=True)
+class _Job:
+    submit_s: int
+    duration_s: int
+    num_gpus: int
+
+
+@dataclass(frozen=True)
+class _Flaw:
+    field: str | None
+    reason: str
+    excluded: bool = False
+
+
+class _FlawError(Exception):
+    def __init__(self, field: str | None, reason: str, *, excluded: bool = False) -> None:
+        self.flaw = _Flaw(field, reason, excluded)
+
+
+def _entries(path: str | Path) -> list[object]:
+    try:
+        entries = json.loads(read_content(path).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"is no text in UTF-8 ({error.reason})", file=path) from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}"
+        raise InputError(f"is no JSON ({error.msg})", file=path, record=where) from error
+    except RecursionError as error:
+        raise InputError("is nested too deeply", file=path) from error
+    if not isinstance(entries, list):
+        raise InputError("is no list of jobs", file=path)
+    if not entries:
+        raise InputError("holds no job", file=path)
+    return entries
+
+
+def _text(entry: object, field: str) -> str:
+    value = entry.get(field) if isinstance(entry, Mapping) else None
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _read_entry(entry: object) -> _Job | _Flaw:
+    try:
+        if not isinstance(entry, Mapping):
+            raise _FlawError(None, "is no object")
+        submit_s = _seconds(entry, "submitted_time", "is not recorded")
+        attempts = _items(entry, "attempts")
+        if not attempts:
+            raise _FlawError("attempts", "is empty: the job never ran", excluded=True)
+        duration_s = 0
+        for attempt in attempts:
+            start = _seconds(attempt, "start_time", "of an attempt is not recorded")
+            end = _seconds(attempt, "end_time", "of an attempt is not recorded")
+            if end < start:
+                raise _FlawError("end_time", "of an attempt is before its start_time")
+            duration_s += end - start
+        num_gpus = sum(len(_items(server, "gpus")) for server in _items(attempts[0], "detail"))
+        if num_gpus == 0:
+            raise _FlawError("gpus", "is empty: a job without GPU", excluded=True)
+        if duration_s == 0:
+            raise _FlawError("attempts", "took no second: the job never ran", excluded=True)
+    except _FlawError as error:
+        return error.flaw
+    return _Job(submit_s, duration_s, num_gpus)
+
+
+def _items(node: object, field: str) -> list[object]:
+    items = node.get(field) if isinstance(node, Mapping) else None
+    if not isinstance(items, list):
+        raise _FlawError(field, "is no list")
+    return items
+
+
+def _seconds(node: object, field: str, absent: str) -> int:
+    value = node.get(field) if isinstance(node, Mapping) else None
+    if isinstance(value, str | None) and value in ABSENT:
+        raise _FlawError(field, absent, excluded=True)
+    try:
+        if not isinstance(value, str) or len(value) != CLOCK_LENGTH:
+            raise ValueError
+        return int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        raise _FlawError(field, "is no time of the form YYYY-MM-DD HH:MM:SS") from None

@@ -1,0 +1,75 @@
+"""What jobs ask of a node, without when: the input of a packing experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
+from envs.errors import InputError
+
+_COLUMNS = ("num_gpus", "gpu_milli", "cpu_milli", "memory_mib")
+
+
+@dataclass(frozen=True, eq=False)
+class ResourceRequests:
+    """J requests as columns, in the order of their source.
+
+    Raises:
+        InputError: columns of different lengths, a negative number, no share or more than all of a
+            GPU, a fraction of several GPUs.
+    """
+
+    name: str
+    job_id: NDArray[np.str_]  # (J,)
+    num_gpus: NDArray[np.int32]  # (J,) 0 for jobs without GPU
+    gpu_milli: NDArray[np.int32]  # (J,) thousandths of each GPU, 1..1000
+    cpu_milli: NDArray[np.int64]  # (J,) thousandths of a processor core
+    memory_mib: NDArray[np.int64]  # (J,) MiB of main memory
+    gpu_type: Labels  # permitted GPU types, separated by "|"; unknown: all
+
+    def __post_init__(self) -> None:
+        for field in _COLUMNS:
+            column = getattr(self, field)
+            if column.shape != self.job_id.shape:
+                raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
+            self._refuse(column < 0, field)
+            column.flags.writeable = False
+        if self.gpu_type.codes.shape != self.job_id.shape:
+            raise InputError("as many labels as requests are needed", field="gpu_type")
+        several = (self.gpu_milli != WHOLE_GPU) & (self.num_gpus > 1)
+        self._refuse(several | (self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
+
+    def _refuse(self, wrong: NDArray[np.bool_], field: str) -> None:
+        if wrong.any():
+            job = int(np.argmax(wrong))
+            value = getattr(self, field)[job]
+            raise InputError(f"{value} is impossible here", file=self.name, record=job, field=field)
+
+    @classmethod
+    def of(cls, trace: Trace) -> ResourceRequests:
+        """What the jobs of `trace` ask for."""
+        return cls(
+            name=trace.name,
+            job_id=trace.job_id,
+            num_gpus=trace.num_gpus,
+            gpu_milli=trace.gpu_milli,
+            cpu_milli=trace.cpu_milli,
+            memory_mib=trace.memory_mib,
+            gpu_type=trace.gpu_type,
+        )
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @property
+    def demand_milli(self) -> NDArray[np.int64]:
+        """(J,) thousandths of a GPU, of all GPUs of a job together."""
+        return self.num_gpus.astype(np.int64) * self.gpu_milli
+
+    def permitted(self, cluster: Cluster) -> NDArray[np.int64]:
+        """(J,) bit t is set where a job may run on GPU type t of `cluster`."""
+        return cluster.type_masks(self.gpu_type.names)[self.gpu_type.codes]

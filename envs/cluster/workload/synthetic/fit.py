@@ -1,0 +1,157 @@
+"""The statistics of a trace, from which traces like it are generated."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.workload.synthetic.parameters import Durations, Memory, WorkloadParameters
+from envs.cluster.workload.synthetic.quantile_table import QuantileTable
+from envs.cluster.workload.synthetic.sessions import (
+    SessionShape,
+    fit_sessions,
+    gap_scores,
+    normal_scores,
+)
+from envs.cluster.workload.synthetic.weekly_clock import WeeklyClock
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+LEAST_JOBS = 50  # that a trace needs
+LEAST_OF_SIZE = 20  # that a gang size needs for durations of its own
+BURST_GAP_S = 60
+LEAST_PAIRS = 20  # of jobs, for a statistic of pairs
+LAGS = np.unique(np.geomspace(1, 128, 15).astype(int))  # places apart at which memory is measured
+PERSISTENCE = 1 - 1 / np.geomspace(1.1, 512, 55)  # values tried
+DIGITS = 4
+
+
+def fit(trace: Trace, *, name: str, origin_s: int) -> WorkloadParameters:
+    """The statistics of `trace`; they hold no job of it.
+
+    Args:
+        trace: at least `LEAST_JOBS` jobs on whole GPUs.
+        name: of the parameters.
+        origin_s: what the clock showed at second 0 of the trace, in seconds after a Monday 0:00;
+            `weekly_clock.EPOCH_S` more where that is given in seconds since 1970.
+
+    Raises:
+        InputError: too few jobs, jobs on a fraction of a GPU, all submitted at once.
+    """
+    if len(trace) < LEAST_JOBS or trace.span_s == 0:
+        raise InputError(f"{LEAST_JOBS} jobs, not all at once, are needed", file=trace.name)
+    if (trace.gpu_milli != WHOLE_GPU).any():
+        job = int(np.argmax(trace.gpu_milli != WHOLE_GPU))
+        raise InputError("fractions of a GPU", file=trace.name, record=job, field="gpu_milli")
+    clock_s = trace.submit_s + origin_s
+    clock = WeeklyClock.fit(clock_s)
+    clock = WeeklyClock(clock.daily.round(DIGITS), clock.weekly.round(DIGITS))
+    gap = np.diff(clock_s)
+    burst = gap <= BURST_GAP_S
+    busy_gap = np.diff(clock.busy_time(clock_s))
+    sizes, count = np.unique(trace.num_gpus, return_counts=True)
+    place = np.searchsorted(sizes, trace.num_gpus).astype(np.int64)
+    shape = _rounded(fit_sessions(_ranks(gap), place, len(sizes)))
+    starts = np.concatenate([[True], np.diff(place) != 0])
+    own = normal_scores(_ranks(gap)) - gap_scores(shape, place, starts)[1:]
+    return WorkloadParameters(
+        name=name,
+        jobs=len(trace),
+        clock=clock,
+        burst_gap_s=BURST_GAP_S,
+        burst_share=round(float(burst.mean()), 6),
+        burst_gap=_table(gap[burst], BURST_GAP_S),
+        pause=_table(busy_gap[~burst], BURST_GAP_S),
+        gap_memory=_memory(_ranks(own), np.ones(len(gap), np.int64)),
+        gang_sizes=tuple(sizes.tolist()),
+        gang_shares=tuple((count / len(trace)).round(6).tolist()),
+        sessions=shape,
+        durations=tuple(_durations(trace, sizes, count)),
+        duration_memory=_duration_memory(trace, sizes),
+    )
+
+
+def _table(values: NDArray[np.floating | np.integer], none: float) -> QuantileTable:
+    """The quantiles of `values`; of the constant `none` where there is no value to draw."""
+    return QuantileTable.fit(values if len(values) else np.array([none]))
+
+
+def _durations(trace: Trace, sizes: NDArray[np.int32], count: IntArray) -> list[Durations]:
+    """Tables by gang size."""
+    return [
+        Durations(tuple(group), QuantileTable.fit(trace.duration_s[np.isin(trace.num_gpus, group)]))
+        for group in _groups(sizes.tolist(), count.tolist())
+    ]
+
+
+def _rounded(shape: SessionShape) -> SessionShape:
+    columns = (shape.length, shape.gap_within, shape.gap_before)
+    return SessionShape(*(tuple(round(value, DIGITS) for value in column) for column in columns))
+
+
+def _groups(sizes: list[int], count: list[int]) -> list[list[int]]:
+    """Gang sizes that share durations: alone with enough jobs, else with the next such sizes.
+
+    Too few even so join the group before them, or after where there is none.
+    """
+    groups: list[list[int]] = []
+    jobs: list[int] = []
+    rich: list[bool] = []
+    for size, number in zip(sizes, count, strict=True):
+        enough = number >= LEAST_OF_SIZE
+        if groups and not enough and not rich[-1]:
+            groups[-1].append(size)
+            jobs[-1] += number
+        else:
+            groups.append([size])
+            jobs.append(number)
+            rich.append(enough)
+    for place in range(len(groups) - 1, -1, -1):
+        if jobs[place] < LEAST_OF_SIZE and len(groups) > 1:
+            into = place - 1 if place else 1
+            groups[into] = sorted(groups[into] + groups[place])
+            jobs[into] += jobs[place]
+            del groups[place], jobs[place]
+    return groups
+
+
+def _duration_memory(trace: Trace, sizes: NDArray[np.int32]) -> Memory:
+    ranks = np.zeros(len(trace))
+    for size in sizes:
+        ranks[trace.num_gpus == size] = _ranks(trace.duration_s[trace.num_gpus == size])
+    return _memory(ranks, trace.num_gpus.astype(np.int64))
+
+
+def _ranks(values: NDArray[np.floating | np.integer]) -> FloatArray:
+    """(V,) mean rank of each value over V: its place in the distribution, 0..1."""
+    _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - count / 2)[inverse] / len(values))
+
+
+def _memory(ranks: FloatArray, kind: IntArray) -> Memory:
+    """The memory nearest to the rank correlations of pairs of one kind, `LAGS` places apart.
+
+    It has the correlation of neighbours; the others, in least squares, decide how long it lasts.
+    """
+    lags, found = [], []
+    for lag in LAGS[len(ranks) > LAGS]:
+        pairs = kind[lag:] == kind[:-lag]
+        first, second = ranks[:-lag][pairs], ranks[lag:][pairs]
+        if len(first) >= LEAST_PAIRS and first.std() > 0 and second.std() > 0:
+            lags.append(lag)
+            found.append(float(np.corrcoef(first, second)[0, 1]))
+    if not lags:
+        return Memory(0.0, 0.0)
+    best, memory = np.inf, Memory(0.0, 0.0)
+    for persistence in PERSISTENCE:
+        shape = persistence ** np.array(lags, np.float64)
+        strength = min(max(found[0] / float(persistence), 0.0), 1.0)
+        error = float(np.square(strength * shape - np.array(found)).sum())
+        if error < best:
+            best = error
+            memory = Memory(round(strength, DIGITS), round(float(persistence), DIGITS))
+    return memory

@@ -1,0 +1,182 @@
+"""Traces by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.workload.synthetic.parameters import Memory, WorkloadParameters
+from envs.cluster.workload.synthetic.sessions import deal_sizes, gap_scores
+from envs.cluster.workload.synthetic.weekly_clock import arrival_times
+from envs.cluster.workload.trace import Labels, Trace
+from envs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+_GAPS, _SIZES, _DURATIONS, _SESSIONS, _GAP_ORDER, _DURATION_ORDER, _MODELS = range(7)
+_HALVINGS = 60  # of the interval in which the scale of a load is looked for
+
+
+@dataclass(frozen=True)
+class TargetLoad:
+    """GPU-seconds asked for per GPU-second of `gpus` GPUs between first and last submission.
+
+    Raises:
+        InputError: a number that is not above 0.
+    """
+
+    load: float
+    gpus: int
+
+    def __post_init__(self) -> None:
+        for field in ("load", "gpus"):
+            if not getattr(self, field) > 0:
+                raise InputError(f"{getattr(self, field)} is not above 0", field=field)
+
+
+def generate(
+    parameters: WorkloadParameters,
+    jobs: int,
+    seed: int,
+    *,
+    load: TargetLoad | None = None,
+    models: Sequence[str] = (),
+) -> Trace:
+    """`jobs` jobs with the statistics of `parameters`; one seed, one trace, on every machine.
+
+    The first job is submitted at second 0, a Monday 0:00. Gaps, gang sizes and durations are
+    systematic samples (`QuantileTable.sample`) put in an order in which neighbours are alike:
+
+    * jobs come in sessions of one gang size, with gaps of their own (`sessions`);
+    * gaps are long or short in episodes;
+    * within a session durations are alike.
+
+    Args:
+        parameters: what the trace shall be like.
+        jobs: number of jobs.
+        seed: at least 0.
+        load: gaps are scaled to offer this load; days keep their 24 hours. None: as fitted.
+        models: names of profiles of which each job gets one at random; none: jobs have none.
+
+    Raises:
+        InputError: no job, a negative seed, a load that whole seconds do not allow.
+    """
+    for field, value, least in (("jobs", jobs, 1), ("seed", seed, 0)):
+        if value < least:
+            raise InputError(f"{value} is below {least}", field=field)
+    streams = [
+        np.random.Generator(np.random.PCG64(child))
+        for child in np.random.SeedSequence(seed).spawn(_MODELS + 1)
+    ]
+    counts = _gang_counts(parameters, jobs, streams[_SIZES])
+    place, starts = deal_sizes(parameters.sessions, counts, streams[_SESSIONS])
+    score = gap_scores(parameters.sessions, place, starts)
+    gap, burst = _gaps(parameters, score[1:], streams[_GAPS], streams[_GAP_ORDER])
+    rates = parameters.clock.rates
+    submit_s = np.floor(arrival_times(gap, burst, 1.0, rates)).astype(np.int64)
+    num_gpus = np.array(parameters.gang_sizes, np.int32)[place]
+    duration_s = _durations(parameters, starts, num_gpus, streams)
+    if load is not None:
+        work = float((num_gpus * duration_s.astype(np.float64)).sum())
+        submit_s = _loaded(gap, burst, rates, work / (load.gpus * load.load))
+    trace = Trace.of(f"{parameters.name}-seed{seed}", submit_s, duration_s, num_gpus)
+    if not models:
+        return trace
+    codes = streams[_MODELS].integers(len(models), size=jobs).astype(np.int32)
+    return replace(trace, model=Labels(codes, tuple(models)))
+
+
+def _gaps(
+    parameters: WorkloadParameters,
+    score: FloatArray,
+    rng: np.random.Generator,
+    order: np.random.Generator,
+) -> tuple[FloatArray, BoolArray]:
+    """(J,) gaps before each job, none before the first, and whether they are within a burst.
+
+    The order is that of normal values whose means are `score` (J-1,).
+    """
+    gaps = len(score)
+    bursts = int(np.floor(gaps * parameters.burst_share + rng.random()))
+    ascending = np.concatenate(
+        [parameters.burst_gap.sample(bursts, rng), parameters.pause.sample(gaps - bursts, rng)]
+    )
+    explained = min(float(score.var()), 1.0) if gaps else 0.0
+    own = _latent(parameters.gap_memory, np.zeros(gaps, np.bool_), order)
+    place = _places(score + np.sqrt(1 - explained) * own)
+    return np.concatenate([[0.0], ascending[place]]), np.concatenate([[True], place < bursts])
+
+
+def _gang_counts(
+    parameters: WorkloadParameters, jobs: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(G,) jobs of each gang size: its share to within one job."""
+    ends = np.cumsum(parameters.gang_shares)
+    position = (np.arange(jobs) + rng.random()) / jobs * ends[-1]
+    place = np.minimum(np.searchsorted(ends, position, side="right"), len(ends) - 1)
+    return np.bincount(place, minlength=len(ends)).astype(np.int64)
+
+
+def _durations(
+    parameters: WorkloadParameters,
+    starts: BoolArray,
+    num_gpus: NDArray[np.int32],
+    streams: Sequence[np.random.Generator],
+) -> NDArray[np.int64]:
+    latent = _latent(parameters.duration_memory, starts, streams[_DURATION_ORDER])
+    duration = np.zeros(len(starts))
+    for entry in parameters.durations:
+        jobs = np.flatnonzero(np.isin(num_gpus, entry.num_gpus))
+        ascending = entry.duration_s.sample(len(jobs), streams[_DURATIONS])
+        duration[jobs] = ascending[_places(latent[jobs])]
+    return np.maximum(np.rint(duration), 1).astype(np.int64)
+
+
+def _latent(memory: Memory, breaks: BoolArray, rng: np.random.Generator) -> FloatArray:
+    """(J,) normal values that are alike within episodes, which end at `breaks` and by chance.
+
+    Two values of one episode have the rank correlation `memory.strength`: that of normal values
+    with correlation 2 sin(pi/6 strength) (Pearson 1907).
+    """
+    jobs = len(breaks)
+    if jobs == 0:
+        return np.zeros(0)
+    # episodes end by chance as often as breaks leave to be done
+    kept = 1 - float(breaks.mean())
+    chance = 1 - min(memory.persistence / kept, 1.0) if kept > 0 else 1.0
+    starts = breaks | (rng.random(jobs) < chance)
+    starts[0] = True
+    episode = np.cumsum(starts) - 1
+    alike = 2 * np.sin(np.pi / 6 * memory.strength)
+    common = rng.standard_normal(episode[-1] + 1)[episode]
+    return np.asarray(np.sqrt(alike) * common + np.sqrt(1 - alike) * rng.standard_normal(jobs))
+
+
+def _places(values: FloatArray) -> NDArray[np.int64]:
+    """(J,) rank of each value from 0; equal values by their place."""
+    places = np.empty(len(values), np.int64)
+    places[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return places
+
+
+def _loaded(gap: FloatArray, burst: BoolArray, rates: FloatArray, span: float) -> NDArray[np.int64]:
+    """(J,) submissions whose last is at `span` seconds, to the second."""
+    low, high = 0.0, 1.0
+    while arrival_times(gap, burst, high, rates)[-1] < span:
+        low, high = high, 2 * high
+        if high > 2.0**40:
+            raise InputError("gaps of this sum reach no such load", field="load")
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if arrival_times(gap, burst, middle, rates)[-1] < span:
+            low = middle
+        else:
+            high = middle
+    submit_s: NDArray[np.int64] = np.floor(arrival_times(gap, burst, high, rates)).astype(np.int64)
+    if submit_s[-1] < 1:
+        raise InputError("the jobs would all be submitted at once", field="load")
+    return submit_s

@@ -1,0 +1,163 @@
+"""The statistics from which traces are generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.cluster.workload.synthetic.quantile_table import QuantileTable
+from envs.cluster.workload.synthetic.sessions import SessionShape
+from envs.cluster.workload.synthetic.weekly_clock import WeeklyClock
+from envs.errors import InputError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How alike neighbours in a sequence are: r(k) = strength · persistence^k, k places apart.
+
+    Raises:
+        InputError: a number outside 0..1.
+    """
+
+    strength: float  # rank correlation of two jobs of one episode
+    persistence: float  # chance that an episode goes on with the next job
+
+    def __post_init__(self) -> None:
+        for field in ("strength", "persistence"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise InputError(f"{getattr(self, field)} is not from 0 to 1", field=field)
+
+
+@dataclass(frozen=True, eq=False)
+class Durations:
+    """How long the jobs of some gang sizes run."""
+
+    num_gpus: tuple[int, ...]
+    duration_s: QuantileTable
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadParameters:
+    """A workload as statistics.
+
+    Raises:
+        InputError: shares that do not sum to 1, gang sizes that do not ascend, a gang size without
+            durations or with two, a chance outside 0..1.
+    """
+
+    name: str
+    jobs: int  # of the trace it was fitted to
+    clock: WeeklyClock
+    burst_gap_s: float  # up to this gap between arrivals they are of one burst
+    burst_share: float  # of the gaps
+    burst_gap: QuantileTable  # seconds between arrivals within a burst
+    pause: QuantileTable  # busy seconds between bursts
+    gap_memory: Memory
+    gang_sizes: tuple[int, ...]  # GPUs, ascending
+    gang_shares: tuple[float, ...]  # of the jobs
+    sessions: SessionShape
+    durations: tuple[Durations, ...]
+    duration_memory: Memory  # within a session, among jobs of one gang size
+
+    def __post_init__(self) -> None:
+        shares, sizes = np.array(self.gang_shares), np.array(self.gang_sizes)
+        if shares.shape != sizes.shape or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-3:
+            raise InputError("one share above 0 per size, 1 in all", field="gang_shares")
+        if (sizes < 0).any() or (np.diff(sizes) <= 0).any():
+            raise InputError("is not negative and ascends", field="gang_sizes")
+        covered = sorted(size for entry in self.durations for size in entry.num_gpus)
+        if covered != list(self.gang_sizes):
+            raise InputError(f"are for {covered}, not {list(self.gang_sizes)}", field="durations")
+        for field, values in vars(self.sessions).items():
+            if len(values) != len(sizes) or not np.isfinite(values).all():
+                raise InputError("a number per gang size", record="sessions", field=field)
+        if min(self.sessions.length) < 1:
+            raise InputError("is below 1", record="sessions", field="length")
+        if not 0 <= self.burst_share <= 1:
+            raise InputError("is not from 0 to 1", field="burst_share")
+
+    def document(self) -> dict[str, Any]:
+        """As plain numbers, lists and mappings, for a file."""
+        return {
+            "name": self.name,
+            "jobs": self.jobs,
+            "daily": self.clock.daily.tolist(),
+            "weekly": self.clock.weekly.tolist(),
+            "burst_gap_s": self.burst_gap_s,
+            "burst_share": self.burst_share,
+            "burst_gap": self.burst_gap.document(),
+            "pause": self.pause.document(),
+            "gap_memory": vars(self.gap_memory).copy(),
+            "gang_sizes": list(self.gang_sizes),
+            "gang_shares": list(self.gang_shares),
+            "sessions": {key: list(values) for key, values in vars(self.sessions).items()},
+            "duration_memory": vars(self.duration_memory).copy(),
+            "durations": [
+                {"num_gpus": list(entry.num_gpus), **entry.duration_s.document()}
+                for entry in self.durations
+            ],
+        }
+
+
+KEYS = (
+    "name", "jobs", "daily", "weekly", "burst_gap_s", "burst_share", "burst_gap", "pause",
+    "gap_memory", "gang_sizes", "gang_shares", "sessions", "duration_memory", "durations",
+)  # fmt: skip
+
+
+def workload_parameters(**document: Any) -> WorkloadParameters:
+    """The parameters of `WorkloadParameters.document()`, as keywords.
+
+    Raises:
+        InputError: a key is missing, unknown, or holds something else than it should.
+    """
+    _check(document, KEYS, None)
+    for key in ("burst_gap", "pause"):
+        _check(document[key], ("probability", "quantile"), key)
+    for key in ("gap_memory", "duration_memory"):
+        _check(document[key], ("strength", "persistence"), key)
+    _check(document["sessions"], ("length", "gap_within", "gap_before"), "sessions")
+    for row, entry in enumerate(document["durations"]):
+        _check(entry, ("num_gpus", "probability", "quantile"), f"durations[{row}]")
+    try:
+        return _build(document)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"not a number where one is needed: {error}") from error
+
+
+def _build(document: Mapping[str, Any]) -> WorkloadParameters:
+    return WorkloadParameters(
+        name=str(document["name"]),
+        jobs=int(document["jobs"]),
+        clock=WeeklyClock(
+            np.asarray(document["daily"], np.float64), np.asarray(document["weekly"], np.float64)
+        ),
+        burst_gap_s=float(document["burst_gap_s"]),
+        burst_share=float(document["burst_share"]),
+        burst_gap=QuantileTable.of(document["burst_gap"]),
+        pause=QuantileTable.of(document["pause"]),
+        gap_memory=Memory(**document["gap_memory"]),
+        gang_sizes=tuple(int(size) for size in document["gang_sizes"]),
+        gang_shares=tuple(float(share) for share in document["gang_shares"]),
+        sessions=SessionShape(
+            **{key: tuple(float(one) for one in row) for key, row in document["sessions"].items()}
+        ),
+        durations=tuple(
+            Durations(tuple(int(size) for size in entry["num_gpus"]), QuantileTable.of(entry))
+            for entry in document["durations"]
+        ),
+        duration_memory=Memory(**document["duration_memory"]),
+    )
+
+
+def _check(document: object, keys: Sequence[str], record: str | None) -> None:
+    if not isinstance(document, Mapping):
+        raise InputError("is not a mapping", record=record)
+    missing = [key for key in keys if key not in document]
+    unknown = [str(key) for key in document if key not in keys]
+    if missing or unknown:
+        word = "missing" if missing else "unknown"
+        raise InputError(f"{word} key", record=record, field=(missing or unknown)[0])

@@ -1,0 +1,183 @@
+"""A trace: the jobs of a cluster as columns, in the order in which they are submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.workload.job import Job
+from envs.errors import InputError
+
+WHOLE_GPU = 1000  # thousandths
+UNKNOWN = -1  # code of a label that the trace does not give
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """A column of names, as codes.
+
+    Raises:
+        InputError: a code without a name.
+    """
+
+    codes: NDArray[np.int32]  # (J,) index into names, or UNKNOWN
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        wrong = (self.codes < UNKNOWN) | (self.codes >= len(self.names))
+        if wrong.any():
+            job = int(np.argmax(wrong))
+            raise InputError(f"label {self.codes[job]} has no name", record=job)
+        self.codes.flags.writeable = False
+
+    @classmethod
+    def unknown(cls, jobs: int) -> Labels:
+        """No job has a label."""
+        return cls(np.full(jobs, UNKNOWN, np.int32), ())
+
+    @classmethod
+    def of(cls, values: Sequence[str | None]) -> Labels:
+        """Codes by first appearance; None and "" are unknown."""
+        names: dict[str, int] = {}
+        codes = [UNKNOWN if not v else names.setdefault(v, len(names)) for v in values]
+        return cls(np.array(codes, np.int32), tuple(names))
+
+    def __getitem__(self, job: int) -> str | None:
+        code = int(self.codes[job])
+        return None if code == UNKNOWN else self.names[code]
+
+    def take(self, jobs: NDArray[np.integer]) -> Labels:
+        """The labels of `jobs`, with the same names."""
+        return Labels(self.codes[jobs], self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """J jobs, sorted by submission.
+
+    Raises:
+        InputError: columns of different lengths, submissions out of order, a negative number, a
+            duration or gang of nothing, a fraction of several GPUs.
+    """
+
+    name: str
+    job_id: NDArray[np.str_]  # (J,) as the source calls them
+    submit_s: NDArray[np.int64]  # (J,) seconds
+    duration_s: NDArray[np.int64]  # (J,) seconds alone on the GPUs asked for, above 0
+    num_gpus: NDArray[np.int32]  # (J,) 0 for jobs without GPU
+    gpu_milli: NDArray[np.int32]  # (J,) thousandths of each GPU
+    cpu_milli: NDArray[np.int64]  # (J,) thousandths of a processor core, 0 where not given
+    memory_mib: NDArray[np.int64]  # (J,) MiB of main memory, 0 where not given
+    user: Labels
+    queue: Labels  # virtual cluster
+    gpu_type: Labels  # permitted GPU types, separated by "|"
+    model: Labels  # names of profiles
+
+    def __post_init__(self) -> None:
+        for field in ("submit_s", "duration_s", "num_gpus", "gpu_milli", *_HOST):
+            column = getattr(self, field)
+            if column.shape != self.job_id.shape:
+                raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
+            self._refuse(column < (1 if field in {"duration_s", "gpu_milli"} else 0), field)
+            column.flags.writeable = False
+        for field in _LABELS:
+            if getattr(self, field).codes.shape != self.job_id.shape:
+                raise InputError("as many labels as jobs are needed", field=field)
+        self._refuse(np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
+        several = (self.gpu_milli != WHOLE_GPU) & (self.num_gpus > 1)
+        self._refuse(several | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
+
+    def _refuse(self, wrong: NDArray[np.bool_], field: str) -> None:
+        if wrong.any():
+            job = int(np.argmax(wrong))
+            value = getattr(self, field)[job]
+            raise InputError(f"{value} is impossible here", file=self.name, record=job, field=field)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        submit_s: Sequence[int] | NDArray[np.integer],
+        duration_s: Sequence[int] | NDArray[np.integer],
+        num_gpus: Sequence[int] | NDArray[np.integer],
+        *,
+        job_id: Sequence[str] | NDArray[np.str_] | None = None,
+    ) -> Trace:
+        """Whole-GPU jobs of which nothing else is known; ids 0, 1, ... unless given."""
+        jobs = len(submit_s)
+        none = Labels.unknown(jobs)
+        return cls(
+            name=name,
+            job_id=np.arange(jobs).astype(np.str_) if job_id is None else np.asarray(job_id),
+            submit_s=np.asarray(submit_s, np.int64).copy(),
+            duration_s=np.asarray(duration_s, np.int64).copy(),
+            num_gpus=np.asarray(num_gpus, np.int32).copy(),
+            gpu_milli=np.full(jobs, WHOLE_GPU, np.int32),
+            cpu_milli=np.zeros(jobs, np.int64),
+            memory_mib=np.zeros(jobs, np.int64),
+            user=none,
+            queue=none,
+            gpu_type=none,
+            model=none,
+        )
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    def __getitem__(self, job: int) -> Job:
+        return Job(
+            job_id=str(self.job_id[job]),
+            submit_s=int(self.submit_s[job]),
+            duration_s=int(self.duration_s[job]),
+            num_gpus=int(self.num_gpus[job]),
+            gpu_milli=int(self.gpu_milli[job]),
+            user=self.user[job],
+            queue=self.queue[job],
+            gpu_type=self.gpu_type[job],
+            model=self.model[job],
+            cpu_milli=int(self.cpu_milli[job]),
+            memory_mib=int(self.memory_mib[job]),
+        )
+
+    def __iter__(self) -> Iterator[Job]:
+        return (self[job] for job in range(len(self)))
+
+    @property
+    def gpu_seconds(self) -> NDArray[np.float64]:
+        """(J,) GPUs times duration: the work of each job."""
+        return self.num_gpus * (self.gpu_milli / WHOLE_GPU) * self.duration_s
+
+    @property
+    def span_s(self) -> int:
+        """Seconds from the first submission to the last."""
+        return int(self.submit_s[-1] - self.submit_s[0]) if len(self) else 0
+
+    def take(self, jobs: NDArray[np.integer] | slice, name: str | None = None) -> Trace:
+        """Some jobs, in ascending order of their place here."""
+        chosen = np.arange(len(self))[jobs]
+        columns = {f: getattr(self, f)[chosen] for f in ("job_id", *_NUMBERS)}
+        labels = {f: getattr(self, f).take(chosen) for f in _LABELS}
+        return replace(self, name=name or self.name, **columns, **labels)
+
+    def canonical(self) -> Trace:
+        """The same jobs from second 0; the first submission is at 0."""
+        first = int(self.submit_s[0]) if len(self) else 0
+        return replace(self, submit_s=self.submit_s - first)
+
+    def offered_load(self, gpus: int) -> float:
+        """GPU-seconds asked for per GPU-second of `gpus` GPUs between first and last submission.
+
+        Raises:
+            InputError: all jobs are submitted at once, or `gpus` is below 1.
+        """
+        if self.span_s == 0 or gpus < 1:
+            raise InputError("an offered load needs a span of time and a GPU", file=self.name)
+        return float(self.gpu_seconds.sum() / (gpus * self.span_s))
+
+
+_HOST = ("cpu_milli", "memory_mib")
+_NUMBERS = ("submit_s", "duration_s", "num_gpus", "gpu_milli", *_HOST)
+_LABELS = ("user", "queue", "gpu_type", "model")

@@ -1,1 +1,0 @@
-"""The compiled kernels that play a plan through, and what they record."""

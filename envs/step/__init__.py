@@ -1,0 +1,1 @@
+"""One training step: the problem, plans, the simulators, orders and schedules."""

@@ -1,0 +1,334 @@
+"""The compiled inside of `envs.step.fair`: one step as a sequence of events.
+
+All transfers of an ordered pair of devices drain at one rate, so that a pair has a clock of its
+own: the bytes that a transfer of the pair drains since the pair became busy. A transfer that enters
+at clock v with b bytes leaves at clock v + b; the transfers of a pair stand in a heap by that
+reading, and the earliest leaving of all pairs is the next event of the network. Rates are worked
+out anew only when the transfers under way have changed.
+
+The small functions take bare arrays: passing tuples of arrays costs more than what they do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.step.arrays import StepArrays
+from envs.step.bottlenecks import Bottlenecks
+from envs.step.fair_rates import RateScratch, fair_rates
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_NONE = -1
+_UNKNOWN = -1.0  # when the first transfer of a pair leaves, until its rate is known
+
+
+class FairState(NamedTuple):
+    """Working memory of one simulation at a time; one per thread."""
+
+    producer: IntArray  # (C,) operator whose tensor a use takes; never changes
+    inputs: IntArray  # (N,) uses that each operator takes; never changes
+    missing: IntArray  # (N,) of them, those that are not there
+    queue_ptr: IntArray  # (D + 1,)
+    queue: IntArray  # (N,) operators of each device in order
+    head: IntArray  # (D,) first of them that has not started
+    running: IntArray  # (D,) operator under way
+    began: FloatArray  # (D,) when it started
+    stamp: IntArray  # (slots, D) who has sent a tensor there
+    # operators that end, latencies that pass and arrivals: a binary heap
+    event_time: FloatArray  # (D + C,)
+    event: IntArray  # (D + C,) operator, or N + use, or N + C + use
+    # transfers by their first use
+    leave: FloatArray  # (C,) the pair's clock when it has drained
+    left: IntArray  # (C,) children in the heap of the pair
+    right: IntArray  # (C,)
+    # pairs i * D + j
+    root: IntArray  # (D * D,) transfer that leaves first
+    flows: FloatArray  # (D * D,) transfers draining
+    clock: FloatArray  # (D * D,) bytes per transfer since the pair became busy, at `since`
+    since: FloatArray  # (D * D,) seconds
+    rate: FloatArray  # (D * D,) bytes/s of one transfer
+    fresh: FloatArray  # (D * D,) the same from now on
+    done: FloatArray  # (D * D,) when the first transfer leaves
+    busy: IntArray  # (D * D,) pairs with transfers, in no order
+
+
+def fair_state(arrays: StepArrays) -> FairState:
+    """Fresh working memory."""
+    n, d = arrays.op_seconds.shape
+    uses, pairs = len(arrays.use_op), d * d
+    slots = int(arrays.use_slot.max(initial=0)) + 1
+
+    def ints(*shape: int) -> IntArray:
+        return np.zeros(shape, dtype=np.int64)
+
+    return FairState(
+        producer=np.repeat(np.arange(n), np.diff(arrays.use_ptr)),
+        inputs=np.bincount(arrays.use_op, minlength=n).astype(np.int64),
+        missing=ints(n),
+        queue_ptr=ints(d + 1),
+        queue=ints(n),
+        head=ints(d),
+        running=ints(d),
+        began=np.zeros(d),
+        stamp=ints(slots, d),
+        event_time=np.zeros(d + uses),
+        event=ints(d + uses),
+        leave=np.zeros(uses),
+        left=ints(uses),
+        right=ints(uses),
+        root=ints(pairs),
+        flows=np.zeros(pairs),
+        clock=np.zeros(pairs),
+        since=np.zeros(pairs),
+        rate=np.zeros(pairs),
+        fresh=np.zeros(pairs),
+        done=np.zeros(pairs),
+        busy=ints(pairs),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> int:
+    """The size of the heap with one event more."""
+    i = size
+    while i > 0:
+        up = (i - 1) >> 1
+        if time[up] <= at:
+            break
+        time[i], event[i] = time[up], event[up]
+        i = up
+    time[i], event[i] = at, what
+    return size + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _pop(time: FloatArray, event: IntArray, size: int) -> int:
+    """The size of the heap without its first event."""
+    size -= 1
+    at, what = time[size], event[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and time[child + 1] < time[child]:
+            child += 1
+        if time[child] >= at:
+            break
+        time[i], event[i] = time[child], event[child]
+        i = child
+    time[i], event[i] = at, what
+    return size
+
+
+@numba.njit(cache=True, nogil=True)
+def _meld(leave: FloatArray, left: IntArray, right: IntArray, a: int, b: int) -> int:
+    """The root of two skew heaps made one (Sleator and Tarjan, 1986)."""
+    if a == _NONE:
+        return b
+    if b == _NONE:
+        return a
+    if leave[b] < leave[a]:
+        a, b = b, a
+    root = a
+    while b != _NONE:  # b sinks along the right spine; children change sides on the way
+        spine = right[a]
+        right[a] = left[a]
+        if spine != _NONE and leave[spine] <= leave[b]:
+            left[a] = spine
+            a = spine
+        else:
+            left[a] = b
+            a, b = b, spine
+    return root
+
+
+@numba.njit(cache=True, nogil=True)
+def _deliver(
+    use_ptr: IntArray,
+    use_op: IntArray,
+    use_slot: IntArray,
+    device: IntArray,
+    missing: IntArray,
+    i: int,
+    k: int,
+) -> None:
+    """The tensor of use k, which operator i made, is on the device of that use."""
+    e, slot = device[use_op[k]], use_slot[k]
+    for j in range(k, use_ptr[i + 1]):
+        if use_slot[j] == slot and device[use_op[j]] == e:
+            missing[use_op[j]] -= 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _start(
+    queue_ptr: IntArray,
+    queue: IntArray,
+    head: IntArray,
+    running: IntArray,
+    began: FloatArray,
+    missing: IntArray,
+    op_seconds: FloatArray,
+    time: FloatArray,
+    event: IntArray,
+    size: int,
+    d: int,
+    now: float,
+) -> int:
+    """Device d starts its next operator if it can; the size of the heap."""
+    if running[d] != _NONE or head[d] == queue_ptr[d + 1]:
+        return size
+    i = queue[head[d]]
+    if missing[i] > 0:
+        return size
+    head[d] += 1
+    running[d], began[d] = i, now
+    following: int = _push(time, event, size, now + op_seconds[i, d], i)
+    return following
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def play_fair(
+    a: StepArrays,
+    network: Bottlenecks,
+    latency: FloatArray,  # (L,) seconds
+    w: FairState,
+    work: RateScratch,
+    device: IntArray,  # (N,)
+    order: IntArray,  # (N,)
+    times: FloatArray,  # (4, max(N, C)) out: starts, finishes of operators, of transfers; or (4, 0)
+) -> float:
+    """Seconds until the last operator ends."""
+    op_seconds, transfer_seconds, link_class = a.op_seconds, a.transfer_seconds, a.link_class
+    use_ptr, use_op, use_tensor, use_slot = a.use_ptr, a.use_op, a.use_tensor, a.use_slot
+    producer, missing, queue_ptr, queue = w.producer, w.missing, w.queue_ptr, w.queue
+    head, running, began, stamp = w.head, w.running, w.began, w.stamp
+    time, event, leave, left, right = w.event_time, w.event, w.leave, w.left, w.right
+    root, flows, clock, since, rate = w.root, w.flows, w.clock, w.since, w.rate
+    fresh, done, busy, scale = w.fresh, w.done, w.busy, network.scale
+    n, d = op_seconds.shape
+    uses = len(use_op)
+    recording = times.shape[1] > 0
+    missing[:] = w.inputs
+    stamp[:] = _NONE
+    running[:] = _NONE
+    root[:] = _NONE
+    flows[:] = 0.0
+    queue_ptr[:] = 0
+    for i in range(n):
+        queue_ptr[device[i] + 1] += 1
+    for e in range(d):
+        queue_ptr[e + 1] += queue_ptr[e]
+        head[e] = queue_ptr[e]
+    for i in order:
+        queue[head[device[i]]] = i
+        head[device[i]] += 1
+    head[:] = queue_ptr[:-1]
+    ended, size, count = 0, 0, 0  # operators, events, busy pairs
+    now, end = 0.0, 0.0
+    for e in range(d):
+        size = _start(
+            queue_ptr, queue, head, running, began, missing, op_seconds, time, event, size, e, now
+        )
+    while True:
+        now = time[0] if size > 0 else np.inf
+        for x in range(count):
+            now = min(now, done[busy[x]])
+        if now == np.inf:
+            break
+        changed = False
+        while size > 0 and time[0] <= now:
+            what = event[0]
+            size = _pop(time, event, size)
+            if what < n:  # an operator ends
+                ended += 1
+                end = now
+                e = device[what]
+                running[e] = _NONE
+                if recording:
+                    times[0, what], times[1, what] = began[e], now
+                for k in range(use_ptr[what], use_ptr[what + 1]):
+                    target = device[use_op[k]]
+                    if target == e:
+                        missing[use_op[k]] -= 1
+                    elif stamp[use_slot[k], target] != what:
+                        stamp[use_slot[k], target] = what
+                        link = link_class[e, target]
+                        seconds = transfer_seconds[use_tensor[k], link]
+                        if recording:
+                            times[2, k] = now
+                        if seconds > latency[link] and seconds < np.inf:
+                            size = _push(time, event, size, now + latency[link], n + k)
+                        elif seconds < np.inf:
+                            arrival = now + max(0.0, seconds)
+                            size = _push(time, event, size, arrival, n + uses + k)
+            elif what < n + uses:  # a transfer begins to drain
+                k = what - n
+                source, e = device[producer[k]], device[use_op[k]]
+                link, pair = link_class[source, e], source * d + e
+                volume = (transfer_seconds[use_tensor[k], link] - latency[link]) * scale[link]
+                if flows[pair] == 0.0:
+                    clock[pair], rate[pair] = 0.0, 0.0
+                    busy[count] = pair
+                    count += 1
+                else:
+                    clock[pair] += rate[pair] * (now - since[pair])
+                since[pair] = now
+                leave[k] = clock[pair] + volume
+                left[k] = right[k] = _NONE
+                root[pair] = _meld(leave, left, right, root[pair], k)
+                flows[pair] += 1.0
+                done[pair] = _UNKNOWN
+                changed = True
+            else:  # a transfer that moves nothing arrives
+                k = what - n - uses
+                e = device[use_op[k]]
+                if recording:
+                    times[3, k] = now
+                _deliver(use_ptr, use_op, use_slot, device, missing, producer[k], k)
+            size = _start(
+                queue_ptr, queue, head, running, began, missing, op_seconds, time, event, size, e,
+                now,
+            )  # fmt: skip
+        x = 0
+        while x < count:
+            pair = busy[x]
+            if done[pair] > now or done[pair] == _UNKNOWN:
+                x += 1
+                continue
+            e = pair % d
+            clock[pair], since[pair] = leave[root[pair]], now
+            while root[pair] != _NONE and leave[root[pair]] <= clock[pair]:
+                k = root[pair]
+                root[pair] = _meld(leave, left, right, left[k], right[k])
+                flows[pair] -= 1.0
+                if recording:
+                    times[3, k] = now
+                _deliver(use_ptr, use_op, use_slot, device, missing, producer[k], k)
+            size = _start(
+                queue_ptr, queue, head, running, began, missing, op_seconds, time, event, size, e,
+                now,
+            )  # fmt: skip
+            done[pair] = _UNKNOWN
+            changed = True
+            if root[pair] == _NONE:
+                count -= 1
+                busy[x] = busy[count]
+            else:
+                x += 1
+        if changed and count > 0:
+            fair_rates(network, work, busy, count, flows, fresh)
+            for x in range(count):
+                pair = busy[x]
+                if fresh[pair] != rate[pair] or done[pair] == _UNKNOWN:
+                    clock[pair] += rate[pair] * (now - since[pair])
+                    since[pair], rate[pair] = now, fresh[pair]
+                    ahead = max(0.0, leave[root[pair]] - clock[pair])
+                    done[pair] = now + ahead / rate[pair]
+    return end if ended == n else np.inf

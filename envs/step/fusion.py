@@ -1,0 +1,178 @@
+"""Choose groups of operators that are placed together, and contract the graph by them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from envs.errors import InputError
+from envs.graphs.contraction import Fusion, contract, sum_rows
+from envs.graphs.merging import merge
+from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph, Phase
+from envs.step.problem import StepProblem
+
+__all__ = ["Fusion", "fuse", "fuse_around", "fused_problem"]
+
+
+def fuse(problem: StepProblem, max_groups: int) -> Fusion:
+    """Group the operators of `problem` into at most `max_groups` groups, numbered front to back.
+
+    The forward pass of the first micro-batch is the template. Its atoms are the co-location groups
+    (never split) and the free operators. Every other operator follows an atom: a backward operator
+    its mirror, the k-th free operator of a micro-batch the k-th of micro-batch 0 with the same
+    phase and replica (where the two sequences agree in kind), anything else its heaviest forward
+    input or, without one, its heaviest input. Atoms are then merged as `Merger.merge_to` says.
+    Deterministic.
+
+    Raises:
+        InputError: `max_groups` is below 1.
+    """
+    if max_groups < 1:
+        raise InputError(f"{max_groups} groups: at least one is needed", field="max_groups")
+    graph = problem.graph
+    atom = _atoms(graph)
+    count = int(atom.max(initial=NONE)) + 1
+    first = np.full(count, graph.num_operators, dtype=np.int64)
+    np.minimum.at(first, atom, np.arange(graph.num_operators))
+    size = sum_rows(np.stack([_mean_seconds(problem), graph.state_bytes], axis=1), atom, count)
+    group = merge(size, _traffic(problem, atom), _arcs(graph, atom, count), first, max_groups)
+    return contract(graph, group[atom])
+
+
+def fuse_around(problem: StepProblem, max_groups: int, device: IntArray) -> Fusion:
+    """As `fuse`, with at most `max_groups` groups none of which placement `device` (N,) divides.
+
+    The coarsening of an iterated V-cycle (Walshaw, "Multilevel refinement for combinatorial
+    optimisation problems", Annals of Operations Research 131, 2004): the placement is one of the
+    groups' too. Groups that it divides are split by device, so fewer are made to begin with.
+
+    Raises:
+        InputError: `max_groups` is below 1, or the placement divides even one group into more.
+    """
+    target = max_groups
+    while True:
+        keys = fuse(problem, target).group * problem.topology.num_devices + device
+        group = np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        excess = int(group.max(initial=NONE)) + 1 - max_groups
+        if excess <= 0:
+            return contract(problem.graph, group)
+        if target == 1:
+            raise InputError(
+                f"{max_groups} groups cannot hold a placement on {max_groups + excess} devices",
+                field="max_groups",
+            )
+        target = max(1, target - excess)
+
+
+def fused_problem(problem: StepProblem, fusion: Fusion) -> StepProblem:
+    """The problem of placing the pieces of `fusion`, with the durations of `problem`.
+
+    A piece computes as long as its members one after another; a fused tensor travels as long as
+    the original tensors one after another. A device that cannot run one member cannot run the
+    piece. Capacities are unchanged.
+    """
+    graph = fusion.graph
+    return StepProblem(
+        graph=graph,
+        topology=problem.topology,
+        op_seconds=sum_rows(problem.op_seconds, fusion.piece, graph.num_operators),
+        transfer_seconds=sum_rows(problem.transfer_seconds, fusion.tensor, graph.num_tensors),
+        capacity=problem.capacity,
+    )
+
+
+def _atoms(graph: OpGraph) -> IntArray:
+    """(N,) atom of every operator, numbered as they are found."""
+    template = _template(graph).tolist()  # always in the same phase
+    colocation, mirror = graph.colocation.tolist(), graph.mirror.tolist()
+    forward = (graph.phase == Phase.FORWARD).tolist()
+    heaviest = _heaviest_input(graph).tolist()
+    atom = [NONE] * graph.num_operators
+    of_colocation = [NONE] * graph.num_groups
+    count = 0
+    models_first = sorted(
+        range(graph.num_operators),
+        key=lambda op: 2 if not forward[op] else int(template[op] != NONE),
+    )
+    for op in models_first:
+        if colocation[op] != NONE:
+            found = of_colocation[colocation[op]]
+        elif template[op] != NONE and atom[template[op]] != NONE:
+            found = atom[template[op]]
+        elif forward[op]:
+            found = NONE
+        elif mirror[op] != NONE and atom[mirror[op]] != NONE:
+            found = atom[mirror[op]]
+        else:
+            found = atom[heaviest[op]] if heaviest[op] != NONE else NONE
+        if found == NONE:
+            found, count = count, count + 1
+        if colocation[op] != NONE:
+            of_colocation[colocation[op]] = found
+        atom[op] = found
+    return np.array(atom, dtype=np.int64)
+
+
+def _template(graph: OpGraph) -> IntArray:
+    """(N,) the free operator of micro-batch 0 that each free operator repeats, or NONE."""
+    template = np.full(graph.num_operators, NONE, dtype=np.int64)
+    free = (graph.colocation == NONE) & (graph.phase != Phase.OPTIMIZER)
+    for replica in np.unique(graph.replica):
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            part = free & (graph.replica == replica) & (graph.phase == phase)
+            model = np.flatnonzero(part & (graph.micro_batch == 0))
+            for number in range(1, graph.num_micro_batches):
+                copy = np.flatnonzero(part & (graph.micro_batch == number))
+                if np.array_equal(graph.kind[copy], graph.kind[model]):
+                    template[copy] = model
+    return template
+
+
+def _heaviest_input(graph: OpGraph) -> IntArray:
+    """(N,) producer of each operator's largest forward input, or of its largest, or NONE."""
+    edges = graph.edges
+    from_forward = graph.phase[edges[:, 0]] == Phase.FORWARD
+    order = np.lexsort((-edges[:, 0], graph.tensor_bytes[edges[:, 2]], from_forward))
+    heaviest = np.full(graph.num_operators, NONE, dtype=np.int64)
+    heaviest[edges[order, 1]] = edges[order, 0]
+    return heaviest
+
+
+def _mean_seconds(problem: StepProblem) -> FloatArray:
+    """(N,) mean compute seconds over the devices that can run the operator."""
+    seconds = problem.op_seconds
+    able = np.isfinite(seconds)
+    total = np.where(able, seconds, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
+
+
+def _arcs(graph: OpGraph, atom: IntArray, count: int) -> set[tuple[int, int]]:
+    """Dependencies between atoms in the forward pass; atoms without a part in it: in any."""
+    forward = graph.phase == Phase.FORWARD
+    in_forward = np.zeros(count, dtype=np.bool_)
+    in_forward[atom[forward]] = True
+    edges = graph.edges
+    u, v = edges[:, 0], edges[:, 1]
+    kept = (forward[u] & forward[v]) | ~in_forward[atom[u]] | ~in_forward[atom[v]]
+    pairs = np.unique(np.stack([atom[u[kept]], atom[v[kept]]], axis=1), axis=0)
+    return {(a, b) for a, b in pairs.tolist() if a != b}
+
+
+def _traffic(problem: StepProblem, atom: IntArray) -> dict[tuple[int, int], float]:
+    """Mean transfer seconds between every two atoms, each tensor once per receiving atom."""
+    graph = problem.graph
+    classes = problem.transfer_seconds[:, 1:]
+    seconds = np.zeros(graph.num_tensors)
+    if classes.shape[1]:
+        able = np.isfinite(classes)
+        seconds = np.where(able, classes, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
+    edges = graph.edges
+    received = np.unique(np.stack([edges[:, 2], atom[edges[:, 1]]], axis=1), axis=0)
+    sender = atom[graph.producer[received[:, 0]]]
+    pairs = np.sort(np.stack([sender, received[:, 1]], axis=1), axis=1)
+    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    total = sum_rows(seconds[received[:, 0]], inverse.reshape(-1), len(unique))
+    return {
+        (a, b): value
+        for (a, b), value in zip(unique.tolist(), total.tolist(), strict=True)
+        if a != b
+    }

@@ -1,0 +1,171 @@
+"""The compiled heart of the step simulator: one pass over the operators in a fixed order.
+
+Every function here is array code without Python objects. The problem is first relabelled so that
+an operator's index *is* its position in the order (`relabel`); `play` then walks the positions
+once.
+One pass is exact because every resource serves its users in a static sequence: devices in the
+order, ports by (producer's position, first consumer's position, tensor). When position p is
+reached, everything that may delay it or its transfers has a smaller key and is already settled.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from envs.step.arrays import FloatArray, IndexArray, IntArray
+
+
+@numba.njit(cache=True, nogil=True)
+def relabel(
+    order: IndexArray,  # (N,) operators, first to last
+    use_ptr: IntArray,  # (N + 1,) rows of uses by producing operator
+    use_op: IntArray,  # (C,) consuming operator
+    use_tensor: IntArray,  # (C,) tensor
+    use_slot: IntArray,  # (C,) number of the tensor among its producer's outputs
+    position: IndexArray,  # (N,) out: position of each operator
+    new_ptr: IndexArray,  # (N + 1,) out: rows by producing position
+    new_op: IndexArray,  # (C,) out: consuming position, ascending in each row
+    new_tensor: IndexArray,  # (C,) out
+    new_slot: IndexArray,  # (C,) out
+) -> None:
+    """Renumber the operators by `order`; uses are sorted by (consumer's position, tensor)."""
+    for p in range(len(order)):
+        position[order[p]] = p
+    k = 0
+    new_ptr[0] = 0
+    for p in range(len(order)):
+        first = k
+        for j in range(use_ptr[order[p]], use_ptr[order[p] + 1]):
+            target, tensor, slot = position[use_op[j]], use_tensor[j], use_slot[j]
+            i = k
+            while i > first and (
+                new_op[i - 1] > target or (new_op[i - 1] == target and new_tensor[i - 1] > tensor)
+            ):
+                new_op[i], new_tensor[i] = new_op[i - 1], new_tensor[i - 1]
+                new_slot[i] = new_slot[i - 1]
+                i -= 1
+            new_op[i], new_tensor[i], new_slot[i] = target, tensor, slot
+            k += 1
+        new_ptr[p + 1] = k
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def play(
+    device: IndexArray,  # (N,) by position
+    order: IndexArray,  # (N,) operator at each position
+    op_seconds: FloatArray,  # (N, D) by operator
+    use_ptr: IndexArray,  # (N + 1,) by position
+    use_op: IndexArray,  # (C,) consuming position
+    use_tensor: IndexArray,  # (C,)
+    use_slot: IndexArray,  # (C,)
+    transfer_seconds: FloatArray,  # (T, L)
+    link_class: IndexArray,  # (D, D)
+    send_port: IndexArray,  # (D, D)
+    receive_port: IndexArray,  # (D, D)
+    ready: FloatArray,  # (N,) scratch, zero on entry and on exit
+    device_free: FloatArray,  # (D,) scratch
+    port_free: FloatArray,  # (ports,) scratch; (0,): transfers take no time
+    arrival: FloatArray,  # (slots, D) scratch
+    stamp: IntArray,  # (slots, D) scratch: whose arrival stands there
+    ticket: int,  # larger than any stamp left by an earlier call
+) -> float:
+    """Seconds until the last operator ends."""
+    device_free[:] = 0.0
+    port_free[:] = 0.0
+    free_transfers = len(port_free) == 0
+    end = 0.0
+    for p in range(len(device)):
+        d = device[p]
+        begin, free = ready[p], device_free[d]
+        finish = (begin if begin > free else free) + op_seconds[order[p], d]
+        ready[p] = 0.0
+        device_free[d] = finish
+        end = finish if finish > end else end
+        mark = ticket + p
+        for k in range(use_ptr[p], use_ptr[p + 1]):
+            c = use_op[k]
+            e = device[c]
+            at = finish
+            if e != d and not free_transfers:
+                slot = use_slot[k]
+                if stamp[slot, e] == mark:
+                    at = arrival[slot, e]
+                else:
+                    seconds = transfer_seconds[use_tensor[k], link_class[d, e]]
+                    if seconds > 0.0:
+                        s, r = send_port[d, e], receive_port[d, e]
+                        sent, received = port_free[s], port_free[r]
+                        at = sent if sent > at else at
+                        at = (received if received > at else at) + seconds
+                        port_free[s] = at
+                        port_free[r] = at
+                    stamp[slot, e] = mark
+                    arrival[slot, e] = at
+            before = ready[c]
+            ready[c] = at if at > before else before
+    return end
+
+
+@numba.njit(cache=True, nogil=True)
+def record(
+    device: IndexArray,
+    order: IndexArray,
+    op_seconds: FloatArray,
+    use_ptr: IndexArray,
+    use_op: IndexArray,
+    use_tensor: IndexArray,
+    use_slot: IndexArray,
+    transfer_seconds: FloatArray,
+    link_class: IndexArray,
+    send_port: IndexArray,
+    receive_port: IndexArray,
+    num_ports: int,
+    slots: int,
+    op_start: FloatArray,  # (N,) out, by operator
+    op_finish: FloatArray,  # (N,) out, by operator
+    moved: IntArray,  # (C, 3) out: tensor, source, destination
+    moved_time: FloatArray,  # (C, 2) out: start, finish
+) -> int:
+    """`play`, writing down every start and finish; returns the number of transfers.
+
+    Arguments up to `receive_port` as in `play`; `num_ports` = 0: transfers take no time. A
+    transfer of zero duration is written down with equal start and finish.
+    """
+    n = len(device)
+    ready = np.zeros(n)
+    device_free = np.zeros(op_seconds.shape[1])
+    port_free = np.zeros(num_ports)
+    arrival = np.zeros((slots, op_seconds.shape[1]))
+    stamp = np.full((slots, op_seconds.shape[1]), -1)
+    count = 0
+    for p in range(n):
+        d = device[p]
+        start = max(ready[p], device_free[d])
+        finish = start + op_seconds[order[p], d]
+        device_free[d] = finish
+        op_start[order[p]] = start
+        op_finish[order[p]] = finish
+        for k in range(use_ptr[p], use_ptr[p + 1]):
+            c, t, slot = use_op[k], use_tensor[k], use_slot[k]
+            e = device[c]
+            at = finish
+            if e != d:
+                if stamp[slot, e] == p:
+                    at = arrival[slot, e]
+                else:
+                    begin = finish
+                    seconds = transfer_seconds[t, link_class[d, e]]
+                    if num_ports > 0 and seconds > 0.0:
+                        s, r = send_port[d, e], receive_port[d, e]
+                        begin = max(finish, port_free[s], port_free[r])
+                        at = begin + seconds
+                        port_free[s] = at
+                        port_free[r] = at
+                    stamp[slot, e] = p
+                    arrival[slot, e] = at
+                    moved[count, 0], moved[count, 1], moved[count, 2] = t, d, e
+                    moved_time[count, 0], moved_time[count, 1] = begin, at
+                    count += 1
+            ready[c] = max(ready[c], at)
+    return count

@@ -1,0 +1,118 @@
+"""Random parts of the windows of splits: consecutive jobs, on random clusters, at random loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.rescaling import stretch
+from envs.cluster.workload.slicing import at_most_gpus
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from experiments.cluster.problem import ClusterProblem
+from experiments.cluster.split_windows import Split, SplitConfig, reference_load
+
+TRIES = 100  # draws of a part before a window counts as one without parts
+
+
+@dataclass
+class PartsConfig:
+    """How parts are drawn: `parts` in `conf/train_priority.yaml`."""
+
+    KEY: ClassVar[str] = "parts"  # of the config
+    jobs: list[int]
+    least_jobs: int
+    nodes_per_type: list[int]
+    load: list[float]
+
+    def __post_init__(self) -> None:
+        where = f"config key '{self.KEY}."
+        if self.least_jobs < 2:
+            raise InputError(f"{where}least_jobs': {self.least_jobs} is below 2")
+        for key in ("jobs", "nodes_per_type", "load"):
+            ends = getattr(self, key)
+            if len(ends) != 2 or not 0 < ends[0] <= ends[1] < np.inf:
+                raise InputError(f"{where}{key}': {ends} is not a least and a most above 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One window of one trace of a split."""
+
+    name: str  # of the trace
+    jobs: Trace
+    split: Split
+
+
+def check_windows(splits: Mapping[str, SplitConfig], window: str, exam_window: str) -> None:
+    """Refuse to learn from nothing, or to examine on what was learned from.
+
+    Raises:
+        InputError: naming the config key.
+    """
+    if not splits:
+        raise InputError("config key 'splits': no split")
+    if window == exam_window:
+        raise InputError("config key 'exam_window': is the window of training")
+
+
+def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:
+    """The SHA-256 of the files of all splits, by name."""
+    return {name: sha for config in splits.values() for name, sha in config.inputs.items()}
+
+
+def sources(splits: Sequence[Split], window: str, config: PartsConfig) -> list[Source]:
+    """A window of all traces of some splits, where it has enough jobs.
+
+    Raises:
+        InputError: a split has no such window, or nowhere are enough jobs.
+    """
+    found = []
+    for split in splits:
+        if window not in split.config.shares:
+            known = ", ".join(split.config.shares)
+            told = f"{window!r} is unknown in split {split.config.name} (known: {known})"
+            raise InputError(f"config key 'window': {told}")
+        for name, part in split.traces.items():
+            jobs = part.windows[window].trace
+            if len(jobs) >= config.least_jobs:
+                found.append(Source(name, jobs, split))
+    if not found:
+        told = f"no window {window!r} of the splits has {config.least_jobs} jobs"
+        raise InputError(f"config key '{config.KEY}.least_jobs': {told}")
+    return found
+
+
+def drawn_part(
+    found: Sequence[Source], config: PartsConfig, rng: np.random.Generator
+) -> tuple[str, ClusterProblem]:
+    """Consecutive jobs of a random trace on a random cluster, and the name of the trace.
+
+    Raises:
+        InputError: parts are too small, or all of their jobs are submitted at once.
+    """
+    for _ in range(TRIES):
+        source = found[int(rng.integers(len(found)))]
+        chosen, split = source.split.config, source.split
+        nodes = int(rng.integers(config.nodes_per_type[0], config.nodes_per_type[1] + 1))
+        cluster = Cluster.uniform(
+            nodes * len(chosen.gpu_types),
+            chosen.gpus_per_node,
+            nodes_per_rack=chosen.nodes_per_rack,
+            gpu_types=chosen.gpu_types,
+        )
+        jobs = at_most_gpus(source.jobs, nodes * chosen.gpus_per_node)
+        count = min(int(rng.integers(config.jobs[0], config.jobs[1] + 1)), len(jobs))
+        first = int(rng.integers(len(jobs) - count + 1))
+        load = float(rng.uniform(config.load[0], config.load[1]))
+        part = jobs.take(slice(first, first + count)).canonical()
+        if count < config.least_jobs or part.span_s == 0:
+            continue
+        part = stretch(part, reference_load(part, cluster, split.rates) / load)
+        return source.name, ClusterProblem(cluster, part, split.rates, split.overheads, None)
+    told = f"{TRIES} parts in a row have fewer jobs, or none after another"
+    raise InputError(f"config key '{config.KEY}.least_jobs': {told}")

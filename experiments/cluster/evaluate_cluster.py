@@ -1,0 +1,116 @@
+"""Replay a trace on a cluster under one scheduling policy.
+
+python -m experiments.evaluate env=cluster agent=srtf trace.path=jobs.csv trace.format=itp \\
+    cluster.nodes=12 cluster.gpus_per_node=8 placement=count interference=none json=true
+python -m experiments.evaluate env=cluster agent=checkpoint \\
+    trace.path=jobs.csv trace.format=itp cluster.nodes=12 cluster.gpu_types=[V100,P100,K80]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.cluster.shipped import scheduler_folder
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_metrics import measure
+from envs.cluster.simulation.schedule import Schedule
+from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
+from experiments.pictures.cluster_usage_chart import draw_cluster_usage
+from experiments.pictures.jct_cdf import draw_jct_cdf
+from experiments.run.app import Result, Run
+from experiments.run.artifacts import write_figure
+from experiments.run.provenance import Provenance, file_hash
+
+SPEC_FILE = "spec.json"  # of a checkpoint folder; it holds the hashes of all others
+SHOWN = (
+    "agent", "knows", "placement", "interference", "jobs", "rejected_rows", "mean_jct_s",
+    "p50_jct_s", "p99_jct_s", "mean_first_wait_s", "mean_slow_down", "makespan_s", "utilisation",
+    "preemptions", "seconds",
+)  # fmt: skip
+
+
+@dataclass
+class EvaluateClusterConfig:
+    """`conf/evaluate_cluster.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    placement: Any
+    interference: Any
+    trace: TraceConfig
+    cluster: Any
+    overheads: Any
+    failures: Any
+    pictures: bool
+    seed: int
+    json: bool
+
+
+def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
+    """Replay the trace, measure the schedule, draw it if asked to."""
+    source = load_trace(config.trace)
+    problem = ClusterProblem.of(
+        source.trace, config.cluster, config.interference, config.overheads, config.failures
+    )
+    cluster = problem.cluster
+    policy = built_policy(config.agent, "agent")
+    schedule, seconds = problem.timed(policy, keep_runs=config.pictures)
+    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_input(config.agent))
+    agent = run.choice("agent", config.agent)
+    if config.pictures:
+        title = f"{source.trace.name} on {cluster.name}: {agent}"
+        draw(schedule, cluster, agent, title, run.folder, provenance)
+    places = "placement" in config.agent  # some policies place gangs themselves
+    values: dict[str, object] = {
+        "env": run.choice("env", config.env),
+        "agent": agent,
+        "knows": policy.knows,
+        "placement": run.choice("placement", config.placement) if places else None,
+        "interference": run.choice("interference", config.interference),
+        "trace": source.trace.name,
+        "rejected_rows": source.num_rejected,
+        "nodes": cluster.num_nodes,
+        "gpus": cluster.num_gpus,
+        **measure(schedule, cluster.num_gpus).document(),
+        "seconds": seconds,
+    }
+    for line in source.rejections():
+        run.console.print(line, soft_wrap=True, highlight=False)
+    return Result(values, provenance, SHOWN)
+
+
+def checkpoint_input(agent: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of the exported scheduler, or learned order, of an agent; empty without one."""
+    files: dict[str, Path] = {}
+    if agent.get("checkpoint"):
+        files["checkpoint"] = scheduler_folder(agent["checkpoint"]) / SPEC_FILE
+    priority = agent.get("priority")
+    if isinstance(priority, Mapping) and priority.get("path"):
+        files["priority"] = Path(priority["path"]) / SPEC_FILE
+        if isinstance(priority.get("weights"), str):
+            files["weights"] = Path(priority["weights"])
+    return {name: file_hash(file) for name, file in files.items()}
+
+
+def draw(
+    schedule: Schedule,
+    cluster: Cluster,
+    agent: str,
+    title: str,
+    folder: Path,
+    provenance: Provenance,
+) -> None:
+    """Write the pictures of a schedule that has a log of its runs."""
+    gantt = GanttWindow.readable(cluster, schedule)
+    figures = {
+        "jct.png": draw_jct_cdf({agent: schedule.jct}, title),
+        "usage.png": draw_cluster_usage({agent: schedule}, cluster.num_gpus, title),
+        "gantt.png": draw_cluster_gantt(cluster, schedule, gantt, title),
+    }
+    for name, figure in figures.items():
+        write_figure(folder / name, figure, provenance)

@@ -1,0 +1,126 @@
+"""From a config to a trace on a cluster, and a policy that replays it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.cluster.policy import ClusterPolicy, Knowledge
+from agents.cluster.replay import replay
+from agents.cluster.simulate import StuckError
+from envs.cluster.interference.rates import RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.incidents import Failures
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from experiments.run.targets import build, no_such_thing
+
+Node = Mapping[str, Any]
+WARM_UP = 64  # jobs of the trace replayed first, so that compiling is not in the time
+
+
+@runtime_checkable
+class Player(Protocol):
+    """A scheduler that plays episodes of `envs.cluster` from the first event to the last."""
+
+    name: str
+    knows: Knowledge
+
+    def play(
+        self,
+        cluster: Cluster,
+        trace: Trace,
+        *,
+        rates: RateModel,
+        overheads: Overheads,
+        incidents: NDArray[np.void] | None,
+        keep_runs: bool,
+    ) -> Schedule:
+        """What it makes of the trace."""
+
+
+Scheduler = ClusterPolicy | Player
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterProblem:
+    """All that a policy is up against."""
+
+    cluster: Cluster
+    trace: Trace
+    rates: RateModel
+    overheads: Overheads
+    incidents: NDArray[np.void] | None
+
+    @classmethod
+    def of(
+        cls, trace: Trace, cluster: Node, interference: Node, overheads: Node, failures: Node | None
+    ) -> ClusterProblem:
+        """About a trace; the other arguments are config nodes.
+
+        Raises:
+            InputError: a node describes something else, or what cannot be.
+        """
+        nodes: Cluster = build(cluster, "cluster")
+        rates = build(interference, "interference")
+        if not hasattr(rates, "tables"):
+            raise no_such_thing("interference", interference, "interference model")
+        incidents = None
+        if failures is not None:
+            model = build(failures, "failures")
+            if not isinstance(model, Failures):
+                raise no_such_thing("failures", failures, "model of failing nodes")
+            incidents = model.incidents(nodes)
+        return cls(nodes, trace, rates, build(overheads, "overheads"), incidents)
+
+    def replay(self, policy: Scheduler, *, keep_runs: bool = False) -> Schedule:
+        """What `policy` makes of it.
+
+        Raises:
+            InputError: a job can never run, or the policy leaves jobs waiting for ever.
+        """
+        settings: dict[str, Any] = {
+            "rates": self.rates,
+            "overheads": self.overheads,
+            "incidents": self.incidents,
+            "keep_runs": keep_runs,
+        }
+        try:
+            if isinstance(policy, Player):
+                return policy.play(self.cluster, self.trace, **settings)
+            return replay(policy, self.cluster, self.trace, **settings)
+        except StuckError as error:
+            raise InputError(f"agent {error}", file=self.trace.name) from error
+
+    def timed(self, policy: Scheduler, *, keep_runs: bool = False) -> tuple[Schedule, float]:
+        """The same, and the seconds it took once everything was compiled."""
+        first = replace(self, trace=self.trace.take(slice(WARM_UP)))
+        first.replay(policy, keep_runs=keep_runs)
+        start = time.perf_counter()
+        schedule = self.replay(policy, keep_runs=keep_runs)
+        return schedule, time.perf_counter() - start
+
+
+def built_policy(node: Node, key: str) -> Scheduler:
+    """The policy that a config node describes.
+
+    Raises:
+        InputError: it describes something else.
+    """
+    policy = build(node, key)
+    if isinstance(policy, Player):
+        return policy
+    if not (hasattr(policy, "decide") and hasattr(policy, "wake")):
+        raise no_such_thing(key, node, "policy of a cluster: fifo is one")
+    placement = getattr(policy, "placement", None)
+    if placement is not None and not hasattr(placement, "place"):
+        raise no_such_thing(f"{key}.placement", node.get("placement"), "placement rule")
+    built: ClusterPolicy = policy
+    return built

@@ -1,0 +1,274 @@
+"""Every policy of an information class, with every placement rule, on a window; kept by a hash."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.cluster.lower_bound import completion_bound
+from envs.cluster.simulation.cluster_metrics import measure
+from envs.errors import InputError
+from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy
+from experiments.run.artifacts import to_json, write_json
+from experiments.run.provenance import file_hash, text_hash
+
+UNKNOWN, KNOWN = "unknown", "known"
+CLASSES = {
+    UNKNOWN: frozenset({"nothing", "predictions"}),
+    KNOWN: frozenset({"nothing", "predictions", "durations"}),
+}
+ROOT = Path(__file__).resolve().parent.parent
+SIMULATOR = "agents.cluster.replay"
+FOLDERS = ("path", "checkpoint")  # arguments of policies that name what they read
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy made of a window; times in seconds."""
+
+    jobs: int
+    mean_jct_s: float
+    p50_jct_s: float
+    p99_jct_s: float
+    preemptions: int
+    seconds: float  # wall time of the replay
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A policy with a placement rule, or one that places jobs itself."""
+
+    policy: str  # name of the agent
+    placement: str | None
+    node: Node
+
+    @property
+    def name(self) -> str:
+        """`policy/placement`."""
+        return self.policy if self.placement is None else f"{self.policy}/{self.placement}"
+
+    def build(self) -> Scheduler:
+        """The policy."""
+        return built_policy(self.node, f"agents.{self.policy}")
+
+
+def check_class(information: str, key: str) -> None:
+    """What a config key names is a class of information.
+
+    Raises:
+        InputError: it is none.
+    """
+    if information not in CLASSES:
+        told = f"{information!r} is unknown (known: {', '.join(CLASSES)})"
+        raise InputError(f"config key '{key}': {told}")
+
+
+def baselines_of(
+    information: str,
+    agents: Mapping[str, Any],
+    placements: Mapping[str, Any],
+    rules: Mapping[str, Sequence[str]],
+) -> list[Baseline]:
+    """`of_class`, at least one.
+
+    Raises:
+        InputError: also where no policy is of the class.
+    """
+    found = of_class(information, "agents", agents, placements, rules)
+    if not found:
+        raise InputError(f"config key 'agents': no policy of the class {information!r}")
+    return found
+
+
+def of_class(
+    information: str,
+    key: str,
+    agents: Mapping[str, Any],
+    placements: Mapping[str, Any],
+    rules: Mapping[str, Sequence[str]],
+) -> list[Baseline]:
+    """Those policies that may look at no more than a class of information allows.
+
+    Args:
+        information: the class, "unknown" or "known" durations.
+        key: where the policies stand in the config.
+        agents: nodes of policies by name.
+        placements: nodes of placement rules by name.
+        rules: the names of the rules for some policies; the others meet all.
+
+    Raises:
+        InputError: there is no such class, policy or rule, or a node describes no policy.
+    """
+    check_class(information, "information")
+    for policy, names in rules.items():
+        for name in (policy, *names):
+            if name not in (agents if name == policy else placements):
+                raise InputError(f"config key 'rules.{policy}': '{name}' is not among those given")
+    found = []
+    for policy, node in agents.items():
+        if built_policy(node, f"{key}.{policy}").knows not in CLASSES[information]:
+            continue
+        if "placement" not in node:
+            found.append(Baseline(policy, None, node))
+            continue
+        found += [
+            Baseline(policy, name, {**node, "placement": placements[name]})
+            for name in rules.get(policy, placements)
+        ]
+    return found
+
+
+class BaselineRuns:
+    """Replays policies, unless their outcome lies in the folder already.
+
+    An outcome's name is the hash of the jobs, the cluster, the rates, the overheads, the policy's
+    arguments, the files they name, and the sources of the policy, the simulator and all they
+    import.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.replayed = 0
+
+    def outcome(self, problem: ClusterProblem, baseline: Baseline) -> Outcome:
+        """What the baseline makes of the problem.
+
+        Raises:
+            InputError: it cannot schedule it, or a kept outcome cannot be read.
+        """
+        return self.outcome_of(problem, baseline.name, baseline.node, baseline.build())
+
+    def outcome_of(
+        self, problem: ClusterProblem, name: str, node: Node, policy: Scheduler
+    ) -> Outcome:
+        """What a policy, built from a config node, makes of the problem.
+
+        Raises:
+            InputError: it cannot schedule it, or a kept outcome cannot be read.
+        """
+        code = code_hash(policy, *vars(policy).values(), problem.rates)
+        document: dict[str, Any] = {"problem": problem_hash(problem), "agent": node, "code": code}
+        files = files_of(node)
+        if files:
+            document["files"] = files
+        path = self.folder / f"{text_hash(to_json(document))}.json"
+        if path.exists():
+            return _read(path)
+        self.replayed += 1
+        found = replayed(problem, policy)
+        write_json(path, {"baseline": name, **asdict(found)})
+        return found
+
+    def outcomes(
+        self, problem: ClusterProblem, baselines: Sequence[Baseline]
+    ) -> Iterator[tuple[Baseline, Outcome]]:
+        """Those of all baselines, one after the other."""
+        for baseline in baselines:
+            yield baseline, self.outcome(problem, baseline)
+
+
+def replayed(problem: ClusterProblem, policy: Scheduler) -> Outcome:
+    """The outcome of replaying a problem under a policy."""
+    start = time.perf_counter()
+    schedule = problem.replay(policy)
+    seconds = time.perf_counter() - start
+    found = measure(schedule, problem.cluster.num_gpus)
+    if found.finished < found.jobs:
+        left = found.jobs - found.finished
+        raise InputError(f"{policy.name} leaves {left} jobs unfinished", file=problem.trace.name)
+    jct = found.jct
+    return Outcome(found.jobs, jct.mean, jct.p50, jct.p99, found.preemptions, seconds)
+
+
+def bound_s(problem: ClusterProblem) -> float:
+    """The proved lower bound on the mean JCT, seconds."""
+    return completion_bound(problem.trace, problem.cluster, problem.rates).mean_jct_s
+
+
+def problem_hash(problem: ClusterProblem) -> str:
+    """SHA-256 of the jobs, the nodes, the rate tables and the overheads."""
+    digest = hashlib.sha256()
+    trace, cluster = problem.trace, problem.cluster
+    tables = problem.rates.tables(trace, cluster)
+    labels = (trace.user, trace.queue, trace.gpu_type, trace.model)
+    columns: list[Any] = [
+        trace.submit_s, trace.duration_s, trace.num_gpus, trace.gpu_milli, trace.cpu_milli,
+        trace.memory_mib, *(label.codes for label in labels), cluster.gpus, cluster.rack,
+        cluster.gpu_type, cluster.cpu_milli, cluster.memory_mib, *tables,
+    ]  # fmt: skip
+    for column in columns:
+        array = np.ascontiguousarray(column)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    names = [label.names for label in labels]
+    incidents = None if problem.incidents is None else problem.incidents.tolist()
+    digest.update(repr((names, cluster.gpu_types, tuple(problem.overheads), incidents)).encode())
+    return digest.hexdigest()
+
+
+def files_of(node: Node) -> dict[str, str]:
+    """SHA-256 of the files that a policy's arguments name, by their path."""
+    found: dict[str, str] = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            found |= files_of(value)
+        elif key in FOLDERS and isinstance(value, str) and Path(value).exists():
+            path = Path(value)
+            files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+            found |= {str(file): file_hash(file) for file in files}
+    return found
+
+
+def code_hash(*objects: object) -> str:
+    """SHA-256 of the sources of the objects' classes, of the simulator, and of what they import."""
+    digest = hashlib.sha256()
+    waiting = [SIMULATOR, *(type(one).__module__ for one in objects)]
+    seen: set[Path] = set()
+    while waiting:
+        path = _source(waiting.pop())
+        if path is not None and path not in seen:
+            seen.add(path)
+            waiting += _imports(path)
+    for path in sorted(seen):
+        digest.update(str(path.relative_to(ROOT)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _source(module: str) -> Path | None:
+    """The file of a module of this project, None of any other."""
+    path = ROOT / module.replace(".", "/")
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((one for one in candidates if one.is_file()), None)
+
+
+@cache
+def _imports(path: Path) -> tuple[str, ...]:
+    """The modules, and names in them, that a file imports from."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return tuple(found)
+
+
+def _read(path: Path) -> Outcome:
+    try:
+        document = json.loads(path.read_text())
+        del document["baseline"]
+        return Outcome(**document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"is no outcome of a baseline ({error}): delete it", file=path) from error

@@ -1,0 +1,228 @@
+"""From the config node `trace` to a trace: which file, in which format, and what part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
+from envs.cluster.workload.readers.row_checks import RejectedRows
+from envs.cluster.workload.rescaling import stretch, to_offered_load
+from envs.cluster.workload.slicing import at_most_gpus, head, of_queue, of_user, submitted_between
+from envs.cluster.workload.synthetic.generate import TargetLoad, generate
+from envs.cluster.workload.synthetic.parameters import WorkloadParameters
+from envs.cluster.workload.trace import Trace
+from envs.cluster.workload.windows import split_by_time
+from envs.errors import InputError
+from experiments.cluster.workload_file import read_workload
+from experiments.run.artifacts import to_json
+from experiments.run.overrides import FILE_OPTION
+from experiments.run.provenance import file_hash, text_hash
+from experiments.run.targets import build, no_such_thing, unknown_key
+
+
+@dataclass
+class TraceConfig:
+    """`conf/trace/*.yaml` says what the keys mean; `formats` are objects by `_target_`."""
+
+    path: str | None
+    format: str
+    strict: bool
+    queue: str | None
+    user: str | None
+    max_gpus: int | None
+    start_s: int | None
+    end_s: int | None
+    windows: dict[str, float]
+    window: str | None
+    head: int | None
+    stretch: float
+    load: float | None
+    gpus: int | None
+    workload: str
+    jobs: int
+    seed: int
+    models: list[str]
+    formats: dict[str, Any]
+
+
+@runtime_checkable
+class TraceGenerator(Protocol):
+    """A source of traces that reads no file."""
+
+    def generate(self, load: TargetLoad | None) -> Trace:
+        """The trace; `load` is what it shall offer, None: what comes naturally."""
+
+    def document(self) -> Mapping[str, object]:
+        """What the trace depends on, besides the load, as a JSON mapping."""
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticTrace:
+    """Jobs with the statistics of `workload`; `envs.cluster.workload.synthetic.generate` says how.
+
+    `workload` is a name of `conf/workload`, or the path of a file in its form.
+    """
+
+    workload: str
+    jobs: int
+    seed: int
+    models: Sequence[str]
+
+    def generate(self, load: TargetLoad | None) -> Trace:
+        """The trace of the seed."""
+        models = tuple(self.models)
+        return generate(self._parameters(), self.jobs, self.seed, load=load, models=models)
+
+    def document(self) -> Mapping[str, object]:
+        """The statistics, the number of jobs, the seed and the names of models."""
+        workload = self._parameters().document()
+        models = list(self.models)
+        return {"workload": workload, "jobs": self.jobs, "seed": self.seed, "models": models}
+
+    def _parameters(self) -> WorkloadParameters:
+        if Path(self.workload).suffix:
+            return read_workload(self.workload)
+        folder = resources.files("conf").joinpath("workload")
+        names = (file.name.removesuffix(".yaml") for file in folder.iterdir())
+        known = sorted(name for name in names if name != FILE_OPTION)
+        if self.workload not in known:
+            told = (
+                f"{self.workload!r} is unknown (known: {', '.join(known)}, or the path of a file)"
+            )
+            raise InputError(f"config key 'trace.workload': {told}")
+        with resources.as_file(folder.joinpath(f"{self.workload}.yaml")) as path:
+            return read_workload(str(path))
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedTrace:
+    """What the config asks for, in canonical form.
+
+    `origin_s` is the second 0 of `trace` on the source's own clock; a stretched trace has left that
+    clock but for its first submission. `rows` counts the jobs of the source, `rejected` what of it
+    is no job on GPUs, whatever part of it was asked for.
+    """
+
+    trace: Trace
+    rows: int
+    rejected: tuple[RejectedRows, ...]
+    origin_s: int
+    inputs: Mapping[str, str]  # SHA-256 by name
+
+    @property
+    def num_rejected(self) -> int:
+        """Rows of the source that could not be taken."""
+        return sum(rejected.rows for rejected in self.rejected)
+
+    def rejections(self) -> Iterator[str]:
+        """A line for each reason why rows were left out."""
+        for r in self.rejected:
+            yield f"left out: {r.rows} rows, {r.field or 'row'} {r.reason} (first: {r.first})"
+
+    def counts(self) -> dict[str, object]:
+        """What an app tells of it: jobs, and rejected rows by field and reason."""
+        return {
+            "trace": self.trace.name,
+            "rows": self.rows,
+            "rejected_rows": self.num_rejected,
+            "rejected": {f"{r.field or 'row'} {r.reason}": r.rows for r in self.rejected},
+            "jobs": len(self.trace),
+        }
+
+
+def load_trace(config: TraceConfig) -> LoadedTrace:
+    """Read or generate the trace, take the part that is asked for, set its load.
+
+    In this order: queue, user, largest gang, time, window, number of jobs, stretch, load.
+
+    Raises:
+        InputError: naming the config key or the file; no job is left.
+    """
+    try:
+        return _loaded(config)
+    except InputError as error:
+        if error.file is None and error.record is None and error.field is not None:
+            group = "trace.windows" if error.field in config.windows else "trace"
+            told = f"config key '{group}.{error.field}': {error.message}"
+            raise InputError(told) from error
+        raise
+
+
+def _loaded(config: TraceConfig) -> LoadedTrace:
+    _check(config)
+    source = build(_source_node(config), f"trace.formats.{config.format}")
+    if isinstance(source, TraceGenerator):
+        if config.path is not None:
+            message = f"trace.format={config.format} makes a trace and reads no file"
+            raise InputError(f"config key 'trace.path': {message}")
+        if config.stretch != 1.0:
+            message = "a generated trace is not stretched: give trace.load and trace.gpus"
+            raise InputError(f"config key 'trace.stretch': {message}")
+        target = None if config.load is None else TargetLoad(config.load, config.gpus or 0)
+        trace = source.generate(target)
+        inputs = {f"trace {trace.name}": text_hash(to_json(source.document()))}
+        read = ReadTrace(trace, len(trace), (), 0)
+        return _result(_part(config, read.trace), read, inputs)
+    if not isinstance(source, TraceReader):
+        raise no_such_thing(f"trace.formats.{config.format}", _source_node(config), "trace format")
+    if config.path is None:
+        raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
+    read = source.read(config.path, config.strict)
+    part = stretch(_part(config, read.trace), config.stretch)
+    if config.load is not None:
+        part = to_offered_load(part, config.load, config.gpus or 0)
+    return _result(part, read, {read.trace.name: file_hash(config.path)})
+
+
+def _source_node(config: TraceConfig) -> Mapping[str, object]:
+    node = config.formats.get(config.format)
+    if node is None:
+        known = ", ".join(name for name, value in config.formats.items() if value is not None)
+        raise InputError(
+            f"config key 'trace.format': {config.format!r} is unknown (known: {known})"
+        )
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise no_such_thing(f"trace.formats.{config.format}", node, "trace format by _target_")
+    return node
+
+
+def _check(config: TraceConfig) -> None:
+    if config.load is not None and config.gpus is None:
+        raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
+    if config.window is not None and config.window not in config.windows:
+        raise InputError(unknown_key(f"trace.windows.{config.window}", config.windows))
+    for key, value, least in (
+        ("max_gpus", config.max_gpus, 1), ("start_s", config.start_s, 0), ("head", config.head, 1),
+        ("gpus", config.gpus, 1),
+    ):  # fmt: skip
+        if value is not None and value < least:
+            raise InputError(f"config key 'trace.{key}': {value} is below {least}")
+
+
+def _part(config: TraceConfig, trace: Trace) -> Trace:
+    if config.queue is not None:
+        trace = of_queue(trace, config.queue)
+    if config.user is not None:
+        trace = of_user(trace, config.user)
+    if config.max_gpus is not None:
+        trace = at_most_gpus(trace, config.max_gpus)
+    if config.start_s is not None or config.end_s is not None:
+        end_s = float("inf") if config.end_s is None else config.end_s
+        trace = submitted_between(trace, config.start_s or 0, end_s)
+    if config.window is not None:
+        windows = {window.name: window for window in split_by_time(trace, config.windows)}
+        trace = windows[config.window].trace
+    if config.head is not None:
+        trace = head(trace, config.head)
+    if not len(trace):
+        raise InputError("no job is left of what the config asks for", file=trace.name)
+    return trace
+
+
+def _result(trace: Trace, read: ReadTrace, inputs: Mapping[str, str]) -> LoadedTrace:
+    origin_s = read.origin_s + int(trace.submit_s[0])
+    return LoadedTrace(trace.canonical(), read.rows, read.rejected, origin_s, inputs)

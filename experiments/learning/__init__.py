@@ -1,0 +1,1 @@
+"""What is learned, how it is trained, examined and exported."""

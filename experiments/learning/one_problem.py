@@ -1,0 +1,190 @@
+"""Training as a search: a policy learns on one problem, its best placement is the plan."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from agents.base import PlannerResult
+from experiments.learning.subjects import Subject
+from experiments.pictures.learning_curve import Curve
+from experiments.run.artifacts import write_json
+from experiments.run.display import ProgressDisplay, training_news
+from experiments.run.provenance import Provenance, stamp
+from experiments.step.evaluation import Evaluation
+from experiments.step.search import describe
+
+if TYPE_CHECKING:
+    from agents.rllib.config import TrainingConfig
+    from agents.rllib.training import TrainingResult
+    from agents.rllib.warm_start import WarmStart
+    from models.step.policy import PlacementPolicy
+
+METRICS_FILE = "metrics.csv"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """The policy alone, greedily from the same starts before and after training.
+
+    Beside it, where there is a look-ahead, the rule it has to beat: from the same starts, always
+    the choice whose look-ahead promises the shortest step.
+    """
+
+    untrained: tuple[float, ...]  # seconds of the plan each episode ends in; inf: does not fit
+    trained: tuple[float, ...]  # seconds
+    look_ahead: tuple[float, ...]  # seconds; () where there is none
+
+    def sentence(self) -> str:
+        """What the exam says, for a reader."""
+        gain, width = paired_gain(self.untrained, self.trained)
+        text = (
+            f"the policy alone, one greedy episode from each of {len(self.trained)} starts: "
+            f"{_mean_ms(self.untrained)} before training, {_mean_ms(self.trained)} after it "
+            f"({gain * 1e3:.1f} ± {width * 1e3:.1f} ms less)"
+        )
+        if not self.look_ahead:
+            return text
+        over_rule, rule_width = paired_gain(self.look_ahead, self.trained)
+        return (
+            f"{text}, following the look-ahead blindly {_mean_ms(self.look_ahead)} (the policy: "
+            f"{over_rule * 1e3:.1f} ± {rule_width * 1e3:.1f} ms less)"
+        )
+
+    def document(self) -> dict[str, object]:
+        """The exam as numbers."""
+        gain, width = paired_gain(self.untrained, self.trained)
+        known = {
+            "untrained_s": list(self.untrained),
+            "trained_s": list(self.trained),
+            "look_ahead_s": list(self.look_ahead),
+            "mean_gain_s": gain,
+            "half_width_95_s": width,
+        }
+        if not self.look_ahead:
+            return known
+        over_rule, rule_width = paired_gain(self.look_ahead, self.trained)
+        return {
+            **known,
+            "mean_gain_over_look_ahead_s": over_rule,
+            "half_width_95_over_look_ahead_s": rule_width,
+        }
+
+
+def paired_gain(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """Mean of (before - after) and half of its 95 % interval (Student's t), seconds.
+
+    Over the starts from which both plans fit; NaN with fewer than two.
+    """
+    fit = np.isfinite(before) & np.isfinite(after)
+    differences = np.asarray(before)[fit] - np.asarray(after)[fit]
+    if len(differences) < 2:
+        return float("nan"), float("nan")
+    quantile = stats.t.ppf(0.975, len(differences) - 1)
+    return float(differences.mean()), float(quantile * stats.sem(differences))
+
+
+def _mean_ms(seconds: Sequence[float]) -> str:
+    return f"{float(np.mean(seconds)) * 1e3:.1f} ms"
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A trained policy, its best plan, and how it got there."""
+
+    training: TrainingResult
+    found: PlannerResult
+    evaluation: Evaluation | None  # of the best plan, None without one
+    curve: Curve
+    exam: Exam
+
+
+def learn(
+    subject: Subject,
+    config: TrainingConfig,
+    run_folder: Path,
+    display: ProgressDisplay,
+    provenance: Provenance,
+    *,
+    resume: bool = False,
+    warm_start: WarmStart | None = None,
+) -> Learned:
+    """Train on `subject` as `config` says; metrics and checkpoints go to `run_folder`, whose
+    `checkpoints/provenance.json` says where the checkpoints come from.
+
+    The graph is fused once: the environments are copies of one that holds the instance. With a
+    `warm_start` training goes on from a plan, whose seconds are part of the budget.
+    """
+    from agents.rllib.training import train
+
+    if not resume:
+        origin = stamp({}, provenance, kind="training_checkpoints")
+        write_json(run_folder / "checkpoints" / "provenance.json", origin)
+    task = display.begin("ppo", config.budget_s)
+
+    def on_iteration(row: Mapping[str, float]) -> None:
+        display.update(task, row["charts/seconds"], training_news(row))
+
+    training = train(
+        config,
+        subject.environment,
+        run_folder,
+        on_iteration,
+        resume=resume,
+        task=subject.task(config),
+        warm_start=warm_start,
+    )
+    best = training.best_plan
+    evaluation = None if best is None else subject.evaluate(best)
+    found = as_planner_result(training, evaluation)
+    display.end(task, describe(found))
+    exam = Exam(training.untrained, training.trained, training.look_ahead)
+    return Learned(training, found, evaluation, read_curve(run_folder / METRICS_FILE), exam)
+
+
+def read_curve(path: Path) -> Curve:
+    """The learning curve of a run, all its sessions together, from its metrics."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return Curve(
+        seconds=[float(row["charts/seconds"]) for row in rows],
+        mean=[float(row["charts/step_time_s_mean"]) for row in rows],
+        best=[float(row["charts/step_time_s_best"]) for row in rows],
+    )
+
+
+def as_planner_result(training: TrainingResult, evaluation: Evaluation | None) -> PlannerResult:
+    """The best plan met in training, as it was played on every operator."""
+    if evaluation is None:
+        return PlannerResult(
+            plan=None,
+            status="limit",
+            step_time=np.inf,
+            seconds=training.seconds,
+            evaluations=training.env_steps,
+            reason="no plan met in training fits",
+            trajectory=training.trajectory,
+        )
+    return PlannerResult(
+        plan=evaluation.plan,
+        status="feasible",
+        step_time=evaluation.step_time,
+        seconds=training.seconds,
+        evaluations=training.env_steps,
+        trajectory=training.trajectory,
+    )
+
+
+def only_policy(training: TrainingResult) -> PlacementPolicy:
+    """The policy that was trained to place."""
+    from models.step.policy import PlacementPolicy
+
+    (policy,) = training.policies.values()
+    assert isinstance(policy, PlacementPolicy)
+    return policy

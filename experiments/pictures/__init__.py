@@ -1,0 +1,1 @@
+"""Pictures of steps, clusters, traces and learning."""

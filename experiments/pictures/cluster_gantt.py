@@ -1,0 +1,179 @@
+"""A Gantt chart of a cluster: which job runs on which GPUs when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_usage import pending_jobs
+from envs.cluster.simulation.schedule import Schedule
+from envs.errors import InputError
+from experiments.pictures.gpu_lanes import Bar, assign_lanes
+from experiments.pictures.time_axis import in_words, unit_for
+
+JOB_COLOURS = (
+    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
+    "#ff9da7", "#8cd17d", "#86bcb6", "#d37295", "#a0cbe8", "#b6992d",
+)  # fmt: skip
+IDLE = "#ededed"
+LANES, BARS = 96, 400  # that a picture stays readable with
+LANE_HEIGHT, LEAST_HEIGHT, MOST_HEIGHT = 0.13, 3.2, 11.0  # inches
+LABEL_WIDTH, LABEL_HEIGHT = 0.022, 0.11  # share of the width, inches: what a number needs
+COLUMNS = 600  # slices of time of the queue
+
+
+@dataclass(frozen=True)
+class GanttWindow:
+    """The part of a schedule that is drawn: seconds since the trace's second 0, nodes by number."""
+
+    start_s: float
+    end_s: float
+    nodes: tuple[int, ...]
+
+    @classmethod
+    def readable(cls, cluster: Cluster, schedule: Schedule) -> GanttWindow:
+        """Nodes of up to `LANES` GPUs, from the first run until `BARS` have begun there.
+
+        At least one node, whatever its size; the first is the first on which a GPU is ever used.
+
+        Raises:
+            InputError: no log of the runs was kept, or no job of it holds a GPU.
+        """
+        runs = _log(schedule)
+        runs = runs[runs["gpus"] > 0]
+        if not len(runs):
+            raise InputError("no job holds a GPU: there is nothing to draw")
+        first = int(runs["node"].min())
+        lanes = np.cumsum(cluster.gpus[first:])
+        count = max(1, int(np.searchsorted(lanes, LANES, side="right")))
+        nodes = tuple(range(first, first + count))
+        shown = runs[np.isin(runs["node"], nodes)]
+        starts = np.sort(shown["start"])
+        end = starts[BARS] if len(starts) > BARS else shown["end"].max()
+        return cls(float(starts[0]), float(end), nodes)
+
+
+def draw_cluster_gantt(
+    cluster: Cluster, schedule: Schedule, window: GanttWindow, title: str
+) -> Figure:
+    """Nodes as bands of GPUs, jobs as bars of one colour each, below them the jobs that wait.
+
+    The log says how many GPUs of a node a job held, not which: bars take the lowest that are free.
+    The number in a bar is that of the job in the trace, from 0; runs stopped early end in black.
+
+    Raises:
+        InputError: no log of the runs was kept, the window is empty or has a node too many.
+    """
+    runs = _log(schedule)
+    if window.end_s <= window.start_s or not window.nodes:
+        raise InputError("is empty", field="window")
+    if max(window.nodes) >= cluster.num_nodes or min(window.nodes) < 0:
+        raise InputError(f"the cluster has {cluster.num_nodes} nodes", field="window.nodes")
+    lanes = int(cluster.gpus[list(window.nodes)].sum()) + len(window.nodes) - 1
+    height = min(max(LANE_HEIGHT * lanes, LEAST_HEIGHT), MOST_HEIGHT)
+    figure = Figure(figsize=(13, height + 2.2), dpi=130, layout="constrained")
+    chart, queue = figure.subplots(2, 1, sharex=True, height_ratios=(height, 1.1))
+    unit = unit_for(window.end_s - window.start_s)
+    inch = height / (lanes + 1)
+    base, marks, labels = 0.0, [], []
+    for node in window.nodes:
+        gpus = int(cluster.gpus[node])
+        here = runs[(runs["node"] == node) & (runs["gpus"] > 0)]
+        bars = assign_lanes(here, gpus)
+        _draw_node(chart, schedule, here, bars, base, window, unit.seconds, inch)
+        chart.axhspan(base, base + gpus, color=IDLE, zorder=0)
+        marks.append(base + gpus / 2)
+        labels.append(f"node {node}" if gpus * inch > LABEL_HEIGHT else "")
+        base += gpus + 1
+    chart.set_yticks(marks, labels, fontsize=8)
+    chart.set_ylim(base - 0.5, -0.5)
+    chart.tick_params(axis="y", length=0)
+    shown = _shown(cluster, window) + _part(schedule, window)
+    chart.set_title(shown, fontsize=8, loc="right", color="#555555")
+    edges = np.linspace(window.start_s, window.end_s, COLUMNS + 1)
+    waiting = pending_jobs(schedule).mean(edges[:-1], edges[1:])
+    queue.stairs(waiting, edges / unit.seconds, fill=True, color="#bdbdbd")
+    queue.set_ylim(0, max(1.0, float(waiting.max()) * 1.1))
+    queue.set_ylabel("jobs waiting", fontsize=8)
+    queue.set_xlim(window.start_s / unit.seconds, window.end_s / unit.seconds)
+    queue.set_xlabel(f"time since the trace's second 0 ({unit.name})")
+    for axes in (chart, queue):
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+    handles = [
+        Patch(color="none", label="colour and number: the job"),
+        Patch(color=IDLE, label="idle GPUs"),
+        Patch(color="black", label="stopped before its end"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    return figure
+
+
+def _draw_node(
+    axes: Axes,
+    schedule: Schedule,
+    runs: NDArray[np.void],
+    bars: list[Bar],
+    base: float,
+    window: GanttWindow,
+    scale: float,
+    inch: float,
+) -> None:
+    """Bars of one node; `inch` is the height of a GPU."""
+    boxes, colours, cuts = [], [], []
+    width = window.end_s - window.start_s
+    for bar in bars:
+        run = runs[bar.run]
+        job = int(run["job"])
+        start = max(float(run["start"]), window.start_s)
+        end = min(float(run["end"]), window.end_s)
+        if end <= start:
+            continue
+        low, high = base + bar.low, base + bar.high
+        boxes.append(_box(start / scale, end / scale, low, high))
+        colours.append(JOB_COLOURS[job % len(JOB_COLOURS)])
+        if run["end"] != schedule.finish[job] and run["end"] <= window.end_s:
+            cuts.append(_box(max(start, end - 0.0012 * width) / scale, end / scale, low, high))
+        wide = (end - start) / width >= LABEL_WIDTH * (len(str(job)) / 3 + 0.3)
+        if wide and (high - low) * inch >= LABEL_HEIGHT:
+            axes.text(
+                (start + end) / 2 / scale, (low + high) / 2, str(job), ha="center", va="center",
+                fontsize=6.5, color="#111111", clip_on=True,
+            )  # fmt: skip
+    axes.add_collection(
+        PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.35, zorder=2)
+    )
+    axes.add_collection(PolyCollection(cuts, facecolors="black", edgecolors="none", zorder=3))
+
+
+def _box(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
+    return [(left, low), (right, low), (right, high), (left, high)]
+
+
+def _shown(cluster: Cluster, window: GanttWindow) -> str:
+    if len(window.nodes) == cluster.num_nodes:
+        return f"all {cluster.num_nodes} nodes" if cluster.num_nodes > 1 else "one node"
+    return f"{len(window.nodes)} of {cluster.num_nodes} nodes"
+
+
+def _part(schedule: Schedule, window: GanttWindow) -> str:
+    """What part of the time is drawn, where it is not all of it."""
+    whole = schedule.makespan - float(schedule.submit.min())
+    drawn = window.end_s - window.start_s
+    return f", {in_words(drawn)} of {in_words(whole)}" if window.end_s < schedule.makespan else ""
+
+
+def _log(schedule: Schedule) -> NDArray[np.void]:
+    if schedule.runs is None:
+        raise InputError("a Gantt chart needs a log of the runs, and none was kept")
+    return schedule.runs

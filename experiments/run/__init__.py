@@ -1,0 +1,1 @@
+"""What all apps share: composition, run folders, provenance, progress, tables."""

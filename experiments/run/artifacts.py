@@ -1,0 +1,80 @@
+"""Writing files: atomically, with their provenance."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import yaml
+
+from envs.files import write_atomically
+from experiments.run.provenance import Provenance, file_hash, stamp
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def to_json(document: Mapping[str, object]) -> str:
+    """Readable JSON; infinities become null, numpy scalars and arrays become numbers and lists."""
+    return json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write `document` as readable JSON."""
+    write_atomically(path, to_json(document).encode())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` in UTF-8."""
+    write_atomically(path, text.encode())
+
+
+def to_yaml(document: object, provenance: Provenance) -> str:
+    """YAML under a comment that holds the provenance."""
+    header = json.dumps(stamp({}, provenance, kind="config"))
+    return f"# {header}\n{yaml.dump(document, Dumper=_QuotingDumper, sort_keys=False)}"
+
+
+def write_figure(path: Path, figure: Figure, provenance: Provenance) -> None:
+    """Write a picture as PNG, its provenance in the file's text fields."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata=provenance.text())
+    write_atomically(path, buffer.getvalue())
+
+
+def write_sidecar(path: Path, provenance: Provenance, kind: str) -> None:
+    """Write `<path>.provenance.json` beside a file whose format has no room for provenance."""
+    document = stamp({"file": path.name, "sha256": file_hash(path)}, provenance, kind=kind)
+    write_json(path.with_name(f"{path.name}.provenance.json"), document)
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """Quotes every string that looks like a number: 6214e9 is one in YAML 1.2, but not in 1.1."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    try:
+        float(text)
+        style = "'"
+    except ValueError:
+        style = None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_QuotingDumper.add_representer(str, _quoted)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,1 @@
+"""From a config to a step, plans of it, and their comparison."""

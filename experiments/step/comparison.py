@@ -1,0 +1,153 @@
+"""The comparison table: one row per method, on the console, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.table import Table
+
+from agents.base import PlannerResult
+from envs.step.communication import Communication
+from envs.step.problem import StepProblem
+from envs.units import GIBI
+from experiments.step.evaluation import Evaluation, evaluate_plan
+
+COLUMNS = (
+    "method", "step time", "against best single device", "against lower bound", "peak memory",
+    "search time",
+)  # fmt: skip
+METHOD_WIDTH = 16  # characters
+DOES_NOT_FIT = "does not fit"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One method: its plan as the simulator sees it, and what the search took."""
+
+    method: str
+    evaluation: Evaluation | None  # None: no plan
+    seconds: float  # wall time of the search
+    reason: str  # why there is no plan, or what is wrong with it
+    trajectory: tuple[tuple[float, float], ...] = ()  # (seconds, best step time so far)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a plan that fits."""
+        return self.evaluation is not None and self.evaluation.feasible
+
+    @property
+    def step_time(self) -> float:
+        """Seconds; inf without a feasible plan."""
+        if self.evaluation is None or not self.evaluation.feasible:
+            return float("inf")
+        return self.evaluation.step_time
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All methods on one problem, beside the best single device and the proved bound."""
+
+    rows: tuple[Row, ...]
+    single_device: str  # the method that is the first yardstick
+    lower_bound: float  # seconds
+
+    @property
+    def best(self) -> Row | None:
+        """The feasible row of least step time."""
+        feasible = [row for row in self.rows if row.feasible]
+        return min(feasible, key=lambda row: row.step_time) if feasible else None
+
+    @property
+    def single_device_time(self) -> float:
+        """Seconds; inf when the step fits no single device."""
+        return next(row.step_time for row in self.rows if row.method == self.single_device)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table as texts, in the order of `COLUMNS`."""
+        return [self._cells(row) for row in self.rows]
+
+    def texts(self) -> list[dict[str, str]]:
+        """The table as one mapping of column to text per row."""
+        return [dict(zip(COLUMNS, cells, strict=True)) for cells in self.cells()]
+
+    def rich(self, title: str) -> Table:
+        """The table for a console; the best row stands out."""
+        table = console_table(title, COLUMNS)
+        for row, cells in zip(self.rows, self.cells(), strict=True):
+            table.add_row(*cells, style="bold green" if row is self.best else "")
+        table.caption = f"proved lower bound {self.lower_bound * 1e3:.1f} ms"
+        return table
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        return markdown_table(COLUMNS, self.cells())
+
+    def document(self) -> list[dict[str, object]]:
+        """The table as numbers."""
+        single = self.single_device_time
+        return [
+            {
+                "method": row.method,
+                "step_time_s": row.step_time,
+                "feasible": row.feasible,
+                "times_faster_than_single_device": single / row.step_time
+                if np.isfinite(single) and row.feasible
+                else None,
+                "times_lower_bound": row.step_time / self.lower_bound if row.feasible else None,
+                "peak_memory_bytes": float(row.evaluation.timeline.peak_memory.max())
+                if row.evaluation is not None
+                else None,
+                "search_s": row.seconds,
+                "reason": row.reason,
+                "trajectory": [list(point) for point in row.trajectory],
+            }
+            for row in self.rows
+        ]
+
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        search = f"{row.seconds:.1f} s" if row.seconds < 100 else f"{row.seconds:.0f} s"
+        if row.evaluation is None:
+            return (row.method, _short(row.reason), "", "", "", search)
+        peak = f"{row.evaluation.timeline.peak_memory.max() / GIBI:.2f} GiB"
+        if not row.feasible:
+            return (row.method, DOES_NOT_FIT, "", "", peak, search)
+        single = self.single_device_time
+        against = f"{single / row.step_time:.2f}x" if np.isfinite(single) else DOES_NOT_FIT
+        above = row.step_time / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
+        time = f"{row.step_time * 1e3:.1f} ms"
+        return (row.method, time, against, f"+{above:.1%}", peak, search)
+
+
+def row_of(
+    method: str, found: PlannerResult, problem: StepProblem, communication: Communication
+) -> Row:
+    """A planner's result as a row: its plan simulated again, its own figure not used."""
+    evaluation = None if found.plan is None else evaluate_plan(problem, found.plan, communication)
+    reason = found.reason
+    if evaluation is not None and not evaluation.feasible:
+        reason = evaluation.violations[0]
+    return Row(method, evaluation, found.seconds, reason, tuple(found.trajectory))
+
+
+def console_table(title: str, columns: Sequence[str]) -> Table:
+    """An empty table whose headings may wrap and whose first column never does."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", caption_justify="left", box=SIMPLE
+    )
+    table.add_column(columns[0], no_wrap=True, min_width=METHOD_WIDTH)
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    return table
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is left-aligned, the others right-aligned."""
+    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _short(reason: str) -> str:
+    return DOES_NOT_FIT if DOES_NOT_FIT in reason else "no plan"

@@ -1,0 +1,290 @@
+"""From a config to a `StepProblem`: the graph, the topology, the costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, runtime_checkable
+
+from envs.bandwidth.env import BandwidthEnv
+from envs.cost.roofline import RooflineCost
+from envs.cost.tabulated import TabulatedCost
+from envs.errors import InputError
+from envs.graphs.op_graph import FloatArray, OpGraph
+from envs.graphs.readers import READERS, GraphReader, read_graph_file
+from envs.graphs.readers.graph_file import GraphFile
+from envs.graphs.storage import graph_hash
+from envs.graphs.zoo import capture_zoo_model, zoo_graph, zoo_model
+from envs.graphs.zoo_model import ZooModel
+from envs.hardware.topology import Topology
+from envs.joint.env import JointEnv
+from envs.placement.env import PlacementEnv
+from envs.step.communication import Communication
+from envs.step.order import OrderRule
+from envs.step.problem import CostModel, StepProblem
+from experiments.run.artifacts import to_json
+from experiments.run.object_file import object_in_file
+from experiments.run.provenance import Provenance, file_hash, text_hash
+from experiments.run.targets import build, no_such_thing
+from experiments.step.time_unit import SECOND, TimeUnit, time_unit_of
+
+Node = Mapping[str, Any]
+
+
+class ZooShape(TypedDict):
+    """The arguments of `zoo_model` and `zoo_graph`."""
+
+    batch: int
+    sequence: int | None
+    micro_batches: int
+    head: str
+    optimizer: str
+    dtype: str
+
+
+@runtime_checkable
+class GraphSource(Protocol):
+    """Where a graph comes from."""
+
+    def load(self) -> GraphFile:
+        """The graph, and the topology that came with it."""
+
+    def inputs(self) -> dict[str, str]:
+        """SHA-256 of what it is made from, by name."""
+
+
+@runtime_checkable
+class ModelSource(Protocol):
+    """A model whose training step can be captured."""
+
+    def capture(self) -> OpGraph:
+        """The graph, traced now."""
+
+    def inputs(self) -> dict[str, str]:
+        """SHA-256 of what it is made from, by name."""
+
+
+@dataclass(frozen=True)
+class ZooGraph:
+    """A model of the zoo; `envs.graphs.zoo.ZooModel` says what the fields mean.
+
+    `cache` is whether `load` may take the graph from the disk cache.
+
+    Raises:
+        InputError: a value the model cannot have.
+    """
+
+    name: str
+    batch: int
+    sequence: int | None
+    micro_batches: int
+    head: str
+    optimizer: str
+    dtype: str
+    cache: bool
+
+    def __post_init__(self) -> None:
+        self._model()
+
+    def capture(self) -> OpGraph:
+        """The graph, traced now."""
+        return capture_zoo_model(self._model())
+
+    def load(self) -> GraphFile:
+        """The graph, traced now or read from the cache; no topology comes with it."""
+        graph = zoo_graph(self.name, **self._shape()) if self.cache else self.capture()
+        return GraphFile(graph, None, {"format": "zoo"})
+
+    def inputs(self) -> dict[str, str]:
+        """The model's name and shape."""
+        return {f"model {self.name}": text_hash(to_json(self._shape()))}
+
+    def _model(self) -> ZooModel:
+        return zoo_model(self.name, **self._shape())
+
+    def _shape(self) -> ZooShape:
+        return {
+            "batch": self.batch,
+            "sequence": self.sequence,
+            "micro_batches": self.micro_batches,
+            "head": self.head,
+            "optimizer": self.optimizer,
+            "dtype": self.dtype,
+        }
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """A graph file: one of our own, or a published one.
+
+    Args:
+        path: the file.
+        reader: its reader; null recognises the format by the content.
+    """
+
+    path: str
+    reader: GraphReader | None = None
+
+    def load(self) -> GraphFile:
+        """The graph and, where the file names its devices, their topology."""
+        readers = READERS if self.reader is None else (self.reader,)
+        return read_graph_file(self.path, readers)
+
+    def inputs(self) -> dict[str, str]:
+        """The file."""
+        return {Path(self.path).name: file_hash(self.path)}
+
+
+class TopologySource(Protocol):
+    """A topology that depends on the graph's file."""
+
+    def __call__(self, file: GraphFile) -> Topology:
+        """The topology for `file`."""
+
+
+class FromGraph:
+    """The devices, capacities and links that the graph's own file gives."""
+
+    def __call__(self, file: GraphFile) -> Topology:
+        """The topology of the file.
+
+        Raises:
+            InputError: the file gives none.
+        """
+        if file.topology is None:
+            raise InputError(
+                f"config key 'topology': graph {file.graph.name!r} comes without devices; "
+                "name a topology"
+            )
+        return file.topology
+
+
+@dataclass(frozen=True, eq=False)
+class OwnDevices:
+    """The topology of the graph's own file, `otherwise` where the file brings none."""
+
+    otherwise: Topology
+
+    def __call__(self, file: GraphFile) -> Topology:
+        """The topology for `file`."""
+        return self.otherwise if file.topology is None else file.topology
+
+
+def topology_file(path: str) -> Topology:
+    """The topology a YAML file describes, in the form of `conf/topology/*.yaml`.
+
+    Raises:
+        InputError: the file is no such description, or a key or value in it is wrong.
+    """
+    built = object_in_file(path, "topology")
+    if not isinstance(built, Topology):
+        raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
+    return built
+
+
+class CostByGraph:
+    """Measured times where the graph carries them, the roofline of the devices elsewhere."""
+
+    def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(N, D) seconds."""
+        return self._model(graph).operator_seconds(graph, topology)
+
+    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(T, L) seconds."""
+        return self._model(graph).transfer_seconds(graph, topology)
+
+    def _model(self, graph: OpGraph) -> CostModel:
+        return TabulatedCost() if graph.profile_classes else RooflineCost()
+
+
+@dataclass(frozen=True)
+class LoadedProblem:
+    """A problem, the hashes of what it was made from, and the unit of its times there."""
+
+    problem: StepProblem
+    inputs: Mapping[str, str]
+    time_unit: TimeUnit
+
+    def stamp_on(self, provenance: Provenance) -> Provenance:
+        """`provenance` with these inputs."""
+        return provenance.with_inputs(**self.inputs)
+
+
+def placement_env(node: Node, problem: StepProblem) -> PlacementEnv:
+    """The environment that `node` describes, about `problem` unless it brings its own.
+
+    Raises:
+        InputError: `node` describes no placement environment of a problem.
+    """
+    make = build(node)
+    env = make(problem) if node.get("_partial_") else make
+    if not isinstance(env, PlacementEnv):
+        raise InputError(f"config key 'env': {node.get('_target_')} is no placement environment")
+    return env
+
+
+def communication_of(node: Node) -> Communication:
+    """The communication model that `node` describes.
+
+    Raises:
+        InputError: `node` describes something else.
+    """
+    built = build(node)
+    if not isinstance(built, Communication):
+        raise no_such_thing("communication", node, "communication model")
+    return built
+
+
+def order_rule_of(node: Node) -> OrderRule:
+    """The order rule that `node` describes.
+
+    Raises:
+        InputError: `node` describes something else.
+    """
+    built = build(node)
+    if not callable(built):
+        raise no_such_thing("order", node, "order rule")
+    rule: OrderRule = built
+    return rule
+
+
+def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
+    """The problem that an environment brings along, or else the one the other groups describe.
+
+    Raises:
+        InputError: from the environment, the graph, the topology or the costs.
+    """
+    if not env.get("_partial_"):
+        return _own_problem(env)
+    source = build(graph)
+    if not isinstance(source, GraphSource):
+        raise no_such_thing("graph", graph, "source of graphs")
+    file = source.load()
+    if file.graph.num_operators == 0:
+        raise InputError(f"graph {file.graph.name!r} has no operators")
+    built = build(topology)
+    devices = built(file) if callable(built) else built
+    if not isinstance(devices, Topology):
+        raise no_such_thing("topology", topology, "topology")
+    costs = build(cost)
+    if not isinstance(costs, CostModel):
+        raise no_such_thing("cost", cost, "cost model")
+    problem = StepProblem.build(file.graph, devices, costs)
+    inputs = {
+        **source.inputs(),
+        f"graph {file.graph.name}": graph_hash(file.graph),
+        f"topology {devices.name}": text_hash(to_json(topology)),
+        "cost": text_hash(to_json(cost)),
+    }
+    return LoadedProblem(problem, inputs, time_unit_of(file))
+
+
+def _own_problem(node: Node) -> LoadedProblem:
+    env = build(node)
+    if not isinstance(env, PlacementEnv | BandwidthEnv | JointEnv):
+        raise InputError(f"config key 'env': {node.get('_target_')} is no environment of a step")
+    env.reset(seed=0)
+    problem = env.instance.problem
+    inputs = {f"graph {problem.graph.name}": graph_hash(problem.graph)}
+    return LoadedProblem(problem, inputs, SECOND)

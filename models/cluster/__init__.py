@@ -1,0 +1,1 @@
+"""The hierarchical policy of schedulers of a cluster."""

@@ -1,0 +1,196 @@
+"""`ClusterBatch`: a batch of cluster observations as one graph, and what it says outright."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from envs.cluster.environment.observe_kernel import JOB_BASE, PEER_BASE, SERVER_BASE
+from models.cluster.links import Links, PackedLinks, PaddedLinks
+from models.cluster.rows import PackedRows, PaddedRows, Rows
+
+SPEED = 10  # column of a server: of its GPU type
+_FITS = 0.999  # of a gang; its size and free GPUs come as rounded fractions
+_INTERFERENCE = {"cluster": (7,), "rack": (7,), "server": (6,), "job": (18, 19, 20)}
+
+
+class ClusterBatch:
+    """Racks, servers, running and pending jobs of B observations, and the edges between them.
+
+    Rows of jobs are the pending ones, then the running ones. Beside `job_features`, `job_types` is
+    what the observation says about a job and the GPU types at once (T types, in this order):
+
+    | | |
+    |---|---|
+    | T | free GPUs of the type / the job's, at most 2, over 2 |
+    | T | the same for the server of the type with the most free GPUs |
+    | 1 | speed on the fastest type with enough free GPUs, 0 where there is none |
+    | 1 | speed on the GPUs that it holds, the mean over them; 0 while it waits |
+    | 1 | the first minus the second |
+    | 1 | 1: it runs |
+
+    Columns about GPU types, here and in all features, are put in order: those of the fastest type
+    among the servers first, types of which there is none last, by the mean speed of the jobs. So a
+    policy does not depend on the order in which a cluster names its types.
+
+    Args:
+        observation: every array of the observation, stacked: (B, ...).
+        packed: whether padding is left out; False for programs that are to be exported.
+        use_interference: whether features about interference are more than 0.
+    """
+
+    def __init__(
+        self, observation: Mapping[str, Tensor], *, packed: bool, use_interference: bool
+    ) -> None:
+        keep: Callable[[str, Tensor], Tensor] = _as_it_is if use_interference else _undisturbed
+        kind: type[PackedRows] | type[PaddedRows] = PackedRows if packed else PaddedRows
+        self.pending: Rows = kind(observation["pending_mask"])
+        self.running: Rows = kind(observation["running_mask"])
+        self.servers: Rows = kind(observation["server_mask"])
+        shares: Rows = kind(observation["share_mask"])
+        self.cluster_features = keep("cluster", observation["cluster_features"])
+        self.rack_features = keep("rack", observation["rack_features"])  # (B, R, 8)
+        self.rack_present = observation["rack_mask"] != 0
+        servers = keep("server", observation["server_features"])
+        pending = self.pending.pack(keep("job", observation["pending_features"]))
+        running = self.running.pack(keep("job", observation["running_features"]))
+        order = self._order_of_types(servers, pending, running)
+        servers = _arranged(
+            servers, order.unsqueeze(1).expand(-1, servers.shape[1], -1), SERVER_BASE
+        )
+        pending = _arranged(pending, self.pending.spread(order), JOB_BASE)
+        running = _arranged(running, self.running.spread(order), JOB_BASE)
+        self.server_features = self.servers.pack(servers)
+        self.peer_features = observation.get("peer_features")
+        if self.peer_features is not None:
+            peers = order.unsqueeze(1).expand(-1, self.peer_features.shape[1], -1)
+            self.peer_features = _arranged(self.peer_features, peers, PEER_BASE)
+        self.num_pending = pending.shape[0]
+        self._num_running, self._packed = running.shape[0], packed
+        self._connect(observation, shares)
+        self.rack_types = self._types_of_racks(servers)  # (B, R, T)
+        types = servers[..., SERVER_BASE:]
+        free = servers[..., 2:3] * types  # (B, N, T)
+        whole = servers[..., 0].sum(1, keepdim=True).clamp(min=1e-6)
+        self.free_types = free.sum(1) / whole  # (B, T) of all GPUs
+        self.all_types = (servers[..., 0:1] * types).sum(1) / whole
+        self.cluster_types = _shares(free.sum(1))
+        self.pending_speeds = pending[:, JOB_BASE : JOB_BASE + types.shape[-1]]
+        most = free.amax(1)
+        self.job_features = torch.cat([pending, running])
+        waiting = self._about_types(self.pending, pending, most, None)
+        at_work = self._about_types(self.running, running, most, self._present_speed(running))
+        self.job_types = torch.cat([waiting, at_work])
+
+    def to_servers(self, running: Tensor) -> Tensor:
+        """(K, F) means over the GPUs of every server of the rows of the jobs on them."""
+        return self._shares.to_second(running)
+
+    def to_running(self, servers: Tensor) -> Tensor:
+        """(K, F) means over the GPUs of every running job of the rows of their servers."""
+        return self._shares.to_first(servers)
+
+    def to_racks(self, servers: Tensor) -> Tensor:
+        """(B, R, F) means over the servers of every rack."""
+        graphs, racks = self.rack_features.shape[:2]
+        return self._racks.to_second(servers).view(graphs, racks, servers.shape[1])
+
+    def from_racks(self, racks: Tensor) -> Tensor:
+        """(K, F): each server gets what its rack has, from (B, R, F)."""
+        return self._racks.to_first(racks.flatten(0, 1))
+
+    def _connect(self, observation: Mapping[str, Tensor], shares: Rows) -> None:
+        graphs, places = self.running.present.shape
+        nodes, racks = self.servers.present.shape[1], self.rack_features.shape[1]
+        graph = torch.arange(graphs, device=self.rack_features.device).unsqueeze(1)
+        ends = observation["share_index"].long()
+        job, server = (
+            rows.number(shares.pack(graph * size + ends[:, end].clamp(max=size - 1)))
+            for end, rows, size in ((0, self.running, places), (1, self.servers, nodes))
+        )
+        part = shares.pack(observation["share_features"])  # of the server's GPUs, of the job's
+        sizes = self._num_running, self.server_features.shape[0]
+        weights = part[:, 1], part[:, 0]
+        self._shares: Links
+        self._racks: Links
+        rack = observation["server_rack"].long()
+        own = torch.arange(sizes[1], device=rack.device)
+        whose = self.servers.pack(graph * racks + rack.clamp(max=racks - 1))
+        rack_sizes = sizes[1], graphs * racks
+        real = self.servers.pack((rack < racks) & self.servers.present)
+        inverse = self._inverse_sizes(whose, real, graphs * racks, part.dtype)
+        rack_weights = torch.ones_like(inverse), inverse
+        if self._packed:
+            self._shares = PackedLinks(job, server, sizes, weights)
+            self._racks = PackedLinks(own, whose, rack_sizes, rack_weights)
+        else:
+            there = shares.pack(shares.present)
+            self._shares = PaddedLinks(job, server, sizes, weights, there)
+            self._racks = PaddedLinks(own, whose, rack_sizes, rack_weights, real)
+
+    def _inverse_sizes(self, rack: Tensor, real: Tensor, racks: int, dtype: torch.dtype) -> Tensor:
+        """(K,) of every server 1 / the servers of its rack."""
+        size = torch.zeros(racks, dtype=dtype, device=rack.device)
+        size = size.scatter_add(0, rack, real.to(dtype))
+        return 1.0 / size.clamp(min=1.0).gather(0, rack)
+
+    def _order_of_types(self, servers: Tensor, pending: Tensor, running: Tensor) -> Tensor:
+        """(B, T) the types in the order of their columns."""
+        types = servers[..., SERVER_BASE:]
+        speed = (servers[..., SPEED : SPEED + 1] * types).amax(1)
+        columns = slice(JOB_BASE, JOB_BASE + types.shape[2])
+        jobs = self.pending.total(pending[:, columns]) + self.running.total(running[:, columns])
+        most = jobs.amax(1, keepdim=True).clamp(min=1e-6)
+        key = torch.where(types.amax(1) > 0, 1.0 + speed, jobs / most / 2.0)
+        return key.argsort(dim=1, descending=True)
+
+    def _types_of_racks(self, servers: Tensor) -> Tensor:
+        free = self.servers.pack(servers[..., 2:3] * servers[..., SERVER_BASE:])
+        return _shares(self.to_racks(free))
+
+    def _present_speed(self, running: Tensor) -> Tensor:
+        types = self.server_features[:, SERVER_BASE:]
+        held = self.to_running(types)  # (K, T) share of its GPUs of each type
+        return (held * running[:, JOB_BASE : JOB_BASE + types.shape[1]]).sum(1, keepdim=True)
+
+    def _about_types(
+        self, rows: Rows, jobs: Tensor, most: Tensor, present: Tensor | None
+    ) -> Tensor:
+        """(K, 2 T + 4) what stands in the table of the class."""
+        types = most.shape[1]
+        room = rows.spread(self.free_types) / jobs[:, 1:2].clamp(min=1e-5)
+        on_one = rows.spread(most) / jobs[:, 0:1].clamp(min=1e-5)
+        speeds = jobs[:, JOB_BASE : JOB_BASE + types]
+        best = (speeds * (room >= _FITS)).amax(1, keepdim=True)
+        runs = torch.zeros_like(best) if present is None else torch.ones_like(best)
+        present = torch.zeros_like(best) if present is None else present
+        ratios = [ratio.clamp(max=2.0) / 2.0 for ratio in (room, on_one)]
+        return torch.cat([*ratios, best, present, best - present, runs], dim=1)
+
+
+def job_types_width(types: int) -> int:
+    """Columns of `ClusterBatch.job_types`."""
+    return 2 * types + 4
+
+
+def _arranged(features: Tensor, order: Tensor, first: int) -> Tensor:
+    """Features with the columns about types, from `first` on, in the order of each row."""
+    last = first + order.shape[-1]
+    ordered = features[..., first:last].gather(-1, order)
+    return torch.cat([features[..., :first], ordered, features[..., last:]], dim=-1)
+
+
+def _shares(amounts: Tensor) -> Tensor:
+    return amounts / amounts.sum(-1, keepdim=True).clamp(min=1e-6)
+
+
+def _as_it_is(kind: str, features: Tensor) -> Tensor:
+    return features
+
+
+def _undisturbed(kind: str, features: Tensor) -> Tensor:
+    keep = features.new_ones(features.shape[-1])
+    keep[list(_INTERFERENCE[kind])] = 0.0
+    return features * keep

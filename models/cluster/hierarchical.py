@@ -1,0 +1,262 @@
+"""`HierarchicalPolicy`: from racks, servers, running and pending jobs to what a scheduler does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from envs.cluster.environment.observation import ADVISED
+from envs.cluster.environment.observe_kernel import JOB_BASE, PEER_BASE, SERVER_BASE
+from envs.errors import InputError
+from models.architecture import MASKED_LOGIT, Policy, width_of
+from models.cluster.batch import ClusterBatch, job_types_width
+from models.cluster.encoder import FlatRound, NodeEncoder, Round, States
+from models.cluster.heads import ForwardHead, JobHead, PairHead, Perceptron, Readout
+from models.durations.posterior import BINS, GittinsIndex
+from models.layout import ClusterWidths, num_cluster_actions
+
+
+@dataclass(frozen=True)
+class HierarchicalConfig:
+    """Everything a person chooses about the policy; the spaces fix the rest.
+
+    Attributes:
+        hidden: width H of all states.
+        rounds: rounds of message passing, each up and down; 0: nodes do not talk.
+        heads: of the attention that pools pending jobs.
+        hierarchy: whether there are messages from and to racks and the cluster; False: only
+            between jobs and servers.
+        use_interference: whether features about interference are read; False: they are 0.
+        initial_scale: factor on the last layers' first weights; small means near uniform.
+        initial_index_weight: first weight of a pending job's Gittins index in its logit, and minus
+            that of a running job in the logit of its preemption.
+        initial_speed_weight: first weight of a job's speed in the logit of a server group.
+        initial_advice_weight: first weight of an adviser's action in its own logit, where the
+            observation shows one: what is learned is when to do otherwise (residual policy
+            learning; Silver et al., arXiv:1812.06298).
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    hidden: int
+    rounds: int
+    heads: int
+    hierarchy: bool
+    use_interference: bool
+    initial_scale: float
+    initial_index_weight: float
+    initial_speed_weight: float
+    initial_advice_weight: float
+
+    def __post_init__(self) -> None:
+        for name, least in (("hidden", 2), ("rounds", 0), ("heads", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{getattr(self, name)} is below {least}", field=name)
+        if not self.initial_scale >= 0:
+            raise InputError(f"{self.initial_scale} is negative", field="initial_scale")
+
+    def policy(
+        self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
+    ) -> HierarchicalPolicy:
+        """A fresh policy for a scheduler of a cluster.
+
+        Raises:
+            InputError: the spaces are not a scheduler's.
+        """
+        widths = widths_of_cluster(observation_space)
+        return HierarchicalPolicy(self, widths, preempts(observation_space, action_space))
+
+
+def widths_of_cluster(observation_space: spaces.Dict) -> ClusterWidths:
+    """The widths of a scheduler's observation.
+
+    Raises:
+        InputError: an array is missing, or jobs have fewer columns than servers have GPU types.
+    """
+    arrays = ("cluster", "rack", "server", "running", "pending", "share")
+    width = {name: width_of(observation_space, f"{name}_features") for name in arrays}
+    types = width["server"] - SERVER_BASE
+    if types < 1 or width["pending"] < JOB_BASE + types or width["running"] != width["pending"]:
+        raise InputError(
+            f"jobs of {width['pending']} and {width['running']} columns do not go with servers of "
+            f"{width['server']}",
+            field="pending_features",
+        )
+    other = {
+        name: width_of(observation_space, f"{name}_features")
+        if f"{name}_features" in observation_space.spaces
+        else 0
+        for name in ("peer", "state")
+    }
+    if other["peer"] not in (0, PEER_BASE + types):
+        raise InputError(
+            f"peers of {other['peer']} columns do not go with {types} GPU types",
+            field="peer_features",
+        )
+    return ClusterWidths(
+        cluster=width["cluster"],
+        rack=width["rack"],
+        server=width["server"],
+        job=width["pending"],
+        share=width["share"],
+        types=types,
+        **other,
+        advised=int(ADVISED in observation_space.spaces),
+    )
+
+
+def preempts(observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> bool:
+    """Whether running jobs can be preempted, by the number of actions.
+
+    Raises:
+        InputError: the actions are not numbered as `ClusterActions` says.
+    """
+    if not isinstance(action_space, spaces.Discrete):
+        raise InputError(f"a scheduler chooses one action, not from {action_space}")
+    arrays = {"N": "server", "R": "rack", "W": "pending", "M": "running", "F": "peer"}
+    sizes = {}
+    for letter, name in arrays.items():
+        space = observation_space.spaces.get(f"{name}_features")
+        sizes[letter] = space.shape[0] if space is not None and space.shape else 0
+    for preemption in (False, True):
+        if num_cluster_actions(sizes, preemption) == action_space.n:
+            return preemption
+    raise InputError(f"{action_space.n} actions do not go with {sizes}", field="action_mask")
+
+
+class Outlook(NamedTuple):
+    """All that one pass tells."""
+
+    logits: Tensor  # (B, A), masked
+    value: Tensor  # (B,)
+    posterior: Tensor  # (B, W + M, 26) logits; what stands in padding does not matter
+
+
+class HierarchicalPolicy(Policy):
+    """Actor and critic over one graph of jobs, servers, racks and the cluster, of any sizes.
+
+    A job's features and history alone give a posterior over its remaining time, and this its
+    Gittins index, which is a feature of the job from there on. Messages go up from running jobs
+    to the cluster and down again. The probability to start a job on a server group is that of the
+    job times that of the group given the job; the mask is applied inside.
+
+    Args:
+        config: width, depth and start.
+        widths: columns of the observation.
+        preemption: whether the actions have running jobs.
+    """
+
+    def __init__(self, config: HierarchicalConfig, widths: ClusterWidths, preemption: bool) -> None:
+        super().__init__()
+        self.config, self.widths, self.preemption = config, widths, preemption
+        hidden, scale = config.hidden, config.initial_scale
+        self.encoder = NodeEncoder(widths, hidden)
+        self.posterior_head = nn.Linear(hidden, BINS)
+        self.gittins = GittinsIndex()
+        self.rounds = nn.ModuleList(
+            Round(hidden, config.heads) if config.hierarchy else FlatRound(hidden)
+            for _ in range(config.rounds)
+        )
+        direct = 1 + job_types_width(widths.types)
+        self.direct_input = nn.Linear(direct, hidden, bias=False)
+        index = config.initial_index_weight
+        self.start = JobHead(hidden, direct, scale, index)
+        self.pair = PairHead(hidden, scale, config.initial_speed_weight)
+        self.readout = Readout(hidden, config.heads)
+        self.wait = Perceptron(self.readout.width, hidden, scale)
+        self.value = Perceptron(self.readout.width, hidden, 1.0)
+        if preemption:
+            self.preempt = JobHead(hidden, direct, scale, -index)
+        if widths.peer:
+            self.forwarding = ForwardHead(hidden, widths.peer, scale)
+        if widths.advised:
+            self.advice = nn.Parameter(torch.tensor(float(config.initial_advice_weight)))
+        if widths.state:
+            self.state_value = Perceptron(self.readout.width + widths.state, hidden, 1.0)
+
+    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(B, A) masked logits and (B,) values."""
+        outlook = self.assess(observation)
+        return outlook.logits, outlook.value
+
+    def posterior(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """(B, W + M, 26) logits over the bins of the remaining time alone of pending, then running
+        jobs ; what stands in padding does not matter.
+        """
+        batch = self._batch(observation, packed=True)
+        return self._unpacked_posterior(batch, self.posterior_head(self._jobs(batch)))
+
+    def assess(self, observation: Mapping[str, Tensor], *, packed: bool = True) -> Outlook:
+        """Logits, values and posterior in one pass.
+
+        Args:
+            observation: every array of the observation, stacked: (B, ...). Without
+                `peer_features` no job can be forwarded; without `state_features` the critic does
+                without.
+            packed: whether padding is left out first; the results are the same.
+        """
+        batch = self._batch(observation, packed)
+        jobs = self._jobs(batch)
+        posterior = self.posterior_head(jobs)
+        index = self.gittins.feature(posterior).unsqueeze(1)
+        direct = torch.cat([index, batch.job_types], dim=1)  # (K, direct)
+        jobs = jobs + self.direct_input(direct)
+        waiting = batch.num_pending
+        states = States(jobs[:waiting], jobs[waiting:], *self.encoder.places(batch))
+        for message_round in self.rounds:
+            states = message_round(batch, states)
+        logits, read = self._logits(observation, batch, states, direct)
+        value = self.value(read)
+        if self.widths.state and "state_features" in observation:
+            value = value + self.state_value(read, observation["state_features"])
+        return Outlook(logits, value.squeeze(1), self._unpacked_posterior(batch, posterior))
+
+    def _batch(self, observation: Mapping[str, Tensor], packed: bool) -> ClusterBatch:
+        return ClusterBatch(
+            observation, packed=packed, use_interference=self.config.use_interference
+        )
+
+    def _jobs(self, batch: ClusterBatch) -> Tensor:
+        """(K, H) pending, then running jobs before any message."""
+        jobs: Tensor = self.encoder.jobs(batch.job_features)
+        return jobs
+
+    def _unpacked_posterior(self, batch: ClusterBatch, posterior: Tensor) -> Tensor:
+        waiting = batch.num_pending
+        pending = batch.pending.unpack(posterior[:waiting])
+        return torch.cat([pending, batch.running.unpack(posterior[waiting:])], dim=1)
+
+    def _logits(
+        self,
+        observation: Mapping[str, Tensor],
+        batch: ClusterBatch,
+        states: States,
+        direct: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """(B, A) masked logits, and the readout."""
+        mask = observation["action_mask"] != 0
+        graphs, window = batch.pending.present.shape
+        groups = batch.servers.present.shape[1] + batch.rack_present.shape[1] + 1
+        starts = torch.arange(window * groups, device=mask.device)  # a slice would not export
+        allowed = mask.gather(1, starts.expand(graphs, -1)).view(graphs, window, groups)
+        read = self.readout(batch, states)
+        waiting = batch.num_pending
+        job = batch.pending.unpack(self.start(states.pending, direct[:waiting]))  # (B, W, 1)
+        parts = [(job + self.pair(batch, states, allowed)).flatten(1)]
+        if self.widths.peer and batch.peer_features is not None:
+            parts.append(self.forwarding(batch, states, batch.peer_features).flatten(1))
+        if self.preemption:
+            stop = batch.running.unpack(self.preempt(states.running, direct[waiting:]))
+            parts.append(stop.squeeze(-1))
+        parts.append(self.wait(read))
+        logits = torch.cat(parts, dim=1)
+        if self.widths.advised:
+            advised = observation[ADVISED]
+            logits = logits.scatter_add(1, advised, self.advice.expand(graphs, 1))
+        return logits.masked_fill(~mask, MASKED_LOGIT), read

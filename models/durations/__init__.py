@@ -1,0 +1,1 @@
+"""What jobs may still need: a learned posterior over the work left."""

@@ -1,0 +1,249 @@
+"""A learned posterior over the work that a job still needs, from its progress and that of its like.
+
+Jobs submitted one after the other with the same gang size take similar times, so that neighbours
+that have finished, or have run for long, tell of those that have not. Often they take the very same
+time, to less than a percent: the posterior may therefore copy what a finished neighbour took, as
+texts are summarised by words copied from them (See et al., "Get to the point", ACL 2017).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from envs.cluster.environment.duration_features import (
+    DURATIONS_OF_MEANS,
+    DURATIONS_OF_NEAR,
+    DURATIONS_OF_OWN,
+    MEANS_WIDTH,
+    NEAR_WIDTH,
+    OWN_WIDTH,
+    width,
+)
+from envs.errors import InputError
+from models.durations.posterior import BINS, bins_of, edges_s
+
+FloatRows = NDArray[np.float32]
+SELF_WIDTH = OWN_WIDTH + MEANS_WIDTH
+TOLD_WIDTH = 3  # columns that finished neighbours tell beside their own
+ALIKE = (0.02, 0.2)  # differences of logarithms below which times are alike
+SPREADS = (0.004, 0.03, 0.2)  # of the logarithm of the work of a job, to that of one it copies
+FEW_COPIES = -2.0  # logit of a copy at first
+SHORTEST_WORK_S = 1e-3  # less counts as that in logarithms
+FAR = 60.0  # deviations beyond which nothing is left of a logistic distribution
+LEAST_CHANCE = 1e-9  # of a bin, so that its logarithm is finite
+TIMES = [*DURATIONS_OF_OWN, *(OWN_WIDTH + column for column in DURATIONS_OF_MEANS)]
+
+
+@dataclass(frozen=True)
+class DurationConfig:
+    """What a person chooses about the posterior and how it is fitted.
+
+    Attributes:
+        history: neighbours K on both sides.
+        hidden: width of a neighbour's state.
+        readout: width of the last hidden layer.
+        heads: of the attention over neighbours.
+        dropout: share of the last hidden layer left out in training.
+        stretch: in training all times of a job are multiplied by one factor, log-uniform from
+            1 / stretch to `stretch`: nobody knows how fast the next cluster's users are.
+        epochs: passes over the rows.
+        batch: rows per step.
+        learning_rate: at first; falls linearly to 0.
+        weight_decay: AdamW's.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    history: int
+    hidden: int
+    readout: int
+    heads: int
+    dropout: float
+    stretch: float
+    epochs: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        for name in ("history", "hidden", "readout", "heads", "epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{getattr(self, name)} is below 1", field=name)
+        if not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"{self.dropout} is not in [0, 1)", field="dropout")
+        if not self.stretch >= 1.0:
+            raise InputError(f"{self.stretch} is below 1", field="stretch")
+        if not self.learning_rate > 0.0:
+            raise InputError(f"{self.learning_rate} is not above 0", field="learning_rate")
+        if not self.weight_decay >= 0.0:
+            raise InputError(f"{self.weight_decay} is negative", field="weight_decay")
+
+
+class DurationPosterior(nn.Module):
+    """Log chances of the bins of `models.durations.posterior`, from rows of `DurationFeatures`.
+
+    Neighbours are a set with a side each: encoded alike, beside the job itself, and pooled by
+    attention, to which nobody is always there as well. From that come logits over the bins. The
+    posterior is a mixture of these and of copies: as much work in all as a finished neighbour took,
+    but for a factor whose logarithm is logistic with a deviation of `SPREADS`. Each is conditional
+    on the work the job has done, by which also its share of the mixture is multiplied (Bayes).
+    """
+
+    edges_s: Tensor
+    spreads: Tensor
+
+    def __init__(self, config: DurationConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden = config.hidden
+        self.own = nn.Linear(SELF_WIDTH, hidden)
+        self.near = nn.Linear(NEAR_WIDTH + TOLD_WIDTH + SELF_WIDTH + 1, hidden)
+        self.near_again = nn.Linear(hidden, hidden)
+        self.attention = nn.Linear(hidden, config.heads)
+        self.readout = nn.Linear((1 + config.heads) * hidden, config.readout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.bins = nn.Linear(config.readout, BINS)
+        self.copies = nn.Linear(hidden, hidden)
+        self.copies_again = nn.Linear(hidden, len(SPREADS))
+        self.no_copy = nn.Linear(config.readout, 1)
+        nn.init.constant_(self.copies_again.bias, FEW_COPIES)
+        self.register_buffer("edges_s", edges_s().float(), persistent=False)
+        self.register_buffer("spreads", torch.tensor(SPREADS), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(A, 26) of (A, width) rows."""
+        own = rows[:, :SELF_WIDTH]
+        near = rows[:, SELF_WIDTH:].view(rows.shape[0], -1, NEAR_WIDTH)
+        sides = near.shape[1]
+        done, took, finished = work_of(own, near)
+        side = (torch.arange(sides) >= sides // 2).to(rows.dtype).view(1, sides, 1)
+        beside = own.unsqueeze(1).expand(-1, sides, -1)
+        seen = [near, told_of(done, took, finished), beside, side.expand(rows.shape[0], -1, -1)]
+        states = self.near_again(torch.relu(self.near(torch.cat(seen, dim=2))))  # (A, 2 K, H)
+        scores = self.attention(states).masked_fill(near[:, :, :1] == 0.0, -1e9)
+        nobody = scores.new_zeros(scores.shape[0], 1, scores.shape[2])
+        weights = torch.cat([scores, nobody], dim=1).softmax(dim=1)[:, :-1]
+        pooled = torch.bmm(weights.transpose(1, 2), states).flatten(1)
+        read = torch.relu(self.readout(torch.cat([torch.relu(self.own(own)), pooled], dim=1)))
+        read = self.dropout(read)
+        copied = finished.nonzero(as_tuple=True)  # P finished neighbours
+        copies = self.copies_again(torch.relu(self.copies(torch.relu(states[copied]))))  # (P, S)
+        row, took = copied[0], took[copied]
+        return self._mixed(
+            self.bins(read).softmax(dim=1), self.no_copy(read).squeeze(1), done, row, took, copies
+        )
+
+    def _mixed(
+        self, bins: Tensor, no_copy: Tensor, done: Tensor, row: Tensor, took: Tensor, copies: Tensor
+    ) -> Tensor:
+        """(A, 26) log chances.
+
+        Args:
+            bins: (A, 26) chances without copies.
+            no_copy: (A,) logit of these.
+            done: (A,) seconds of work done.
+            row: (P,) whose neighbour has finished.
+            took: (P,) seconds of its work.
+            copies: (P, S) logits of its copies.
+        """
+        edges = torch.cat([done.unsqueeze(1), done.unsqueeze(1) + self.edges_s], dim=1)
+        over = (edges.log()[row] - took.log().unsqueeze(1)).float()  # (P, 26)
+        beyond = (-over.unsqueeze(2) / self.spreads).clamp(-FAR, FAR).sigmoid()
+        ended = beyond - torch.cat([beyond[:, 1:], torch.zeros_like(beyond[:, :1])], dim=1)
+        # A share is e^logit times the chance to have come so far, by which its bins are divided.
+        most = no_copy.detach().scatter_reduce(0, row, copies.detach().amax(dim=1), "amax")
+        share, shares = (no_copy - most).exp(), (copies - most[row].unsqueeze(1)).exp()
+        come_so_far = torch.einsum("ps,ps->p", shares, beyond[:, 0])
+        whole = share.index_add(0, row, come_so_far).unsqueeze(1)
+        mixed = (share.unsqueeze(1) * bins).index_add(
+            0, row, torch.einsum("ps,pbs->pb", shares, ended)
+        )
+        log_chances: Tensor = (mixed / whole + LEAST_CHANCE).log()
+        return log_chances
+
+
+def work_of(own: Tensor, near: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Seconds of work: (A,) done, (A, 2 K) done by neighbours; and which of these have finished."""
+    done, took = (_seconds(time).clamp(min=SHORTEST_WORK_S) for time in (own[:, 2], near[:, :, 1]))
+    return done, took, (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
+
+
+def told_of(done: Tensor, took: Tensor, finished: Tensor) -> Tensor:
+    """(A, 2 K, 3) what finished neighbours tell.
+
+    The feature of the time that the job still needs if it takes as long, and how many others of
+    them took the same time, to 2 and to 20 percent, / 4.
+    """
+    left = torch.log1p((took - done.unsqueeze(1)).clamp(min=0.0) / 60.0) / 4.0
+    apart = (took.log().unsqueeze(2) - took.log().unsqueeze(1)).abs()
+    both = finished.unsqueeze(2) & finished.unsqueeze(1)
+    alike = [((apart < limit) & both).sum(dim=2) - 1 for limit in ALIKE]
+    told = torch.stack([left, *(count / 4.0 for count in alike)], dim=2)
+    return (told * finished.unsqueeze(2)).float()
+
+
+def stretched(rows: Tensor, factor: Tensor) -> Tensor:
+    """`rows` (A, width) had all times been multiplied by `factor` (A,)."""
+    rows = rows.clone()
+    near = rows[:, SELF_WIDTH:].view(rows.shape[0], -1, NEAR_WIDTH)
+    rows[:, TIMES] = _time_of(rows[:, TIMES], factor.unsqueeze(1))
+    for column in DURATIONS_OF_NEAR:
+        near[:, :, column] = _time_of(near[:, :, column], factor.unsqueeze(1))
+    return rows
+
+
+def _seconds(feature: Tensor) -> Tensor:
+    return 60.0 * torch.expm1(4.0 * feature.double())
+
+
+def _time_of(feature: Tensor, factor: Tensor) -> Tensor:
+    return torch.log1p(factor * torch.expm1(4.0 * feature)) / 4.0
+
+
+def fit(
+    config: DurationConfig, rows: FloatRows, remaining_s: NDArray[np.float64], seed: int
+) -> tuple[DurationPosterior, list[float]]:
+    """Fit a posterior to (A, width) rows and (A,) seconds of work that were left.
+
+    Returns:
+        The network, ready to predict, and the mean cross entropy of every epoch.
+
+    Raises:
+        InputError: the rows do not have the columns of `config.history`.
+    """
+    if rows.shape[1] != width(config.history):
+        raise InputError(
+            f"{rows.shape[1]} columns do not go with {config.history}", field="history"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = DurationPosterior(config)
+        optimizer = torch.optim.AdamW(
+            network.parameters(), config.learning_rate, weight_decay=config.weight_decay
+        )
+        inputs, left = torch.from_numpy(rows), torch.from_numpy(remaining_s)
+        steps = config.epochs * -(-len(rows) // config.batch)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)
+        losses, most = [], math.log(config.stretch)
+        for _ in range(config.epochs):
+            total = 0.0
+            for part in torch.randperm(len(rows), generator=generator).split(config.batch):
+                factor = torch.empty(len(part)).uniform_(-most, most, generator=generator).exp()
+                log_chances = network(stretched(inputs[part], factor))
+                loss = nn.functional.nll_loss(log_chances, bins_of(left[part] * factor))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                total += loss.item() * len(part)
+            losses.append(total / len(rows))
+    network.eval()
+    return network, losses

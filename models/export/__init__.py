@@ -1,0 +1,1 @@
+"""Policies as folders that decide without the framework."""

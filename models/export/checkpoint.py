@@ -1,0 +1,213 @@
+"""Scheduler checkpoints: a folder that decides, loaded without Ray, PyG or the policy's code.
+
+policy.onnx           one observation in, one logit per action and the value out; any sizes
+policy.pt2            the same program for torch.export
+weights.safetensors   the weights by name
+spec.json             layout of observation and action, sizes, origin, sha256 of each file
+config.yaml           the configuration of the training run
+README.md             model card: evaluation, and the command that reproduces it
+durations/            only with an adviser that reads it: a posterior (`models.durations.folder`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from models.artifacts import check_hashes, read_json_object
+from models.layout import FieldLayout, Observation, num_cluster_actions
+
+KIND = "meshwright.scheduler"
+SCHEMA_VERSION = 1
+PLACEMENT, CLUSTER = "placement", "cluster"  # kinds of observations
+ONNX_FILE, PT2_FILE, WEIGHTS_FILE = "policy.onnx", "policy.pt2", "weights.safetensors"
+SPEC_FILE, CONFIG_FILE, CARD_FILE = "spec.json", "config.yaml", "README.md"
+LISTED_FILES = (ONNX_FILE, PT2_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
+DURATIONS_FOLDER = "durations"
+
+Decision = tuple[NDArray[np.float32], float]  # masked logits, value
+
+
+class Runtime(Protocol):
+    """Runs an exported policy on one observation."""
+
+    def __call__(self, observation: Observation) -> Decision:
+        """Logits and value."""
+
+
+@dataclass(frozen=True)
+class AdviserSpec:
+    """The adviser whose action a policy is shown.
+
+    Attributes:
+        document: kind and numbers, for `spec.json`.
+        folders: name inside the checkpoint -> a folder to copy there.
+    """
+
+    document: Mapping[str, Any]
+    folders: Mapping[str, Path]
+
+
+@dataclass(frozen=True, eq=False)
+class SchedulerCheckpoint:
+    """A checkpoint folder whose files are the ones that were written."""
+
+    folder: Path
+    spec: dict[str, Any]
+    layout: tuple[FieldLayout, ...]
+
+    def arrays(self, observation: Observation) -> dict[str, NDArray[Any]]:
+        """The arrays of `observation` as the policy takes them.
+
+        Raises:
+            InputError: an array is missing, or its dtype or shape does not fit the layout.
+        """
+        sizes: dict[str, int] = {}
+        arrays = {}
+        for field in self.layout:
+            if field.optional and field.name not in observation:
+                sizes.update({n: 0 for n in field.shape if isinstance(n, str)})
+                rows = tuple(0 if isinstance(n, str) else n for n in field.shape)
+                arrays[field.name] = np.zeros(rows, field.dtype)
+                continue
+            if field.name not in observation:
+                raise InputError(
+                    "the observation has no such array", file=self.folder, field=field.name
+                )
+            array = np.ascontiguousarray(observation[field.name])
+            fits = array.dtype == field.dtype and array.ndim == len(field.shape)
+            for expected, actual in zip(field.shape, array.shape, strict=False):
+                size = expected if isinstance(expected, int) else sizes.setdefault(expected, actual)
+                fits = fits and size == actual
+            if not fits:
+                raise InputError(
+                    f"the policy takes {field.dtype} {field.shape}, the observation has "
+                    f"{array.dtype} {array.shape} (with {sizes})",
+                    file=self.folder,
+                    field=field.name,
+                )
+            arrays[field.name] = array
+        if self.observation_kind == CLUSTER:
+            self._check_actions(sizes)
+        return arrays
+
+    @property
+    def observation_kind(self) -> str:
+        """Which observations the policy reads: `PLACEMENT` or `CLUSTER`."""
+        return str(self.spec.get("observation_kind", PLACEMENT))
+
+    def _check_actions(self, sizes: Mapping[str, int]) -> None:
+        expected = num_cluster_actions(sizes, bool(self.spec["action"]["preemption"]))
+        if sizes["A"] != expected:
+            raise InputError(
+                f"the policy gives {expected} logits, the observation has {sizes['A']} actions "
+                f"(with {dict(sizes)})",
+                file=self.folder,
+                field="action_mask",
+            )
+
+
+def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
+    """Read `spec.json` and check every file against it.
+
+    Raises:
+        InputError: naming the file that is missing, damaged, or of another kind or version.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError("is not a checkpoint folder", file=folder)
+    spec_file = folder / SPEC_FILE
+    spec = read_json_object(spec_file)
+    if spec.get("kind") != KIND:
+        raise InputError(f"is {spec.get('kind')!r}, not {KIND!r}", file=spec_file, field="kind")
+    if spec.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"is {spec.get('schema_version')!r}, this version reads {SCHEMA_VERSION}",
+            file=spec_file,
+            field="schema_version",
+        )
+    hashes = spec.get("sha256")
+    if not isinstance(hashes, dict) or set(hashes) != set(LISTED_FILES):
+        raise InputError(f"must list {', '.join(LISTED_FILES)}", file=spec_file, field="sha256")
+    check_hashes(folder, hashes)
+    folders = spec.get("folders", {})
+    known = isinstance(folders, dict) and set(folders) <= {DURATIONS_FOLDER}
+    if not known or not all(isinstance(listed, dict) for listed in folders.values()):
+        told = f"must list the files of {DURATIONS_FOLDER}, or nothing"
+        raise InputError(told, file=spec_file, field="folders")
+    for name, listed in folders.items():
+        check_hashes(folder / name, listed)
+    try:
+        layout = tuple(
+            FieldLayout(
+                str(item["name"]),
+                str(item["dtype"]),
+                tuple(item["shape"]),
+                bool(item.get("optional", False)),
+            )
+            for item in spec["observation"]
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"is not a list of arrays ({error})", file=spec_file, field="observation"
+        ) from error
+    return SchedulerCheckpoint(folder, spec, layout)
+
+
+class OnnxRuntime:
+    """Runs `policy.onnx`; the format holds no code, so that any author's file is safe to load.
+
+    Raises:
+        InputError: the file is no ONNX model, or takes other inputs than the spec says.
+    """
+
+    def __init__(self, checkpoint: SchedulerCheckpoint, threads: int = 1) -> None:
+        path = checkpoint.folder / ONNX_FILE
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = threads
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's errors share no base class
+            first = str(error).splitlines()[0]
+            raise InputError(f"not a readable ONNX model ({first})", file=path) from error
+        inputs = [item.name for item in self._session.get_inputs()]
+        if inputs != [field.name for field in checkpoint.layout]:
+            raise InputError(f"takes {inputs}, {SPEC_FILE} says otherwise", file=path)
+        self._checkpoint = checkpoint
+
+    def __call__(self, observation: Observation) -> Decision:
+        """Logits and value."""
+        logits, value = self._session.run(["logits", "value"], self._checkpoint.arrays(observation))
+        return logits, float(value)
+
+
+class Pt2Runtime:
+    """Runs `policy.pt2` by torch.export.
+
+    Only for checkpoints you wrote or trust: torch reads a program's symbolic shapes by evaluating
+    them as expressions, and an archive may hold pickles (ours holds none). `OnnxRuntime` is the
+    one for files of others.
+    """
+
+    def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
+        import torch
+
+        self._torch = torch
+        self._program = torch.export.load(checkpoint.folder / PT2_FILE).module()
+        self._checkpoint = checkpoint
+
+    def __call__(self, observation: Observation) -> Decision:
+        """Logits and value."""
+        arrays = self._checkpoint.arrays(observation)
+        with self._torch.inference_mode():
+            logits, value = self._program(*map(self._torch.from_numpy, arrays.values()))
+        return logits.numpy(), float(value)

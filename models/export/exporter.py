@@ -1,0 +1,221 @@
+"""Writes a policy as a scheduler checkpoint (`models.export.checkpoint`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from safetensors.torch import save_file
+from torch.export import Dim, ExportedProgram
+
+from models.architecture import MASKED_LOGIT
+from models.artifacts import atomic_folder, hashes_of
+from models.cluster.hierarchical import HierarchicalPolicy
+from models.export.checkpoint import (
+    CARD_FILE,
+    CONFIG_FILE,
+    KIND,
+    ONNX_FILE,
+    PT2_FILE,
+    SCHEMA_VERSION,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    AdviserSpec,
+)
+from models.export.forms import ClusterForm, ExportForm, PlacementForm, SingleObservation
+from models.step.policy import PlacementPolicy
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a reader of the checkpoint wants to know.
+
+    Attributes:
+        title: one line.
+        environment: id of the environment whose observations the policy reads.
+        bounds: lowest and highest value of every feature; the environment clips to them.
+        config_yaml: the resolved configuration of the training run.
+        command: the command that reproduces the evaluation.
+        evaluation: the table, one mapping of column to text per row, equal columns.
+        remark: a sentence under the table.
+        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
+    """
+
+    title: str
+    environment: str
+    bounds: tuple[float, float]
+    config_yaml: str
+    command: str
+    evaluation: Sequence[Mapping[str, str]] = ()
+    remark: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def markdown(self, parameters: int, form: ExportForm) -> str:
+        """The README of the checkpoint."""
+        lines = [
+            f"# {self.title}",
+            "",
+            f"{form.subject} for `{self.environment}` with {parameters:,} parameters; it takes "
+            f"{form.takes}.",
+            f"`{SPEC_FILE}` describes its input and output, `{ONNX_FILE}` and `{PT2_FILE}` run it, "
+            f"`{WEIGHTS_FILE}` holds its weights, `{CONFIG_FILE}` how it was trained.",
+            "",
+            "## Evaluation",
+            "",
+        ]
+        if self.evaluation:
+            columns = list(self.evaluation[0])
+            rows = [list(row.values()) for row in self.evaluation]
+            lines += [
+                "| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns)]
+            ]
+            lines += ["| " + " | ".join(cells) + " |" for cells in rows]
+        else:
+            lines.append("None was made for this export.")
+        if self.remark:
+            lines += ["", f"{self.remark[0].upper()}{self.remark[1:]}."]
+        lines += ["", "Reproduce with", "", f"    {self.command}", "", "## Origin", ""]
+        lines += [f"* {name}: {value}" for name, value in self.provenance.items()]
+        return "\n".join(lines) + "\n"
+
+
+def export_policy(policy: PlacementPolicy, folder: Path, card: ModelCard) -> Path:
+    """Write the checkpoint folder of a placement policy, as `export`."""
+    return export(PlacementForm(policy), folder, card)
+
+
+def export_scheduler(
+    policy: HierarchicalPolicy, folder: Path, card: ModelCard, adviser: AdviserSpec | None = None
+) -> Path:
+    """Write the checkpoint folder of the policy of a cluster's scheduler, as `export`.
+
+    With an adviser, whose action the policy is shown, the folder says who it is.
+
+    Raises:
+        InputError: the policy has no input for advice.
+    """
+    return export(ClusterForm(policy, adviser), folder, card)
+
+
+def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
+    """Write the checkpoint folder, whole or not at all; a folder already there is replaced.
+
+    Args:
+        form: the policy, which is left as it is, and what it takes and gives.
+        folder: the checkpoint folder.
+        card: what goes with it.
+
+    Returns:
+        `folder`.
+    """
+    policy = form.policy
+    training = policy.training
+    policy.eval()
+    program = _program(form)
+    policy.train(training)
+    weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
+    with atomic_folder(folder) as temporary:
+        torch.export.save(program, temporary / PT2_FILE)
+        _write_onnx(program, form, temporary / ONNX_FILE)
+        save_file(weights, temporary / WEIGHTS_FILE)
+        (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
+        parameters = sum(value.numel() for value in policy.parameters())
+        (temporary / CARD_FILE).write_text(card.markdown(parameters, form), encoding="utf-8")
+        for name, source in form.folders.items():
+            (temporary / name).mkdir()
+            for path in hashes_of(source):
+                shutil.copyfile(source / path, temporary / name / path)
+        spec = {
+            "kind": KIND,
+            "schema_version": SCHEMA_VERSION,
+            "units": {"logits": "1", "value": "reward"},
+            "environment": card.environment,
+            "observation_kind": form.kind,
+            "observation": [asdict(item) for item in form.layout],
+            "sizes": form.sizes,
+            "normalisation": {"by": card.environment, "bounds": list(card.bounds)},
+            "action": {
+                "outputs": [
+                    {"name": "logits", "dtype": "float32", "shape": [form.actions]},
+                    {"name": "value", "dtype": "float32", "shape": []},
+                ],
+                **form.action,
+                "masked_logit": MASKED_LOGIT,
+            },
+            "model": {
+                "class": type(policy).__name__,
+                "config": asdict(policy.config),
+                "widths": asdict(policy.widths),
+                "parameters": parameters,
+            },
+            "versions": {"torch": torch.__version__, "onnx": onnx.__version__},
+            "provenance": dict(card.provenance),
+            **form.more,
+            "folders": {name: hashes_of(temporary / name) for name in form.folders},
+            "sha256": hashes_of(temporary),
+        }
+        text = json.dumps(spec, indent=2) + "\n"
+        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _program(form: ExportForm) -> ExportedProgram:
+    """The policy on one observation with every letter of the layout dynamic."""
+    dims = {letter: Dim(letter) for letter in form.sizes}
+    shapes = tuple(
+        {axis: dims[n] for axis, n in enumerate(item.shape) if isinstance(n, str)}
+        for item in form.layout
+    )
+    arrays = form.sample()
+    program = torch.export.export(
+        SingleObservation(form),
+        tuple(map(torch.from_numpy, arrays.values())),
+        dynamic_shapes=(shapes,),
+    )
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of the machine that exported
+    program.example_inputs = None  # would be the archive's only pickle
+    return program
+
+
+def _write_onnx(program: ExportedProgram, form: ExportForm, path: Path) -> None:
+    names = [item.name for item in form.layout]
+    with _quiet_exporter():
+        exported = torch.onnx.export(
+            program, (), input_names=names, output_names=["logits", "value"], dynamo=True,
+            verbose=False,
+        )  # fmt: skip
+    if exported is None:
+        raise RuntimeError("the dynamo exporter returned no program")
+    model = exported.model_proto
+    shapes: list[tuple[str | int, ...]] = [*(item.shape for item in form.layout), (form.actions,)]
+    for value, shape in zip([*model.graph.input, *model.graph.output], shapes, strict=False):
+        for dim, letter in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+            if isinstance(letter, str):
+                dim.dim_param = letter
+    del model.graph.value_info[:], model.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without the exporter's notes on operators of packages that are not in use here."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+    log.setLevel(level)

@@ -1,0 +1,1 @@
+"""How jobs slow each other down: networks fitted to measured pairs."""

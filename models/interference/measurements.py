@@ -1,0 +1,184 @@
+"""Measured slow-downs of pairs of jobs, with what is known of each job by itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.interference.deepshare_table import read_deepshare
+from envs.cluster.interference.gavel_table import UNCONSOLIDATED, GavelTable, read_gavel
+from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray
+from envs.errors import InputError
+
+BoolArray = NDArray[np.bool_]
+_BATCH = re.compile(r"(?P<model>.+) \(batch size (?P<batch>\d+)\)")
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """A job that was measured: what a trace calls it, its model, its GPUs and nodes.
+
+    `model` is the architecture, at whatever batch size or placement: the unit that is held out.
+    """
+
+    label: str
+    model: str
+    gpus: int
+    nodes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Normalised throughputs of P jobs in pairs, in T tables of different conditions.
+
+    Attributes:
+        name: of the source.
+        scope: who is a neighbour: `rates.ON_GPU` or `SPANNING`.
+        tables: names of the T tables.
+        jobs: P jobs, the same in every table.
+        features: what the F features are.
+        profiles: (T, P, F) what is known of a job alone.
+        rate: (T, P, P) of the row's job beside the column's, alone = 1, at most 1; NaN: not
+            measured, or the two do not fit into memory.
+    """
+
+    name: str
+    scope: int
+    tables: tuple[str, ...]
+    jobs: tuple[MeasuredJob, ...]
+    features: tuple[str, ...]
+    profiles: FloatArray
+    rate: FloatArray
+
+    def __post_init__(self) -> None:
+        for table, measured in zip(self.tables, self.measured, strict=True):
+            if not measured.any():
+                raise InputError("has no pair", file=self.name, record=table)
+
+    @property
+    def measured(self) -> BoolArray:
+        """(T, P, P) which rates are known."""
+        return np.isfinite(self.rate)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The distinct models, in the order of the jobs."""
+        return tuple(dict.fromkeys(job.model for job in self.jobs))
+
+    def jobs_of(self, model: str) -> BoolArray:
+        """(P,) the jobs of a model."""
+        return np.array([job.model == model for job in self.jobs])
+
+    def only(self, jobs: BoolArray) -> Measurements:
+        """What was measured of these jobs, (P,), alone and among themselves."""
+        at = np.flatnonzero(jobs)
+        return replace(
+            self,
+            jobs=tuple(self.jobs[job] for job in at),
+            profiles=self.profiles[:, at],
+            rate=self.rate[:, at][:, :, at],
+        )
+
+
+def gavel_measurements(path: Path) -> Measurements:
+    """Gavel's pairs of single-GPU jobs on one GPU, a table for every GPU type.
+
+    Features: throughput alone, batch size and samples per second, their throughput on the other
+    GPU types relative to the first, and which GPU type it is. A model without a batch size in its
+    name gets the median of the others.
+
+    Raises:
+        InputError: see `read_gavel`; a job type is not measured alone on every GPU type.
+    """
+    tables = {n: t for n, t in read_gavel(path).items() if not n.endswith(UNCONSOLIDATED)}
+    names = tuple(tables)
+    labels = tuple(model for model, gpus in tables[names[0]].alone if gpus == 1)
+    batches = [_BATCH.fullmatch(label) for label in labels]
+    sizes = [float(match["batch"]) for match in batches if match]
+    if not sizes:
+        raise InputError("no job type names its batch size", file=path)
+    alone = np.array([[_alone(path, name, tables[name], x) for x in labels] for name in names])
+    speed = np.log(alone)  # (T, P)
+    batch = np.log([float(m["batch"]) if m else float(np.median(sizes)) for m in batches])
+    profiles = []
+    for number in range(len(names)):
+        which = [np.full(len(labels), float(other == number)) for other in range(len(names))]
+        ratios = [speed[other] - speed[0] for other in range(1, len(names))]
+        profiles.append([speed[number], batch, speed[number] + batch, *ratios, *which])
+    rate = np.array([_rates(table, labels) for table in tables.values()])
+    return Measurements(
+        name="gavel",
+        scope=ON_GPU,
+        tables=names,
+        jobs=tuple(
+            MeasuredJob(label, match["model"] if match else label, 1, 1)
+            for label, match in zip(labels, batches, strict=True)
+        ),
+        features=(
+            "log steps/s alone",
+            "log batch size",
+            "log samples/s alone",
+            *(f"log speed on {name} over {names[0]}" for name in names[1:]),
+            *(f"on {name}" for name in names),
+        ),
+        profiles=np.array(profiles).transpose(0, 2, 1),
+        rate=np.minimum(rate, 1.0),
+    )
+
+
+def deepshare_measurements(folder: Path) -> Measurements:
+    """DeepShare's pairs of jobs on several nodes.
+
+    Features: GPUs, nodes and GPUs per node, throughput alone, and throughput per GPU relative to
+    the model's smallest placement.
+
+    Raises:
+        InputError: see `read_deepshare`.
+    """
+    table = read_deepshare(folder)
+    gpus = np.array([float(count) for _, count, _ in table.placed])
+    nodes = np.array([float(count) for _, _, count in table.placed])
+    per_gpu = np.log(table.throughput / gpus)
+    smallest: dict[str, float] = {}
+    for number in np.lexsort((nodes, gpus)):
+        smallest.setdefault(table.placed[number][0], float(per_gpu[number]))
+    base = np.array([smallest[model] for model, _, _ in table.placed])
+    speed = np.log(table.throughput)
+    columns = [np.log(gpus), np.log(nodes), np.log(gpus / nodes), speed, per_gpu - base]
+    return Measurements(
+        name="deepshare",
+        scope=SPANNING,
+        tables=("deepshare",),
+        jobs=tuple(MeasuredJob(model, model, g, n) for model, g, n in table.placed),
+        features=(
+            "log GPUs",
+            "log nodes",
+            "log GPUs per node",
+            "log samples/s alone",
+            "log efficiency alone",
+        ),
+        profiles=np.stack(columns, axis=1)[None],
+        rate=np.minimum(table.ratio, 1.0)[None],
+    )
+
+
+def _alone(path: Path, name: str, table: GavelTable, label: str) -> float:
+    rate = table.alone.get((label, 1), 0.0)
+    if rate <= 0.0:
+        raise InputError("was not measured alone", file=path, record=name, field=label)
+    return rate
+
+
+def _rates(table: GavelTable, labels: tuple[str, ...]) -> FloatArray:
+    """(P, P); NaN where a pair was not measured or did not fit."""
+    rate = np.full((len(labels), len(labels)), np.nan)
+    for i, own in enumerate(labels):
+        for j, other in enumerate(labels):
+            pair = (own, 1), (other, 1)
+            if pair in table.pairs and (found := table.ratio(*pair)) > 0.0:
+                rate[i, j] = found
+    return rate

@@ -1,0 +1,1 @@
+"""Policies of a step: placement, bandwidth, and both as a team."""

@@ -1,0 +1,165 @@
+"""`ChannelPolicy`: from a bipartite graph of channels and links to the weights of the channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from envs.errors import InputError
+from models.architecture import MASKED_LOGIT, Policy, width_of
+
+
+@dataclass(frozen=True)
+class ChannelWidths:
+    """How many features a channel, a link and a phase have."""
+
+    channel: int
+    link: int
+    phase: int
+
+
+@dataclass(frozen=True)
+class ChannelPolicyConfig:
+    """Everything a person chooses about a channel policy; the spaces fix the rest.
+
+    Attributes:
+        hidden: width of channel and link states.
+        rounds: rounds of message passing from channels to links and back.
+        initial_scale: factor on the last layer's first weights; small means a start near equal
+            weights for all channels.
+        initial_deviation: standard deviation of a continuous weight's action at the start; of a
+            level, the width of the bell over all levels, whose ends are 1 and -1.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    hidden: int
+    rounds: int
+    initial_scale: float
+    initial_deviation: float
+
+    def __post_init__(self) -> None:
+        for name, least in (("hidden", 1), ("rounds", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{getattr(self, name)} is below {least}", field=name)
+        if not self.initial_scale >= 0:
+            raise InputError(f"{self.initial_scale} is negative", field="initial_scale")
+        if not self.initial_deviation > 0:
+            raise InputError(f"{self.initial_deviation} is not positive", field="initial_deviation")
+
+    def policy(
+        self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
+    ) -> ChannelPolicy:
+        """A fresh policy for an agent that sees channels and gives each a weight.
+
+        Raises:
+            InputError: the agent does not.
+        """
+        widths = ChannelWidths(
+            channel=width_of(observation_space, "channel_features"),
+            link=width_of(observation_space, "link_features"),
+            phase=width_of(observation_space, "phase_features"),
+        )
+        if isinstance(action_space, spaces.MultiDiscrete):
+            levels = set(action_space.nvec.tolist())
+            if len(levels) != 1:
+                raise InputError(f"channels have different numbers of levels: {sorted(levels)}")
+            return ChannelPolicy(self, widths, levels.pop())
+        if isinstance(action_space, spaces.Box):
+            return ChannelPolicy(self, widths, None)
+        raise InputError(f"a channel policy chooses levels or weights, not from {action_space}")
+
+
+class ChannelPolicy(Policy):
+    """Actor and critic over one encoder of channels and links; any number of each.
+
+    A channel and the links it runs over exchange messages over the padded incidence, each side the
+    mean of the other's. The head gives every channel a mean in -1..1 and, for levels, a deviation
+    and a correction of every level: logits are those of a bell over the levels plus the correction,
+    so that neighbouring levels learn together. Channels that are not active get level 0, or a
+    standard normal action that does not depend on the weights.
+
+    Args:
+        config: width, depth and start.
+        widths: feature widths of the observation.
+        levels: number of levels of a weight; None: the action is a real number.
+    """
+
+    def __init__(
+        self, config: ChannelPolicyConfig, widths: ChannelWidths, levels: int | None
+    ) -> None:
+        super().__init__()
+        self.config, self.widths, self.levels = config, widths, levels
+        hidden = config.hidden
+        self.channel_input = nn.Linear(widths.channel + widths.phase, hidden)
+        self.link_input = nn.Linear(widths.link, hidden)
+        self.to_links = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(config.rounds))
+        self.to_channels = nn.ModuleList(
+            nn.Linear(2 * hidden, hidden) for _ in range(config.rounds)
+        )
+        self.mean = nn.Linear(hidden + widths.channel, 1)
+        self.correction = None if levels is None else nn.Linear(hidden, levels)
+        self.log_deviation = nn.Parameter(torch.tensor(math.log(config.initial_deviation)))
+        self.value = nn.Sequential(
+            nn.Linear(2 * hidden + widths.phase, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+        )
+        with torch.no_grad():
+            for head in (self.mean, self.correction):
+                if head is not None:
+                    head.weight.mul_(config.initial_scale)
+                    head.bias.zero_()
+
+    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(B, C * L) logits, or (B, 2 C) means and logarithms of deviations; (B,) values."""
+        features, phase = observation["channel_features"], observation["phase_features"]
+        present = observation["channel_mask"].to(features.dtype).unsqueeze(-1)  # (B, C, 1)
+        share, back = _incidence(observation)
+        context = phase.unsqueeze(1).expand(-1, features.shape[1], -1)
+        channels = torch.relu(self.channel_input(torch.cat([features, context], dim=-1))) * present
+        links = torch.relu(self.link_input(observation["link_features"]))
+        for to_links, to_channels in zip(self.to_links, self.to_channels, strict=True):
+            heard = torch.cat([links, torch.bmm(share, channels)], dim=-1)
+            links = links + torch.relu(to_links(heard))
+            heard = torch.cat([channels, torch.bmm(back, links)], dim=-1)
+            channels = channels + torch.relu(to_channels(heard)) * present
+        active = observation["active"] != 0  # (B, C)
+        mean = torch.tanh(self.mean(torch.cat([channels, features], dim=-1)).squeeze(-1))
+        mean = mean.masked_fill(~active, 0.0)
+        if self.correction is None:
+            deviation = self.log_deviation.expand_as(mean).masked_fill(~active, 0.0)
+            actions = torch.cat([mean, deviation], dim=-1)
+        else:
+            actions = self._levels(mean, self.correction(channels), observation["action_mask"])
+        count = present.sum(dim=1).clamp(min=1.0)
+        counted = channels * active.unsqueeze(-1).to(features.dtype)
+        pooled = [channels.sum(dim=1) / count, counted.sum(dim=1) / count, phase]
+        value: Tensor = self.value(torch.cat(pooled, dim=-1)).squeeze(-1)
+        return actions, value
+
+    def _levels(self, mean: Tensor, correction: Tensor, mask: Tensor) -> Tensor:
+        """(B, C * L) masked logits from (B, C) means and (B, C, L) corrections."""
+        levels = correction.shape[-1]
+        place = torch.linspace(-1.0, 1.0, levels, dtype=mean.dtype, device=mean.device)
+        distance = (place - mean.unsqueeze(-1)) * torch.exp(-self.log_deviation)
+        logits = correction - 0.5 * distance.square()
+        return logits.masked_fill(mask == 0, MASKED_LOGIT).flatten(1)
+
+
+def _incidence(observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(B, K, C) and (B, C, K): means over the channels of a link, over the links of a channel."""
+    channels, links = observation["channel_mask"].shape[1], observation["link_mask"].shape[1]
+    mask = observation["incidence_mask"].to(observation["channel_features"].dtype)  # (B, I)
+    channel, link = observation["incidence"].unbind(1)  # (B, I) each; padded: the sinks C, K
+    cell = link.clamp(max=links - 1) * channels + channel.clamp(max=channels - 1)
+    flat = mask.new_zeros(mask.shape[0], links * channels).scatter_add(1, cell, mask)
+    matrix = flat.view(-1, links, channels)
+    over_links = matrix / matrix.sum(dim=2, keepdim=True).clamp(min=1.0)
+    over_channels = matrix / matrix.sum(dim=1, keepdim=True).clamp(min=1.0)
+    return over_links, over_channels.transpose(1, 2)

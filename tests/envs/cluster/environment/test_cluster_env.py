@@ -1,0 +1,405 @@
+"""`ClusterEnv` does what its docstring says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from cluster_instances import Crowding, Fixed, first_action, instances, play
+from hydra.utils import instantiate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.env import ClusterEnv, preemptive_environment, toy_environment
+from envs.cluster.environment.generator import FixedCluster
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.reward import ClusterReward
+from envs.cluster.environment.toy import (
+    DURATION_S,
+    FIFO_S,
+    GPUS,
+    OPTIMUM_S,
+    PREEMPTIVE_OPTIMUM_S,
+    SERVER_GPUS,
+    SJF_S,
+    SUBMIT_S,
+    toy_cluster,
+)
+from envs.cluster.environment.window import LeastService, ShortestRemainingTime
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from experiments.run.targets import check_targets
+from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_jct
+
+CONF = Path(__file__).parents[4] / "conf" / "env"
+TOY_JOBS = tuple(zip(SUBMIT_S, DURATION_S, GPUS, strict=True))
+SETTINGS = settings(max_examples=60, deadline=None)
+SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
+PREEMPTIVE = ClusterActions(preempt_after_s=2.0, longest_wait_s=3.0)
+seeds = st.integers(0, 10_000)
+
+
+def least_over_all_decisions(env: ClusterEnv) -> float:
+    """The least cost that any sequence of allowed actions collects in an episode."""
+    known: dict[tuple[Any, ...], float] = {}
+
+    def least(here: ClusterEnv, mask: np.ndarray) -> float:
+        simulator = here.simulator.copy()
+        simulator.settle()
+        jobs, now = simulator.state.jobs, simulator.now
+        held = tuple(tuple(simulator.shares(job)) for job in range(len(jobs)))
+        fresh = (jobs["since"] < now).tobytes()
+        key = (now, jobs["status"].tobytes(), jobs["remaining"].tobytes(), held, fresh)
+        if key not in known:
+            known[key] = np.inf
+            for action in np.flatnonzero(mask):
+                twin = copy.copy(here)
+                twin._episode = here.episode.copy()
+                seen, reward, terminated, *_ = twin.step(int(action))
+                rest = 0.0 if terminated else least(twin, seen["action_mask"])
+                known[key] = min(known[key], rest - reward)
+        return known[key]
+
+    observation, _ = env.reset(seed=0)
+    return least(env, observation["action_mask"])
+
+
+def test_the_toys_optimum_is_the_best_of_all_schedules_and_of_all_decisions() -> None:
+    assert least_sum_jct(TOY_JOBS, SERVER_GPUS) == OPTIMUM_S
+    assert least_over_all_decisions(toy_environment()) == OPTIMUM_S
+    assert least_preemptive_sum_jct(TOY_JOBS, SERVER_GPUS) == PREEMPTIVE_OPTIMUM_S
+
+
+def test_the_toys_simple_rules_take_longer_than_the_optimum() -> None:
+    def tightest(env: ClusterEnv, seen: Mapping[str, Any], rng: np.random.Generator) -> int:
+        rows, groups = len(GPUS), env.episode.action_table.groups
+        mask = seen["action_mask"][: rows * groups].reshape(rows, groups)
+        for row in np.flatnonzero(mask.any(axis=1)):
+            free = env.simulator.state.nodes["free"]
+            allowed = np.flatnonzero(mask[row])
+            return int(row * groups + allowed[np.argmin(free[allowed])])
+        return len(seen["action_mask"]) - 1
+
+    for order, expected in ((None, FIFO_S), (ShortestRemainingTime(), SJF_S)):
+        env = toy_environment(observation=partial(SMALL, window=len(GPUS), order=order))
+        total, terminated, _ = play(env, 0, partial(tightest, env))
+        assert terminated
+        assert -total == expected
+
+
+def test_preemption_at_whole_seconds_reaches_the_preemptive_optimum() -> None:
+    groups = ClusterActions(racks=False, all_servers=False, preempt_after_s=0.0, longest_wait_s=1.0)
+    jobs = ((0, 4, 3), (1, 1, 3), (1, 2, 3))
+    trace = Trace.of("three jobs", *(list(column) for column in zip(*jobs, strict=True)))
+    env = ClusterEnv.of_trace(toy_cluster()[0], trace, actions=groups, observation=SMALL)
+    assert least_over_all_decisions(env) == least_preemptive_sum_jct(jobs, SERVER_GPUS) == 11
+    assert least_sum_jct(jobs, SERVER_GPUS) == 12
+
+
+def test_the_worked_example_of_the_docstring() -> None:
+    env = toy_environment()
+    env.reset(seed=0)
+    wait = env.action_space.n - 1
+    assert env.step(0)[1] == 0.0
+    assert env.step(wait)[1] == -1.0
+    assert env.step(wait)[1] == -4.0
+
+
+@SETTINGS
+@given(fixed=instances(), seed=seeds, preempt=st.booleans())
+def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
+    fixed: Fixed, seed: int, preempt: bool
+) -> None:
+    def check(env: ClusterEnv, _: Mapping[str, Any]) -> None:
+        state, cluster = env.simulator.state, env.simulator.cluster
+        whole, parts = np.zeros(cluster.num_nodes, int), np.zeros(cluster.num_nodes, int)
+        for job in env.simulator.running():
+            shares = env.simulator.shares(int(job))
+            record = state.jobs[job]
+            assert sum(gpus for _, gpus in shares) == record["gpus"]
+            for node, gpus in shares:
+                assert state.nodes[node]["up"]
+                assert record["types"] >> int(cluster.gpu_type[node]) & 1
+                if record["milli"] == 1000:
+                    whole[node] += gpus
+                else:
+                    parts[node] += record["milli"]
+        for node in range(cluster.num_nodes):
+            shared = cluster.gpus[node] - whole[node] - state.nodes[node]["free"]
+            if state.nodes[node]["up"]:
+                assert shared * 1000 >= parts[node]
+                assert shared >= 0
+            assert whole[node] <= cluster.gpus[node]
+
+    env = ClusterEnv(fixed, actions=PREEMPTIVE if preempt else None, observation=SMALL)
+    total, terminated, info = play(env, seed, each=check)
+    assert terminated
+    schedule = env.schedule()
+    assert schedule.finished.all()
+    assert total == -schedule.jct.sum()
+    assert info["finished"] == info["jobs"] == len(fixed.instance.trace)
+    up = env.simulator.state.nodes["up"] == 1
+    assert env.simulator.state.clock[0]["free"] == fixed.instance.cluster.gpus[up].sum()
+    if not preempt and not len(fixed.instance.incidents):
+        np.testing.assert_array_equal(schedule.finish - schedule.start, schedule.work)
+
+
+@settings(SETTINGS, max_examples=20)
+@given(fixed=instances(), seed=seeds)
+def test_every_term_sums_to_what_its_table_says(fixed: Fixed, seed: int) -> None:
+    sums: dict[str, float] = {}
+    weights = dict.fromkeys(ClusterReward().weights, 1.0)
+    env = ClusterEnv(fixed, observation=SMALL, reward=ClusterReward(weights), keep_runs=True)
+    rng = np.random.default_rng(seed)
+    observation, _ = env.reset(seed=seed)
+    terminated = False
+    while not terminated:
+        action = int(rng.choice(np.flatnonzero(observation["action_mask"])))
+        observation, _, terminated, _, info = env.step(action)
+        for key, value in info.items():
+            if key.startswith("reward_"):
+                sums[key[7:]] = sums.get(key[7:], 0.0) + value
+    schedule = env.schedule()
+    assert sums["gpu_jct"] == pytest.approx(-(schedule.jct * schedule.gpus).sum())
+    assert sums["slowdown"] == pytest.approx(-(schedule.jct / schedule.work).sum())
+    runs = schedule.runs
+    assert runs is not None
+    held = (runs["end"] - runs["start"]) * runs["gpus"] * runs["milli"] / 1000
+    assert sums["utilisation"] == pytest.approx(held.sum() / fixed.instance.cluster.num_gpus)
+    first = np.unique(np.stack([runs["job"], runs["start"], runs["end"]]), axis=1)
+    running = (first[2] - first[1]).sum()
+    assert sums["queueing"] == pytest.approx(-(schedule.jct.sum() - running))
+    assert sums["preemptions"] == sums["not_allowed"] == 0.0
+
+
+def test_a_wait_is_masked_where_nothing_is_to_come_and_alone_where_nothing_fits() -> None:
+    cluster = Cluster.uniform(1, 2)
+    env = ClusterEnv.of_trace(cluster, Trace.of("two", [0, 0], [5, 7], [2, 2]), observation=SMALL)
+    seen, _ = env.reset(seed=0)
+    assert seen["action_mask"][-1] == 0
+    assert seen["action_mask"].sum() == 2
+    seen, *_ = env.step(int(np.flatnonzero(seen["action_mask"])[0]))
+    assert np.flatnonzero(seen["action_mask"]).tolist() == [env.action_space.n - 1]
+    seen, reward, terminated, _, info = env.step(env.action_space.n - 1)
+    assert (reward, terminated, info["now_s"]) == (-10.0, False, 5.0)
+
+
+def test_an_action_outside_the_mask_changes_nothing() -> None:
+    env = toy_environment()
+    seen, before = env.reset(seed=0)
+    forbidden = int(np.flatnonzero(seen["action_mask"] == 0)[0])
+    after, reward, terminated, truncated, info = env.step(forbidden)
+    assert (reward, terminated, truncated) == (-1.0, False, False)
+    for key, values in seen.items():
+        np.testing.assert_array_equal(after[key], values)
+    assert {**info, "decisions": 0, "action_mask": None} == {
+        **{key: value for key, value in info.items() if key.startswith("reward_")},
+        **before,
+        "action_mask": None,
+    }
+
+
+def test_gangs_are_consolidated() -> None:
+    cluster = Cluster.uniform(4, 4, nodes_per_rack=2)
+    trace = Trace.of("gangs", [0] * 6, [9] * 6, [1, 3, 2, 6, 5, 4])
+    env = ClusterEnv.of_trace(cluster, trace, observation=SMALL)
+    env.reset(seed=0)
+    groups = env.episode.action_table.groups
+    rack, everywhere = 4, groups - 1
+    held = []
+    for job, group in ((0, 0), (1, 1), (2, 0), (3, rack + 1)):
+        row = int(np.flatnonzero(env.window == job)[0])
+        seen, *_, info = env.step(row * groups + group)
+        assert info["reward_not_allowed"] == 0.0
+        held.append(env.simulator.shares(job))
+    assert held == [[(0, 1)], [(1, 3)], [(0, 2)], [(2, 4), (3, 2)]]
+    mask = seen["action_mask"][: 12 * groups].reshape(12, groups)
+    assert not mask[0].any()  # job 4 asks for 5 GPUs, 1 + 1 + 2 are free
+    assert np.flatnonzero(mask[1]).tolist() == [everywhere]  # job 5 asks for 4, no rack has them
+    env.step(groups + everywhere)
+    assert env.simulator.shares(5) == [(3, 2), (0, 1), (1, 1)]
+
+
+def test_fractions_fill_the_fullest_gpu_that_has_room() -> None:
+    cluster = Cluster.uniform(1, 3)
+    trace = Trace.of("parts", [0] * 4, [9] * 4, [1] * 4)
+    trace = copy.copy(trace)
+    object.__setattr__(trace, "gpu_milli", np.array([700, 500, 300, 500], np.int32))
+    env = ClusterEnv.of_trace(cluster, trace, observation=SMALL)
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(0)
+    assert sorted(env.simulator.state.partials["left"][:2].tolist()) == [0, 0]
+    assert env.simulator.state.clock[0]["free"] == 1
+
+
+def test_a_preempted_job_keeps_its_progress_and_pays_for_its_restart() -> None:
+    actions = ClusterActions(preempt_after_s=2.0, longest_wait_s=2.0)
+    env = ClusterEnv.of_trace(
+        Cluster.uniform(1, 1),
+        Trace.of("two", [0, 1], [10, 1], [1, 1]),
+        actions=actions,
+        overheads=Overheads(restart_s=3.0, checkpoint_s=0.0),
+        observation=SMALL,
+        reward=ClusterReward({"preemptions": 1.0, "not_allowed": 10.0}),
+    )
+    env.reset(seed=0)
+    table = env.episode.action_table
+    stop, wait = table.window * table.groups, table.size - 1
+    assert not env.step(0)[0]["action_mask"][stop]  # it has just begun to run
+    seen, *_ = env.step(wait)  # to the arrival at 1
+    assert not seen["action_mask"][stop]
+    seen, *_ = env.step(wait)  # to 3, two seconds later
+    assert seen["action_mask"][stop]
+    seen, reward, *_, info = env.step(stop)
+    assert (reward, info["running"], info["pending"]) == (-1.0, 0, 2)
+    assert env.window[:2].tolist() == [1, 0]
+    env.step(0)
+    env.step(wait)
+    env.step(0)
+    assert env.simulator.now == 4.0
+    while not env.simulator.done:
+        env.step(wait)
+    assert env.schedule().finish.tolist() == [4.0 + 3.0 + 7.0, 4.0]
+
+
+def test_unknown_durations_are_not_in_the_observation() -> None:
+    hidden = partial(SMALL, known_durations=False, order=LeastService())
+
+    def until_the_first_completion(durations: list[int]) -> list[Mapping[str, Any]]:
+        trace = Trace.of("hidden", [0, 0, 3, 5, 6, 9], durations, [1, 2, 4, 1, 2, 1])
+        env = ClusterEnv.of_trace(
+            Cluster.uniform(3, 2, nodes_per_rack=2),
+            trace,
+            rates=Crowding(),
+            actions=ClusterActions(preempt_after_s=1.0, longest_wait_s=2.0),
+            observation=hidden,
+        )
+        rng = np.random.default_rng(3)
+        seen, info = env.reset(seed=0)
+        kept = []
+        for _ in range(40):
+            kept.append(seen)
+            seen, _, _, _, info = env.step(int(rng.choice(np.flatnonzero(seen["action_mask"]))))
+        assert info["finished"] == 0
+        assert info["arrived"] == 6
+        return kept
+
+    first = until_the_first_completion([900, 800, 700, 600, 500, 400])
+    second = until_the_first_completion([400, 999, 500, 888, 600, 777])
+    for one, other in zip(first, second, strict=True):
+        for key, values in one.items():
+            np.testing.assert_array_equal(values, other[key], err_msg=key)
+    assert any(seen["running_features"][:, 7].any() for seen in first)
+
+
+def test_an_episode_that_cannot_go_on_is_truncated() -> None:
+    fails = np.array([(2.0, 0, 0)], INCIDENT)
+    trace = Trace.of("stuck", [0], [10], [1])
+    env = ClusterEnv(Fixed(Cluster.uniform(1, 1), trace, fails), observation=SMALL)
+    env.reset(seed=0)
+    env.step(0)
+    wait = env.action_space.n - 1
+    seen, _, terminated, truncated, info = env.step(wait)
+    assert (info["now_s"], info["pending"], terminated, truncated) == (2.0, 1, False, False)
+    assert np.flatnonzero(seen["action_mask"]).tolist() == [wait]
+    _, _, terminated, truncated, _ = env.step(wait)
+    assert (terminated, truncated) == (False, True)
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(wait)
+
+
+def test_the_horizon_truncates() -> None:
+    env = toy_environment(horizon=3)
+    env.reset(seed=0)
+    for step in range(3):
+        _, _, terminated, truncated, info = env.step(env.action_space.n - 1)
+        assert (info["decisions"], terminated, truncated) == (step + 1, False, step == 2)
+
+
+def test_a_simulator_copy_looks_ahead_without_disturbing() -> None:
+    env = toy_environment()
+    env.reset(seed=0)
+    env.step(0)
+    ahead = env.simulator.copy()
+    while ahead.advance():
+        pass
+    assert ahead.now == 4.0
+    assert env.simulator.now == 0.0
+
+
+def test_bad_arguments_are_input_errors() -> None:
+    cluster, trace = toy_cluster()
+    with pytest.raises(InputError, match="below 1"):
+        ClusterEnv(horizon=0)
+    with pytest.raises(InputError, match="no server group"):
+        ClusterActions(servers=False, racks=False, all_servers=False)
+    for times in ({"preempt_after_s": -1.0}, {"longest_wait_s": 0.0}):
+        with pytest.raises(InputError):
+            ClusterActions(**times)
+    with pytest.raises(InputError, match="needs known durations"):
+        ClusterEnv(observation=partial(SMALL, known_durations=False, order=ShortestRemainingTime()))
+    wide = Trace.of("wide", [0], [1], [5])
+    with pytest.raises(InputError, match="no server group can hold it"):
+        ClusterEnv.of_trace(cluster, wide, actions=ClusterActions(all_servers=False)).reset()
+    with pytest.raises(InputError, match="unknown reward term"):
+        ClusterReward({"jtc": 1.0})
+    env = ClusterEnv(FixedCluster(cluster, trace))
+    env.reset()
+    for action in (-1, env.action_space.n, 0.5, None):
+        with pytest.raises(InputError, match="action"):
+            env.step(action)
+    with pytest.raises(gym.error.ResetNeeded):
+        _ = ClusterEnv().simulator
+
+
+def test_memory_and_processor_limit_how_many_gpus_a_server_has_room_for() -> None:
+    cluster = Cluster(
+        name="limited",
+        gpus=np.array([4, 4], np.int32),
+        rack=np.zeros(2, np.int32),
+        gpu_type=np.zeros(2, np.int32),
+        gpu_types=("A",),
+        cpu_milli=np.array([2000, UNLIMITED]),
+        memory_mib=np.full(2, UNLIMITED),
+    )
+    trace = Trace.of("hungry", [0], [5], [6])
+    object.__setattr__(trace, "cpu_milli", np.array([6000]))
+    env = ClusterEnv.of_trace(cluster, trace, observation=SMALL)
+    seen, _ = env.reset(seed=0)
+    assert np.flatnonzero(seen["action_mask"]).tolist() == [2]  # the rack
+    env.step(2)
+    assert env.simulator.shares(0) == [(1, 4), (0, 2)]
+
+
+@pytest.mark.parametrize("name", ["cluster", "cluster_preemptive"])
+def test_the_yaml_files_make_the_environments(name: str) -> None:
+    chosen = OmegaConf.load(CONF / f"{name}.yaml")
+    check_targets(OmegaConf.to_container(chosen), "env")
+    chosen.windows.jobs = [3, 5]
+    env = instantiate(chosen)(*toy_cluster())
+    assert isinstance(env, ClusterEnv)
+    assert env.observation.table[3:5] == (16, 128)
+    total, terminated, info = play(env, 0, first_action)
+    assert terminated
+    assert 3 <= info["jobs"] <= 5
+    assert total == -env.schedule().jct.sum()
+
+
+def test_the_toys_yaml_makes_the_toy() -> None:
+    chosen = OmegaConf.load(CONF / "cluster_toy.yaml")
+    check_targets(OmegaConf.to_container(chosen), "env")
+    toy = instantiate(chosen)
+    assert toy.reset(seed=0)[1]["jobs"] == len(GPUS)
+    assert toy.observation_space == toy_environment().observation_space
+    assert preemptive_environment().actions.preempt_after_s == 0.0

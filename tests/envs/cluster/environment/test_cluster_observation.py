@@ -1,0 +1,196 @@
+"""What schedulers see and may do is what the tables say, on random clusters at random instants."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.instance import ClusterBounds
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.window import (
+    LeastService,
+    QueueOrder,
+    ShortestRemainingTime,
+    SmallestRemainingService,
+)
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.errors import InputError
+from tests.envs.cluster.environment.reference_observation import Reference, count, time
+
+ORDERS = (QueueOrder(), LeastService(), ShortestRemainingTime(), SmallestRemainingService())
+
+
+def check_observation(reference: Reference, others: list[Reference], seen: dict[str, Any]) -> None:
+    """Every feature, of a scheduler and those after it."""
+    approx = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    sizes, n = reference.sizes, len(reference.nodes)
+    assert seen["server_mask"].tolist() == [1] * n + [0] * (sizes.servers - n)
+    approx(seen["server_features"][:n], [reference.server(node) for node in reference.nodes])
+    assert not seen["server_features"][n:].any()
+    rack_of = [reference.racks.index(int(reference.cluster.rack[k])) for k in reference.nodes]
+    assert seen["server_rack"].tolist() == rack_of + [sizes.racks] * (sizes.servers - n)
+    r = len(reference.racks)
+    assert seen["rack_mask"].tolist() == [1] * r + [0] * (sizes.racks - r)
+    for number, rack in enumerate(reference.racks):
+        nodes = [k for k in reference.nodes if reference.cluster.rack[k] == rack]
+        approx(seen["rack_features"][number], reference.area(nodes, reference.gpus))
+    assert not seen["rack_features"][r:].any()
+    book, me = reference.book, reference.me
+    window = [int(job) for job in book.window[me] if job >= 0]
+    assert window == reference.window
+    assert seen["pending_mask"].sum() == len(window)
+    for row, job in enumerate(window):
+        approx(seen["pending_features"][row], reference.job(job), err_msg=f"job {job}")
+    assert not seen["pending_features"][len(window) :].any()
+    shown = [int(job) for job in book.shown[me] if job >= 0]
+    assert len(shown) == min(len(reference.running), sizes.running)
+    assert set(shown) <= set(reference.running)
+    assert len(set(shown)) == len(shown) == seen["running_mask"].sum()
+    for row, job in enumerate(shown):
+        approx(seen["running_features"][row], reference.job(job), err_msg=f"job {job}")
+    assert not seen["running_features"][len(shown) :].any()
+    edges, expected = reference.edges(seen), reference.expected_edges(shown)
+    assert len(edges) == min(len(expected), sizes.shares) == seen["share_mask"].sum()
+    for key, features in edges.items():
+        approx(features, expected[key])
+    padding = seen["share_index"][:, seen["share_mask"] == 0]
+    assert (padding == [[sizes.running], [sizes.servers]]).all()
+    asked = sum(reference.fraction(job) for job in reference.queue)
+    waited = [reference.now - reference.jobs[job]["submit"] for job in reference.queue]
+    approx(
+        seen["cluster_features"],
+        [
+            np.log2(reference.gpus) / 10,
+            *reference.area(reference.nodes, reference.gpus)[1:],
+            count(len(reference.queue)),
+            count(max(len(reference.queue) - sizes.window, 0)),
+            count(len(reference.running)),
+            count(max(len(reference.running) - sizes.running, 0)),
+            min(asked / reference.gpus, 4.0),
+            time(max(waited, default=0.0)),
+            count(len(reference.coming)),
+            count(len(expected) - len(edges)),
+        ],
+    )
+    if others:
+        rows = [other.summary() for other in others]
+        rows = [[min(row[0] / reference.gpus, 4.0), *row[1:]] for row in rows]
+        approx(seen["peer_features"], rows)
+
+
+def check_mask(reference: Reference, others: list[Reference], mask: np.ndarray) -> None:
+    """Every action."""
+    table, sim, now = reference.episode.action_table, reference.sim, reference.now
+    expected = np.zeros(table.size, int)
+    for row, job in enumerate(reference.window):
+        expected[[row * table.groups + group for group in reference.groups(job)]] = 1
+        if reference.book.forwards[job] < reference.sizes.most_forwards:
+            for number, other in enumerate(others):
+                expected[table.window * table.groups + row * table.peers + number] = (
+                    reference.book.holds[job, other.me]
+                )
+    first = table.window * (table.groups + table.peers)
+    for row, job in enumerate(reference.book.shown[reference.me][: table.preemptible]):
+        if job >= 0:
+            ran = now - reference.jobs[job]["since"]
+            expected[first + row] = ran > 0 and ran >= table.least_run_s
+    clock = sim.state.clock[0]
+    to_come = (
+        clock["running"] > 0
+        or clock["arrived"] < len(sim.trace)
+        or clock["incident"] < len(sim.state.incidents)
+        or any(reference.book.there[job] > now for job in sim.pending())
+    )
+    expected[-1] = to_come or not expected.any()
+    np.testing.assert_array_equal(mask, expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(fixed=instances(), data=st.data())
+def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataObject) -> None:
+    racks = fixed.bounds.racks
+    schedulers = data.draw(st.integers(1, racks))
+    groups = data.draw(st.integers(1, 7))
+    actions = ClusterActions(
+        servers=bool(groups & 1),
+        racks=bool(groups & 2),
+        all_servers=bool(groups & 4),
+        preempt_after_s=data.draw(st.sampled_from([None, 0.0, 3.0])),
+        longest_wait_s=data.draw(st.sampled_from([None, 2.5])),
+    )
+    bounds = ClusterBounds(
+        servers=fixed.bounds.servers + 1, racks=racks + 1, rack_servers=5, gpus=4, gpu_types=3
+    )
+    observation = ClusterObservation(
+        bounds,
+        schedulers - 1,
+        window=data.draw(st.integers(1, 5)),
+        running=data.draw(st.sampled_from([2, 12])),
+        shares=data.draw(st.sampled_from([3, 30])),
+        known_durations=True,
+        order=data.draw(st.sampled_from(ORDERS)),
+        history=data.draw(st.sampled_from([0, 1, 3])),
+    )
+    seed = data.draw(st.integers(0, 1000))
+    cluster = fixed.instance.cluster
+    numbered = np.unique(cluster.rack, return_inverse=True)[1]
+    owner = (numbered % schedulers).astype(np.int32)
+
+    def begin(fixed: Fixed) -> SchedulingEpisode:
+        jobs = len(fixed.instance.trace)
+        return SchedulingEpisode(
+            fixed.instance,
+            owner,
+            np.random.default_rng(seed).integers(schedulers, size=jobs).astype(np.int32),
+            bounds,
+            observation,
+            actions,
+            rates=Crowding(),
+            overheads=Overheads(restart_s=1.5, checkpoint_s=0.0),
+            forwards=2,
+            forward_s=1.25,
+        )
+
+    episode = begin(without_too_large_jobs(fixed, begin))
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        references = [Reference(episode, me, owner) for me in range(schedulers)]
+        episode.summarise()
+        chosen = []
+        for me, reference in enumerate(references):
+            seen, mask = episode.observe(me)
+            others = [references[(me + 1 + k) % schedulers] for k in range(schedulers - 1)]
+            for key, space in observation.space.items():
+                assert space.contains(seen[key]), key
+            check_observation(reference, others, seen)
+            check_mask(reference, others, mask)
+            chosen.append(int(rng.choice(np.flatnonzero(mask))))
+        if all(action == episode.action_table.size - 1 for action in chosen):
+            episode.wait()
+        for me, action in enumerate(chosen):
+            episode.act(me, action)
+
+
+def test_bad_sizes_are_input_errors() -> None:
+    bounds = ClusterBounds(servers=2, racks=1, rack_servers=2, gpus=4, gpu_types=1)
+    for field in ("window", "running", "shares"):
+        with pytest.raises(InputError, match="below 1") as refused:
+            ClusterObservation(bounds, **{field: 0})
+        assert refused.value.field == field
+    with pytest.raises(InputError, match="below 0") as refused:
+        ClusterObservation(bounds, history=-1)
+    assert refused.value.field == "history"
+    with pytest.raises(InputError, match="below 1"):
+        ClusterBounds(servers=2, racks=0, rack_servers=2, gpus=4, gpu_types=1)
+    with pytest.raises(InputError, match="1 racks for 2 schedulers"):
+        bounds.part(2)
+    assert ClusterParallelEnv().bounds.servers == 4

@@ -1,0 +1,240 @@
+"""What is known of how long jobs take: literally, and without anything of the future."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from envs.cluster.environment.duration_features import DurationFeatures, columns, width
+from envs.cluster.interference.rates import RateTables, without_neighbours
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
+from envs.cluster.workload.trace import Labels, Trace
+
+SEEDS = st.integers(0, 2**32 - 1)
+CLUSTER = Cluster.uniform(3, 4, gpu_types=("A", "B", "C"))
+
+
+class Slower:
+    """Type B at half speed, C at a fifth."""
+
+    name = "slower"
+
+    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        return without_neighbours(np.zeros(len(trace), np.int32), np.array([[1.0, 0.5, 0.2]]))
+
+
+def trace_of(seed: int) -> Trace:
+    rng = np.random.default_rng(seed)
+    jobs = int(rng.integers(2, 25))
+    trace = Trace.of(
+        "jobs", np.sort(rng.integers(0, 2000, jobs)), rng.integers(10, 900, jobs),
+        rng.choice([1, 2, 4], jobs),
+    )  # fmt: skip
+    users = Labels.of([["a", "b", None][u] for u in rng.integers(0, 3, jobs)])
+    return replace(trace, user=users) if rng.random() < 0.5 else trace
+
+
+def simulator_of(trace: Trace) -> ClusterSimulator:
+    return ClusterSimulator(CLUSTER, trace, rates=Slower(), overheads=Overheads(30.0, 0.0))
+
+
+def play(
+    simulator: ClusterSimulator, seed: int, each: Callable[[ClusterSimulator], None] | None = None
+) -> None:
+    """Start jobs where there is room and stop some, by what has arrived alone; to the end."""
+    wake = 100.0
+    while not simulator.done:
+        if not simulator.advance(wake):
+            break
+        wake = simulator.now + 100.0
+        rng = np.random.default_rng([seed, int(simulator.now * 16)])
+        simulator.settle()
+        for job in simulator.running():
+            if rng.random() < 0.1 and simulator.state.jobs[job]["since"] < simulator.now:
+                simulator.preempt(int(job))
+        for job in simulator.pending():
+            wanted = int(simulator.state.jobs[job]["gpus"])
+            for node in range(3):
+                if simulator.state.nodes[node]["free"] >= wanted:
+                    simulator.start(int(job), [(node, wanted)])
+                    break
+        if each is not None:
+            each(simulator)
+
+
+def literal(
+    simulator: ClusterSimulator, history: int, jobs: NDArray[np.int64]
+) -> list[list[float]]:
+    """The rows of `DurationFeatures` as its docstring says them, after settling."""
+    trace, records, now = simulator.trace, simulator.state.jobs, simulator.now
+
+    def time(seconds: float) -> float:
+        return float(np.log(1.0 + seconds / 60.0) / 4.0)
+
+    def done(job: int) -> float:
+        return float(trace.duration_s[job] - records[job]["remaining"])
+
+    ended = [j for j in range(len(trace)) if records[j]["status"] == FINISHED]
+    ended.sort(key=lambda j: (records[j]["finish"], j))
+
+    def means(found: list[int]) -> tuple[float, float, int]:
+        weights: list[float] = []
+        for number in range(1, len(found) + 1):
+            recency = max(0.05, 1.0 / number)
+            weights = [w * (1.0 - recency) for w in weights] + [recency]
+        values = [time(float(trace.duration_s[j])) for j in found]
+        mean = float(np.dot(weights, values))
+        return mean, float(np.sqrt(np.dot(weights, (np.array(values) - mean) ** 2))), len(found)
+
+    rows = []
+    for job in jobs.tolist():
+        held = float(records[job]["executed"])
+        alike = means([j for j in ended if trace.num_gpus[j] == trace.num_gpus[job]])
+        overall = means(ended)
+        row = [
+            float(np.log2(trace.num_gpus[job]) / 4.0), time(now - trace.submit_s[job]),
+            time(done(job)), time(held), alike[0], alike[1], float(np.log(1.0 + alike[2]) / 4.0),
+            overall[0], overall[1],
+        ]  # fmt: skip
+        kind = [
+            j
+            for j in range(len(trace))
+            if (trace.num_gpus[j], trace.user[j]) == (trace.num_gpus[job], trace.user[job])
+        ]
+        at = kind.index(job)
+        for step in (-1, 1):
+            for distance in range(1, history + 1):
+                place = at + step * distance
+                near = kind[place] if 0 <= place < len(kind) else None
+                if near is None or records[near]["status"] == FUTURE:
+                    row += [0.0] * 4
+                    continue
+                apart = abs(float(trace.submit_s[near] - trace.submit_s[job]))
+                over = float(records[near]["status"] == FINISHED)
+                row += [1.0, time(done(near)), over, time(apart)]
+        rows.append(row)
+    return rows
+
+
+def arrived(simulator: ClusterSimulator) -> NDArray[np.int64]:
+    return np.flatnonzero(simulator.state.jobs["status"] != FUTURE)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(1, 3))
+def test_rows_are_the_literal_ones(seed: int, history: int) -> None:
+    simulator = simulator_of(trace_of(seed))
+    features = DurationFeatures(simulator, history)
+    looks = np.random.default_rng(seed)
+
+    def look(now: ClusterSimulator) -> None:
+        if looks.random() < 0.5:
+            return
+        jobs = arrived(now)
+        found = features.rows(now.state, jobs)
+        assert found.shape == (len(jobs), width(history)) == (len(jobs), len(columns(history)))
+        if len(jobs):
+            np.testing.assert_allclose(found, literal(now, history, jobs), atol=2e-6)
+
+    play(simulator, seed, look)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_nothing_of_the_future_shows(seed: int) -> None:
+    """Jobs that have not finished take longer, those that have not arrived are others."""
+    trace = trace_of(seed)
+    rng = np.random.default_rng(seed)
+    until = int(rng.integers(0, 2500))
+    first = simulator_of(trace)
+    found = _rows_up_to(first, seed, until)
+    records = first.state.jobs
+    unknown = ~((records["status"] == FINISHED) & (records["finish"] <= until))
+    later = trace.submit_s > until
+    other = replace(
+        trace,
+        duration_s=np.where(unknown, trace.duration_s + 5000, trace.duration_s),
+        submit_s=np.where(later, trace.submit_s + 77, trace.submit_s),
+        num_gpus=np.where(later, rng.choice([1, 2, 4], len(trace)), trace.num_gpus).astype(
+            np.int32
+        ),
+    )
+    again = _rows_up_to(simulator_of(other), seed, until)
+    assert len(found) == len(again)
+    for one, another in zip(found, again, strict=True):
+        np.testing.assert_allclose(one, another, atol=1e-6)
+
+
+def _rows_up_to(simulator: ClusterSimulator, seed: int, until: int) -> list[NDArray[np.float32]]:
+    """The rows of all arrived jobs at every 100 s up to `until`, after which it stops."""
+    features, found = DurationFeatures(simulator, 2), []
+    for instant in range(0, until + 1, 50):
+        while simulator.now < instant:
+            if not simulator.advance(float(instant)):
+                break
+            simulator.settle()
+            for job in simulator.pending():
+                wanted = int(simulator.state.jobs[job]["gpus"])
+                node = (int(job) + seed) % 3
+                if simulator.state.nodes[node]["free"] >= wanted:
+                    simulator.start(int(job), [(node, wanted)])
+        if instant % 100 == 0:
+            found.append(features.rows(simulator.state, arrived(simulator)))
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_rows_do_not_depend_on_when_one_asked_before(seed: int) -> None:
+    simulator = simulator_of(trace_of(seed))
+    always, once = DurationFeatures(simulator, 1), DurationFeatures(simulator, 1)
+    play(simulator, seed, lambda now: _ask(always, now))
+    jobs = arrived(simulator)
+    np.testing.assert_array_equal(
+        always.rows(simulator.state, jobs), once.rows(simulator.state, jobs)
+    )
+
+
+def _ask(features: DurationFeatures, simulator: ClusterSimulator) -> None:
+    features.rows(simulator.state, arrived(simulator))
+
+
+def test_a_running_job_has_done_what_its_rate_makes_of_its_time() -> None:
+    """On type B, half as fast, from 30 s after a restart on."""
+    simulator = simulator_of(Trace.of("one", [0], [1000], [2]))
+    features = DurationFeatures(simulator, 1)
+    simulator.advance()
+    simulator.start(0, [(1, 2)])
+    simulator.advance(60.0)
+    simulator.preempt(0)
+    simulator.start(0, [(1, 2)])
+    for now, done in ((80.0, 30.0), (90.0, 30.0), (150.0, 60.0)):
+        simulator.advance(now)
+        assert simulator.state.jobs[0]["status"] == RUNNING
+        row = features.rows(simulator.state, np.array([0]))[0]
+        assert row[1:4] == pytest.approx(
+            np.log1p(np.array([now, done, now]) / 60.0) / 4.0, abs=1e-6
+        )
+
+
+def test_a_copy_learns_for_itself() -> None:
+    simulator = simulator_of(Trace.of("two", [0, 0], [100, 900], [1, 1]))
+    features = DurationFeatures(simulator, 1)
+    simulator.advance()
+    simulator.start(0, [(0, 1)])
+    twin, ahead = features.copy(), simulator.copy()
+    ahead.advance(100.0)
+    assert twin.rows(ahead.state, np.array([1]))[0, 6] > 0.0
+    assert features.rows(simulator.state, np.array([1]))[0, 6] == 0.0
+    simulator.advance(100.0)
+    np.testing.assert_array_equal(
+        features.rows(simulator.state, np.array([1])), twin.rows(ahead.state, np.array([1]))
+    )

@@ -1,0 +1,50 @@
+"""Profiles and networks with round numbers, and traces that name their models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from envs.cluster.interference.alone import StepModel
+from envs.cluster.interference.node_network import NodeNetwork
+from envs.cluster.interference.profiles import Profiles
+from envs.cluster.workload.trace import Labels, Trace
+from envs.hardware.links import LinkSpec
+
+
+def link(bandwidth: float, latency: float = 0.0) -> LinkSpec:
+    return LinkSpec("made up", bandwidth, latency)
+
+
+def network(*, inside_is_pcie: bool = False, latency: float = 0.0) -> NodeNetwork:
+    """1000 bytes/s on a node and its PCIe, 100 in a rack, 50 between racks."""
+    far = link(100.0, latency), link(50.0, latency)
+    return NodeNetwork(link(1000.0, latency), *far, link(1000.0), inside_is_pcie)
+
+
+def profiles() -> Profiles:
+    jobs = {
+        "mute": {"gradients": 0, "input": 0, "busy": 0.6},
+        "chatty": {"gradients": 100, "input": 0, "busy": 0.9},
+        "hungry": {"gradients": 0, "input": 400, "busy": 0.3},
+    }
+    step = {"T4": 2.0, "V100-16GB": 1.0}
+    return Profiles(
+        {n: {**j, "least_gpus": 1, "most_gpus": 99, "step": step} for n, j in jobs.items()}
+    )
+
+
+def step_model(overlap: float = 0.0, **of_network: object) -> StepModel:
+    devices = {"T4": "T4", "V100": "V100-16GB"}
+    return StepModel(network(**of_network), devices, "V100-16GB", overlap)  # type: ignore[arg-type]
+
+
+def named_trace(
+    models: Sequence[str], gangs: Sequence[int], milli: Sequence[int] | None = None
+) -> Trace:
+    count = len(models)
+    trace = Trace.of("named", [0] * count, [100] * count, gangs)
+    parts = np.full(count, 1000, np.int32) if milli is None else np.array(milli, np.int32)
+    return replace(trace, model=Labels.of(models), gpu_milli=parts)

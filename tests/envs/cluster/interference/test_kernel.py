@@ -1,0 +1,89 @@
+"""The compiled rate against a slow one that works on dictionaries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from crowds import alone_rate, crowd, holdings, random_trace, rates, slow_rate, two_type_cluster
+from crowds import try_to_start as start
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_tables import RandomRates
+
+from envs.cluster.interference.kernel import disturbs, neighbour_rate
+from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SETS, SPANNING, NoInterference
+from envs.cluster.simulation.cluster import ClusterSimulator
+
+KINDS = st.integers(ALONE, SETS)
+SCOPES = st.sampled_from([ON_NODE, ON_GPU, SPANNING])
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.integers(0, 2**32), KINDS, SCOPES, st.integers(1, 3))
+def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: int) -> None:
+    rng = np.random.default_rng(seed)
+    cluster = two_type_cluster()
+    simulator = crowd(RandomRates(seed, kind, scope, largest), cluster, random_trace(rng), rng)
+    held, state = holdings(simulator), simulator.state
+    for job, rate in rates(simulator).items():
+        expected = slow_rate(simulator.tables, cluster, held, job)
+        direct = neighbour_rate(state.jobs, state.nodes, state.shares, simulator.tables, job)
+        assert direct == pytest.approx(expected, rel=1e-12)
+        assert rate == direct  # the simulator has kept it up to date
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(0, 2**32), KINDS, SCOPES)
+def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> None:
+    rng = np.random.default_rng(seed)
+    cluster = two_type_cluster()
+    simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
+    simulator.advance()
+    for job in simulator.pending():
+        before = rates(simulator)
+        start(simulator, int(job), rng)
+        after = rates(simulator)
+        assert all(after[other] <= before[other] for other in before)
+    for job in simulator.running():
+        before = rates(simulator)
+        simulator.preempt(int(job))
+        after = rates(simulator)
+        assert all(after[other] >= before[other] for other in after)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), KINDS, SCOPES)
+def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -> None:
+    rng = np.random.default_rng(seed)
+    cluster = two_type_cluster()
+    simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
+    simulator.advance()
+    state, tables = simulator.state, simulator.tables
+    for job in simulator.pending():
+        before = rates(simulator)
+        if not start(simulator, int(job), rng):
+            continue
+        after = rates(simulator)
+        if any(after[other] != before[other] for other in before):
+            assert disturbs(state.jobs, state.shares, tables, job)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), KINDS, SCOPES)
+def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None:
+    rng = np.random.default_rng(seed)
+    cluster = two_type_cluster()
+    simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
+    simulator.advance()
+    for job in simulator.pending():
+        if not start(simulator, int(job), rng):
+            continue
+        held = holdings(simulator)
+        assert rates(simulator)[int(job)] == alone_rate(simulator.tables, cluster, held, int(job))
+        simulator.preempt(int(job))
+
+
+def test_without_interference_all_rates_are_one() -> None:
+    rng = np.random.default_rng(0)
+    simulator = crowd(NoInterference(), two_type_cluster(), random_trace(rng), rng)
+    assert set(rates(simulator).values()) == {1.0}

@@ -1,0 +1,135 @@
+"""Pollux' step times: exact where measured, linear between."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import named_trace
+
+from envs.cluster.interference.measured import Capped
+from envs.cluster.interference.pollux import PolluxLocality
+from envs.cluster.interference.pollux_table import read_pollux, smallest_rotation
+from envs.cluster.interference.rates import ALONE, CONTENTION
+from envs.cluster.nodes import Cluster
+from envs.errors import InputError
+
+P_HEAD, S_HEAD = (
+    "placement,local_bsz,step_time,sync_time",
+    ("num_nodes,num_replicas,local_bsz,step_time,sync_time"),
+)
+PLACEMENTS = (
+    "1,10,1,0", "1,20,2,0", "2,10,1.1,0.1", "4,10,1.2,0.2", "11,10,1.6,0.6", "22,10,2,1",
+    "13,10,3,2", "112,10,1.5,0.5",
+)  # fmt: skip
+SCALABILITY = ("6,6,10,4,3", "6,12,10,5,4")
+
+
+def folder(
+    tmp_path: Path,
+    placements: tuple[str, ...] = PLACEMENTS,
+    scalability: tuple[str, ...] = SCALABILITY,
+) -> str:
+    (tmp_path / "net").mkdir(exist_ok=True)
+    (tmp_path / "net/placements.csv").write_text("\n".join([P_HEAD, *placements]))
+    (tmp_path / "net/scalability.csv").write_text("\n".join([S_HEAD, *scalability]))
+    return str(tmp_path)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("name", ["bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"])
+def test_exact_at_every_measured_point(data: Path, name: str) -> None:
+    place = data / "interference/pollux"
+    model = read_pollux(place)[name]
+    measured: dict[int, dict[tuple[int, int], list[tuple[float, float]]]] = {}
+    for row in rows(place / name / "placements.csv"):
+        ring, batch = [int(d) for d in row["placement"]], int(row["local_bsz"])
+        times = float(row["step_time"]), float(row["sync_time"])
+        assert model.placed(ring[1:] + ring[:1], batch) == times
+        measured.setdefault(batch, {}).setdefault((len(ring), sum(ring)), []).append(times)
+    for row in rows(place / name / "scalability.csv"):
+        key = int(row["num_nodes"]), int(row["num_replicas"])
+        times = float(row["step_time"]), float(row["sync_time"])
+        measured.setdefault(int(row["local_bsz"]), {}).setdefault(key, []).append(times)
+    batch = sorted(measured)[len(measured) // 2]
+    spread = model.spread(batch)
+    for (nodes, replicas), times in measured[batch].items():
+        assert spread.seconds(nodes, replicas) == pytest.approx(np.mean(times, axis=0))
+
+
+def test_interpolation(tmp_path: Path) -> None:
+    model = read_pollux(Path(folder(tmp_path)))["net"]
+    assert model.placed([1], 15) == (1.5, 0.0)
+    assert model.placed([0, 2, 0], 10) == (1.1, 0.1)
+    spread = model.spread(10)
+    assert spread.seconds(2, 4) == (2.5, 1.5)  # the mean of 22 and 13
+    assert spread.seconds(2, 3) == pytest.approx((2.05, 1.05))  # between 11 and that
+    assert spread.seconds(1, 3) == pytest.approx((1.15, 0.15))
+    assert spread.seconds(6, 9) == pytest.approx((4.5, 3.5))
+    assert spread.seconds(4, 9) == pytest.approx((1.5 + 3.0 / 3, 0.5 + 3.0 / 3))
+    assert spread.seconds(9, 99) == (5.0, 4.0)  # the nearest measurement
+    for ring, batch in (([3], 10), ([1], 21)):
+        with pytest.raises(InputError):
+            model.placed(ring, batch)
+    with pytest.raises(InputError, match="no time at 21 samples per GPU"):
+        model.spread(21)
+
+
+def test_rates_by_nodes(tmp_path: Path) -> None:
+    model = PolluxLocality(folder(tmp_path), {"net": 10}, None, 0)
+    trace = named_trace(["net"] * 3, [1, 2, 4])
+    result = model.tables(trace, Cluster.uniform(4, 2, nodes_per_rack=2))
+    assert result.kind == ALONE
+    assert result.locality[0, 0].min() == 1.0
+    assert result.locality[1, 0, 2, :2] == pytest.approx([1.0, 1.1 / 1.6])
+    assert result.locality[2, 0, 1, :3] == pytest.approx([1.0, 1.0, 1.0])
+    assert model.capped["nodes"] == Capped(2, pytest.approx(2.5 / 1.5))  # on 3 nodes, and on 4
+    contending = PolluxLocality(folder(tmp_path), {"net": 10}, 0.2, 0)
+    result = contending.tables(trace, Cluster.uniform(4, 2, nodes_per_rack=2))
+    assert result.kind == CONTENTION
+    assert result.eta == 0.2
+    assert result.communication[1, 0, :, 1] == pytest.approx([0.0, 0.6 / 1.6, 0.6 / 1.6])
+
+
+def test_rotations() -> None:
+    assert smallest_rotation([3, 0, 1, 2]) == (1, 2, 3)
+    assert smallest_rotation([2, 1, 2, 1]) == (1, 2, 1, 2)
+    assert smallest_rotation([0]) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"placements": ("1,10,1",)}, "placements.csv: record 2: 3 columns, not 4"),
+        ({"placements": ("101,10,1,0",)}, "record 2: field 'placement': '101' is no placement"),
+        ({"placements": ("1,0,1,0",)}, "field 'local_bsz': '0' is no count"),
+        ({"placements": ("1,10,x,0",)}, "field 'step_time': 'x' is no time"),
+        ({"placements": ("1,10,1,1",)}, "field 'sync_time': 1.0 is not below the step"),
+        ({"placements": ("12,10,2,1", "21,10,2,1")}, "record 3: field 'local_bsz': stands twice"),
+        ({"scalability": ("6,5,10,2,1",)}, "scalability.csv: record 2: fewer replicas than nodes"),
+    ],
+)
+def test_a_malformed_file_names_the_place(
+    tmp_path: Path, files: dict[str, tuple[str, ...]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        PolluxLocality(folder(tmp_path, **files), {"net": 10}, None, 0)
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no model"):
+        PolluxLocality(str(tmp_path), {"net": 10}, None, 0)
+    path = folder(tmp_path)
+    with pytest.raises(InputError, match="'local_batch': no model 'web'"):
+        PolluxLocality(path, {"web": 10}, None, 0)
+    with pytest.raises(InputError, match=r"'local_batch.net': 'ten' is not a number"):
+        PolluxLocality(path, {"net": "ten"}, None, 0)  # type: ignore[dict-item]
+    (tmp_path / "net/scalability.csv").write_text("nodes\n")
+    with pytest.raises(InputError, match="record 1: the columns are not num_nodes"):
+        PolluxLocality(path, {"net": 10}, None, 0)

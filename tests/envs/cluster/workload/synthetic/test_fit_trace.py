@@ -1,0 +1,129 @@
+"""A generated trace is like the trace it was fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from published_traces import ITP, itp, philly
+from shipped_workloads import document
+
+from envs.cluster.workload.synthetic.agreement import Agreement, agreement
+from envs.cluster.workload.synthetic.fit import LEAST_OF_SIZE, _groups, _memory, fit
+from envs.cluster.workload.synthetic.generate import _latent, generate
+from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
+from envs.cluster.workload.synthetic.weekly_clock import EPOCH_S, WeeklyClock
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+
+SEEDS = range(5)
+
+
+def alike(found: Agreement) -> None:
+    assert found.duration_ks <= 0.1
+    assert found.interarrival_ks <= 0.1
+    assert found.gang_share <= 0.02
+    assert found.gang_duration_ks <= 0.15
+    assert 0.7 <= found.load_ratio <= 1.45
+
+
+def work_burstiness(trace: Trace) -> float:
+    """Standard deviation over mean of the GPU-seconds submitted in each hour."""
+    work = np.bincount((trace.submit_s - trace.submit_s[0]) // 3600, weights=trace.gpu_seconds)
+    return float(work.std() / work.mean())
+
+
+@pytest.mark.parametrize("name", ITP)
+def test_every_itp_cluster(data: Path, name: str) -> None:
+    real = itp(data, name)
+    parameters = fit(real, name=name, origin_s=0)
+    for seed in SEEDS:
+        alike(agreement(real, generate(parameters, len(real), seed)))
+
+
+@pytest.mark.parametrize("name", ["itp", "philly"])
+def test_the_shipped_parameters(data: Path, name: str) -> None:
+    real = itp(data, "cluster04") if name == "itp" else philly(data)
+    parameters = workload_parameters(**document(name))
+    fitted = fit(real, name=name, origin_s=0 if name == "itp" else EPOCH_S)
+    assert fitted.document() == parameters.document()
+    for seed in SEEDS:
+        synthetic = generate(parameters, len(real), seed)
+        found = agreement(real, synthetic)
+        alike(found)
+        assert max(found.duration_ks, found.interarrival_ks, found.gang_duration_ks) <= 0.03
+        assert found.load_ratio == pytest.approx(1, abs=0.1)
+        assert abs(found.same_gang[0] - found.same_gang[1]) <= 0.02
+        assert work_burstiness(real) / work_burstiness(synthetic) == pytest.approx(1, abs=0.3)
+        assert abs(found.gap_memory[0] - found.gap_memory[1]) <= 0.1
+        assert abs(found.duration_memory[0] - found.duration_memory[1]) <= 0.2
+
+
+def test_another_number_of_jobs_has_the_same_statistics(data: Path) -> None:
+    real = itp(data, "cluster04")
+    parameters = workload_parameters(**document("itp"))
+    for jobs in (1000, 100_000):
+        found = agreement(real, generate(parameters, jobs, 0))
+        assert max(found.duration_ks, found.interarrival_ks) <= 0.1
+        assert found.gang_share <= 0.02
+
+
+def test_what_was_generated_is_found_again() -> None:
+    parameters = workload_parameters(**document("philly"))
+    again = fit(generate(parameters, 60_000, 8), name="philly", origin_s=0)
+    assert again.gang_sizes == parameters.gang_sizes
+    np.testing.assert_allclose(again.gang_shares, parameters.gang_shares, atol=1e-4)
+    np.testing.assert_allclose(again.clock.daily, parameters.clock.daily, atol=0.7)
+    assert again.burst_share == pytest.approx(parameters.burst_share, abs=0.02)
+    assert again.gap_memory.strength == pytest.approx(parameters.gap_memory.strength, abs=0.07)
+
+
+@pytest.mark.parametrize(("strength", "persistence"), [(0.0, 0.5), (0.4, 0.9), (0.9, 0.99)])
+def test_memory_is_found_again(strength: float, persistence: float) -> None:
+    jobs = 60_000
+    latent = _latent(
+        Memory(strength, persistence), np.zeros(jobs, np.bool_), np.random.default_rng(0)
+    )
+    place = np.empty(jobs)
+    place[np.argsort(latent)] = np.arange(jobs) / jobs
+    found = _memory(place, np.ones(jobs, np.int64))
+    assert found.strength == pytest.approx(strength, abs=0.03)
+    if strength:
+        assert found.persistence == pytest.approx(persistence, abs=0.1 * (1 - persistence) + 0.003)
+
+
+def test_gang_sizes_of_few_jobs_share_their_durations() -> None:
+    many, few = LEAST_OF_SIZE, LEAST_OF_SIZE // 2
+    assert _groups([1, 2, 4], [many, many, many]) == [[1], [2], [4]]
+    assert _groups([1, 2, 4], [many, few, few]) == [[1], [2, 4]]
+    assert _groups([1, 2, 4], [many, 1, many]) == [[1, 2], [4]]
+    assert _groups([1, 2, 4], [1, many, 1]) == [[1, 2, 4]]
+    assert _groups([1, 2], [1, 1]) == [[1, 2]]
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    few = Trace.of("few", range(10), [5] * 10, [1] * 10)
+    at_once = Trace.of("at once", [7] * 90, [5] * 90, [1] * 90)
+    whole = Trace.of("t", range(90), [5] * 90, [1] * 90)
+    shared = replace(whole, gpu_milli=np.r_[np.full(89, 1000), 500].astype(np.int32))
+    for trace, word in ((few, "few"), (at_once, "at once"), (shared, "gpu_milli")):
+        with pytest.raises(InputError, match=word):
+            fit(trace, name="x", origin_s=0)
+
+
+def test_a_trace_without_variety_is_fitted() -> None:
+    steady = Trace.of("steady", np.arange(200) * 30, [600] * 200, [4] * 200)
+    trace = generate(fit(steady, name="steady", origin_s=0), 200, 0)
+    np.testing.assert_array_equal(trace.submit_s, steady.submit_s)
+    np.testing.assert_array_equal(trace.duration_s, steady.duration_s)
+    np.testing.assert_array_equal(trace.num_gpus, steady.num_gpus)
+
+
+def test_seconds_since_1970_fall_on_the_right_day(data: Path) -> None:
+    real = philly(data)  # begins on Monday, 4 September 2017, at 10:30:41
+    first = (int(real.submit_s[0]) + EPOCH_S) % (7 * 86400)
+    assert first == 10 * 3600 + 30 * 60 + 41
+    weekly = WeeklyClock.fit(real.submit_s + EPOCH_S).weekly
+    assert set(np.argsort(weekly)[:2]) == {5, 6}  # Saturday and Sunday

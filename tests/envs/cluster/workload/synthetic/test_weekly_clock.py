@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.cluster.workload.synthetic.weekly_clock import (
+    DAY_S,
+    HOUR_S,
+    WEEK_S,
+    WeeklyClock,
+    arrival_times,
+)
+from envs.errors import InputError
+
+WEEKDAYS = np.array([1.3, 1.3, 1.3, 1.3, 1.3, 0.25, 0.25])
+
+
+def clock(seed: int) -> WeeklyClock:
+    rng = np.random.default_rng(seed)
+    daily, weekly = rng.uniform(0.1, 2, 24), rng.uniform(0.1, 2, 7)
+    return WeeklyClock(daily / daily.mean(), weekly / weekly.mean())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 50),
+    st.lists(st.tuples(st.floats(0, 3 * DAY_S), st.booleans()), min_size=1, max_size=30),
+    st.floats(0.01, 5),
+)
+def test_busy_gaps_are_busy_time_and_gaps_in_a_burst_are_time(
+    seed: int, gaps: list[tuple[float, bool]], scale: float
+) -> None:
+    shape = clock(seed)
+    gap = np.array([value for value, _ in gaps])
+    burst = np.array([kind for _, kind in gaps])
+    time = arrival_times(gap, burst, scale, shape.rates)
+    assert time[0] == 0
+    hours = np.arange(int(time[-1] // HOUR_S) + 2)
+    for job in range(1, len(gap)):
+        start, end = time[job - 1], time[job]
+        inside = np.minimum(end, (hours + 1) * HOUR_S) - np.maximum(start, hours * HOUR_S)
+        busy = float((np.maximum(inside, 0) * shape.rates[hours % 168]).sum())
+        passed = end - start if burst[job] else busy
+        assert passed == pytest.approx(gap[job] * scale, rel=1e-9, abs=1e-4)
+
+
+def test_busy_time_is_the_sum_of_the_rates_of_the_seconds_before() -> None:
+    shape = clock(7)
+    seconds = np.array([0, 1, 3599, 3600, 5000, DAY_S - 1, 3 * DAY_S + 17, WEEK_S, WEEK_S + 4000])
+    rate = shape.rates[np.arange(seconds[-1]) // HOUR_S % 168]
+    wanted = np.concatenate([[0.0], np.cumsum(rate)])[seconds]
+    np.testing.assert_allclose(shape.busy_time(seconds), wanted, rtol=1e-9)
+    assert shape.busy_time(np.array([WEEK_S]))[0] == pytest.approx(WEEK_S)
+
+
+def poisson(daily: np.ndarray, weekly: np.ndarray, weeks: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rate = np.tile(np.outer(weekly, daily).ravel(), weeks)
+    count = rng.poisson(rate * 4)
+    seconds = np.repeat(np.arange(len(rate)) * HOUR_S, count)
+    return np.sort(seconds + rng.integers(HOUR_S, size=len(seconds)))
+
+
+def test_a_shape_that_is_there_is_found() -> None:
+    daily = 1 + 0.8 * np.sin(np.arange(24) / 24 * 2 * np.pi)
+    found = WeeklyClock.fit(poisson(daily, WEEKDAYS, 12, 3))
+    np.testing.assert_allclose(found.daily, daily, atol=0.15)
+    np.testing.assert_allclose(found.weekly, WEEKDAYS / WEEKDAYS.mean(), atol=0.1)
+
+
+def test_where_there_is_none_the_clock_is_flat() -> None:
+    flat = 0
+    for seed in range(40):
+        found = WeeklyClock.fit(poisson(np.ones(24), np.ones(7), 6, seed))
+        flat += int(found.daily.std() == 0) + int(found.weekly.std() == 0)
+    assert flat >= 75  # of 80; a shape by chance once in a hundred
+
+
+def test_bursts_make_no_shape() -> None:
+    flat = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        burst = rng.integers(42 * DAY_S, size=60)
+        seconds = (burst[:, None] + rng.integers(1800, size=(60, 50))).ravel()
+        flat += int(WeeklyClock.fit(np.sort(seconds)).daily.std() == 0)
+    assert flat >= 18
+
+
+def test_few_arrivals_have_no_shape() -> None:
+    few = poisson(np.r_[np.full(12, 0.01), np.full(12, 1.99)], np.ones(7), 1, 0)
+    assert len(few) < 1000
+    assert WeeklyClock.fit(few).daily.std() == 0
+
+
+@pytest.mark.parametrize(
+    ("daily", "weekly"),
+    [
+        (np.ones(23), np.ones(7)),
+        (np.ones(24) * 2, np.ones(7)),
+        (np.r_[0.0, np.full(23, 24 / 23)], np.ones(7)),
+        (np.ones(24), np.ones(8)),
+    ],
+)
+def test_what_is_no_clock_is_refused(daily: np.ndarray, weekly: np.ndarray) -> None:
+    with pytest.raises(InputError):
+        WeeklyClock(daily, weekly)

@@ -1,0 +1,117 @@
+"""Parts, loads and windows of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_traces import traces
+
+from envs.cluster.workload.rescaling import stretch, to_offered_load
+from envs.cluster.workload.slicing import at_most_gpus, head, of_queue, of_user, submitted_between
+from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.windows import split_by_time
+from envs.errors import InputError
+
+
+@pytest.fixture
+def trace() -> Trace:
+    plain = Trace.of("hand", [2, 4, 4, 9, 12], [5, 5, 5, 5, 5], [1, 2, 8, 16, 2])
+    queue = Labels.of(["a", "b", None, "a", "b"])
+    return replace(plain, queue=queue, user=Labels.of(["x", "x", "y", "y", None]))
+
+
+def ids(trace: Trace) -> list[str]:
+    return [str(job) for job in trace.job_id]
+
+
+def test_parts(trace: Trace) -> None:
+    assert ids(submitted_between(trace, 4, 12)) == ["1", "2", "3"]
+    assert ids(submitted_between(trace, 4, 4)) == []
+    assert ids(of_queue(trace, "a")) == ["0", "3"]
+    assert ids(of_queue(trace, "b", "a")) == ["0", "1", "3", "4"]
+    assert ids(of_user(trace, "y")) == ["2", "3"]
+    assert ids(at_most_gpus(trace, 2)) == ["0", "1", "4"]
+    assert ids(head(trace, 2)) == ["0", "1"]
+    assert ids(head(trace, 9)) == ids(trace)
+    assert of_queue(trace, "a")[1].queue == "a"
+    assert of_queue(trace, "a").canonical().submit_s.tolist() == [0, 7]
+
+
+def test_bad_parts_say_what_there_is(trace: Trace) -> None:
+    with pytest.raises(InputError, match=r"'c' is no queue .*known: a, b"):
+        of_queue(trace, "c")
+    with pytest.raises(InputError, match="'z' is no user"):
+        of_user(trace, "z")
+    with pytest.raises(InputError, match="no queue"):
+        of_queue(of_queue(trace, "a"), "b")  # the name is there, no job has it
+    with pytest.raises(InputError, match="before"):
+        submitted_between(trace, 5, 4)
+    with pytest.raises(InputError, match="negative"):
+        head(trace, -1)
+
+
+def test_stretching_rounds_from_the_first_job_on(trace: Trace) -> None:
+    assert stretch(trace, 1.5).submit_s.tolist() == [2, 5, 5, 12, 17]
+    assert stretch(trace, 0.1).submit_s.tolist() == [2, 2, 2, 3, 3]
+    assert stretch(trace, 1).submit_s.tolist() == trace.submit_s.tolist()
+    for factor in (0.0, -1.0, float("nan"), float("inf"), 1e16):
+        with pytest.raises(InputError):
+            stretch(trace, factor)
+
+
+@settings(max_examples=50)
+@given(trace=traces(least=2), load=st.floats(0.01, 5.0), gpus=st.integers(1, 500))
+def test_a_load_is_met_to_half_a_second(trace: Trace, load: float, gpus: int) -> None:
+    if trace.span_s == 0:
+        with pytest.raises(InputError):
+            to_offered_load(trace, load, gpus)
+        return
+    span = trace.gpu_seconds.sum() / (load * gpus)
+    if span < 2:
+        return
+    found = to_offered_load(trace, load, gpus)
+    assert abs(found.span_s - span) <= 0.5 + 1e-9 * span
+    assert ids(found) == ids(trace)
+    assert found.offered_load(gpus) == pytest.approx(load, rel=0.6 / found.span_s)
+
+
+def test_a_load_that_cannot_be(trace: Trace) -> None:
+    for load, gpus in ((0.0, 8), (float("nan"), 8), (1.0, 0), (1e9, 8)):
+        with pytest.raises(InputError):
+            to_offered_load(trace, load, gpus)
+
+
+@settings(max_examples=50)
+@given(
+    trace=traces(least=1),
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_every_job_is_in_the_window_it_is_submitted_in(trace: Trace, weights: list[int]) -> None:
+    shares = {str(i): weight / sum(weights) for i, weight in enumerate(weights)}
+    windows = split_by_time(trace, shares)
+    assert [window.name for window in windows] == list(shares)
+    assert [job for window in windows for job in ids(window.trace)] == ids(trace)
+    assert windows[0].start_s == trace.submit_s[0]
+    assert windows[-1].end_s == trace.submit_s[-1] + 1
+    for before, after in pairwise(windows):
+        assert before.end_s == after.start_s
+    for window, share in zip(windows, shares.values(), strict=True):
+        assert abs(window.end_s - window.start_s - share * (trace.span_s + 1)) <= 1
+        inside = (window.trace.submit_s >= window.start_s) & (window.trace.submit_s < window.end_s)
+        assert inside.all()
+
+
+def test_windows_by_hand(trace: Trace) -> None:
+    train, test = split_by_time(trace, {"train": 0.6, "test": 0.4})
+    assert (train.start_s, train.end_s, test.start_s, test.end_s) == (2, 9, 9, 13)
+    assert [len(train.trace), len(test.trace)] == [3, 2]
+    for shares in ({"a": 0.5, "b": 0.4}, {"a": 1.0, "b": 0.0}, {"a": float("nan")}, {}):
+        with pytest.raises(InputError):
+            split_by_time(trace, shares)
+    with pytest.raises(InputError, match="no job"):
+        split_by_time(trace.take(np.array([], dtype=int)), {"all": 1.0})

@@ -1,0 +1,153 @@
+"""Slow, obvious simulators in plain Python: what the compiled ones must agree with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envs.step.problem import StepProblem
+
+
+@dataclass
+class Played:
+    start: list[float]
+    finish: list[float]
+    transfers: list[tuple[int, int, int, float, float]]  # tensor, source, destination, times
+
+    @property
+    def step_time(self) -> float:
+        return max(self.finish, default=0.0)
+
+
+def transfers_of(problem: StepProblem, op: int, device, position) -> list[tuple[int, int, int]]:
+    """(first consumer's position, tensor, receiving device) of every transfer op causes."""
+    found = {}
+    for tensor in range(problem.graph.num_tensors):
+        if problem.graph.producer[tensor] != op:
+            continue
+        for consumer in problem.graph.consumers(tensor):
+            if device[consumer] != device[op]:
+                key = (tensor, int(device[consumer]))
+                found[key] = min(found.get(key, len(position)), int(position[consumer]))
+    return sorted((first, tensor, target) for (tensor, target), first in found.items())
+
+
+def play_in_order(problem: StepProblem, device, order, ports: bool = True) -> Played:
+    """Resources serve in a static sequence: every op and transfer waits for its predecessors."""
+    graph, topology = problem.graph, problem.topology
+    position = {int(op): p for p, op in enumerate(order)}
+    start = [0.0] * graph.num_operators
+    finish = [0.0] * graph.num_operators
+    arrived = {}  # (tensor, device) -> time
+    device_free = [0.0] * topology.num_devices
+    send_free = {}
+    log = []
+    for op in order:
+        d = device[op]
+        inputs = [
+            arrived[tensor, d]
+            for tensor in range(graph.num_tensors)
+            if op in graph.consumers(tensor)
+        ]
+        start[op] = max([device_free[d], *inputs])
+        finish[op] = start[op] + problem.op_seconds[op, d]
+        device_free[d] = finish[op]
+        for tensor in range(graph.num_tensors):
+            if graph.producer[tensor] == op:
+                arrived[tensor, d] = finish[op]
+        for _, tensor, target in transfers_of(problem, op, device, position):
+            seconds = problem.transfer_seconds[tensor, topology.link_class[d, target]]
+            begin = end = finish[op]
+            if ports and seconds > 0:
+                s, r = topology.send_port[d, target], topology.receive_port[d, target]
+                begin = max(finish[op], send_free.get(s, 0.0), send_free.get(r, 0.0))
+                end = begin + seconds
+                send_free[s] = send_free[r] = end
+            arrived[tensor, target] = end
+            log.append((tensor, int(d), target, begin, end))
+    return Played(start, finish, log)
+
+
+def play_ready(problem: StepProblem, device, order, ports: bool = True) -> Played:
+    """Whoever is ready goes, best position first; scanned anew at every instant."""
+    graph, topology = problem.graph, problem.topology
+    n = graph.num_operators
+    position = {int(op): p for p, op in enumerate(order)}
+    start, finish = [None] * n, [None] * n
+    inputs = [[] for _ in range(n)]
+    for tensor in range(graph.num_tensors):
+        for consumer in graph.consumers(tensor):
+            inputs[consumer].append(tensor)
+    have = set()  # (tensor, device) that are there
+    todo = []  # transfers not started: (producer position, first consumer, tensor, source, target)
+    running = []  # (end, "op", op) or (end, "transfer", tensor, source, target, seconds)
+    busy_ports = set()
+    busy_devices = set()
+    log = []
+    now = 0.0
+    while True:
+        for op in sorted(range(n), key=position.__getitem__):
+            d = device[op]
+            is_ready = all((tensor, d) in have for tensor in inputs[op])
+            if start[op] is None and is_ready and d not in busy_devices:
+                start[op], finish[op] = now, now + problem.op_seconds[op, d]
+                busy_devices.add(d)
+                running.append((finish[op], "op", op))
+        for entry in sorted(todo):
+            _, _, tensor, source, target = entry
+            seconds = problem.transfer_seconds[tensor, topology.link_class[source, target]]
+            seconds = seconds if ports else 0.0
+            held = {topology.send_port[source, target], topology.receive_port[source, target]}
+            if seconds > 0 and held & busy_ports:
+                continue
+            if seconds > 0:
+                busy_ports |= held
+            todo.remove(entry)
+            log.append((tensor, int(source), int(target), now, now + seconds))
+            running.append((now + seconds, "transfer", tensor, source, target, held, seconds))
+        if not running:
+            return Played(start, finish, log)
+        now = min(entry[0] for entry in running)
+        for entry in [entry for entry in running if entry[0] == now]:
+            running.remove(entry)
+            if entry[1] == "op":
+                op = entry[2]
+                busy_devices.discard(device[op])
+                for tensor in range(graph.num_tensors):
+                    if graph.producer[tensor] == op:
+                        have.add((tensor, device[op]))
+                for first, tensor, target in transfers_of(problem, op, device, position):
+                    todo.append((position[op], first, tensor, int(device[op]), target))
+            else:
+                _, _, tensor, _, target, held, seconds = entry
+                have.add((tensor, target))
+                if seconds > 0:
+                    busy_ports -= held
+
+
+def peak_memory(problem: StepProblem, device, played: Played) -> list[float]:
+    """Sample the live bytes right after every start; intervals are half open."""
+    graph = problem.graph
+    spans = []  # (device, from, to, bytes)
+    for tensor in range(graph.num_tensors):
+        producer = graph.producer[tensor]
+        home = device[producer]
+        ends = [played.finish[producer]]
+        ends += [played.finish[c] for c in graph.consumers(tensor) if device[c] == home]
+        for moved, _, target, begin, end in played.transfers:
+            if moved == tensor:
+                ends.append(end)
+                there = [played.finish[c] for c in graph.consumers(tensor) if device[c] == target]
+                spans.append((target, begin, max(end, *there), graph.tensor_bytes[tensor]))
+        spans.append((home, played.start[producer], max(ends), graph.tensor_bytes[tensor]))
+    peaks = []
+    for d in range(problem.topology.num_devices):
+        resident = sum(graph.state_bytes[op] for op in range(len(device)) if device[op] == d)
+        times = {begin for place, begin, _, _ in spans if place == d} | {0.0}
+        peaks.append(
+            resident
+            + max(
+                sum(size for place, a, b, size in spans if place == d and a <= time < b)
+                for time in times
+            )
+        )
+    return peaks

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cluster_observations import Observation, Sizes, padded_cluster, random_cluster
+from safetensors.torch import load_file
+
+from envs.errors import InputError
+from models.artifacts import sha256_of
+from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
+from models.export.checkpoint import (
+    CLUSTER,
+    LISTED_FILES,
+    OnnxRuntime,
+    Pt2Runtime,
+    load_checkpoint,
+)
+from models.export.exporter import ModelCard, export_scheduler
+
+ROOT = Path(__file__).resolve().parents[3]
+CARD = ModelCard(
+    title="A test policy",
+    environment="meshwright/ClusterParallel-v0",
+    bounds=(-1.0, 4.0),
+    config_yaml="seed: 0\n",
+    command="python -m experiments.evaluate env=cluster agent=checkpoint",
+    provenance={"seed": 0},
+)
+CONFIG = HierarchicalConfig(
+    hidden=16,
+    rounds=1,
+    heads=2,
+    hierarchy=True,
+    use_interference=True,
+    initial_scale=1.0,
+    initial_index_weight=0.5,
+    initial_speed_weight=2.0,
+    initial_advice_weight=3.0,
+)
+FORMS = {
+    "several": (CONFIG, Sizes(peers=2, state=5)),
+    "alone and flat": (replace(CONFIG, hierarchy=False), Sizes(types=1, preemption=False)),
+}
+CLUSTERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"servers": 1, "racks": 1, "running": 1, "pending": 1, "shares": 1},
+    {"servers": 60, "racks": 9, "running": 120, "pending": 30, "shares": 150},
+    {"servers": 4, "racks": 2, "running": 30, "pending": 1, "shares": 31},
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def exported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[HierarchicalPolicy, Sizes, Path]:
+    config, sizes = FORMS[request.param]
+    torch.manual_seed(0)
+    policy = config.policy(*sizes.spaces())
+    folder = tmp_path_factory.mktemp("export") / "scheduler"
+    return policy, sizes, export_scheduler(policy, folder, CARD)
+
+
+def observations(sizes: Sizes) -> list[Observation]:
+    """As large as can be or as small, with padding and without, with other schedulers and none."""
+    rng = np.random.default_rng(0)
+    out = []
+    for change in CLUSTERS:
+        for peers in {0, sizes.peers, sizes.peers and 1}:
+            some = replace(sizes, **change, peers=peers, state=0)
+            out.append(random_cluster(rng, some))
+            more: dict[str, Any] = {"servers": some.servers + 3, "racks": some.racks + 1}
+            more |= {"running": some.running + 4, "pending": some.pending + 2, "shares": 200}
+            out.append(padded_cluster(out[-1], some, replace(some, **more)))
+    return out
+
+
+def test_eager_pt2_and_onnx_agree(exported: tuple[HierarchicalPolicy, Sizes, Path]) -> None:
+    policy, sizes, folder = exported
+    checkpoint = load_checkpoint(folder)
+    runtimes = (OnnxRuntime(checkpoint), Pt2Runtime(checkpoint))
+    for seen in observations(sizes):
+        batch = {name: torch.from_numpy(array[None]) for name, array in seen.items()}
+        with torch.inference_mode():
+            eager, value = policy.decide(batch)
+        for runtime in runtimes:
+            logits, estimate = runtime(seen)
+            np.testing.assert_allclose(logits, eager[0].numpy(), atol=1e-5, rtol=0)
+            assert estimate == pytest.approx(float(value[0]), abs=1e-5)
+            assert logits.argmax() == eager[0].argmax()
+
+
+def test_the_folder_is_complete_and_described(
+    exported: tuple[HierarchicalPolicy, Sizes, Path],
+) -> None:
+    policy, sizes, folder = exported
+    assert {path.name for path in folder.iterdir()} == {*LISTED_FILES, "spec.json"}
+    checkpoint = load_checkpoint(folder)
+    spec = checkpoint.spec
+    assert checkpoint.observation_kind == spec["observation_kind"] == CLUSTER
+    assert spec["model"]["config"]["hidden"] == 16
+    assert spec["model"]["widths"]["peer"] == (10 if sizes.peers else 0)
+    assert spec["action"]["preemption"] == sizes.preemption
+    assert spec["action"]["outputs"][0]["shape"] == ["A"]
+    assert set(spec["sizes"]) == set("NRMWEA") | ({"F"} if sizes.peers else set())
+    assert spec["sha256"] == {name: sha256_of(folder / name) for name in LISTED_FILES}
+    weights = load_file(folder / "weights.safetensors")
+    fresh = policy.config.policy(*sizes.spaces())
+    fresh.load_state_dict(weights)
+    for name, value in policy.state_dict().items():
+        torch.testing.assert_close(fresh.state_dict()[name], value, atol=0, rtol=0)
+    assert "cluster's scheduler" in (folder / "README.md").read_text()
+
+
+def test_no_file_tells_where_it_was_made_and_no_archive_holds_a_pickle(
+    exported: tuple[HierarchicalPolicy, Sizes, Path],
+) -> None:
+    folder = exported[2]
+    with zipfile.ZipFile(folder / "policy.pt2") as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    assert not [name for name, data in contents.items() if name.endswith((".pt", ".pkl")) and data]
+    for data in [*contents.values(), *(path.read_bytes() for path in folder.iterdir())]:
+        assert str(ROOT).encode() not in data
+        assert b"site-packages" not in data
+
+
+def test_a_foreign_observation_is_named(exported: tuple[HierarchicalPolicy, Sizes, Path]) -> None:
+    _, sizes, folder = exported
+    checkpoint = load_checkpoint(folder)
+    seen = random_cluster(np.random.default_rng(0), replace(sizes, state=0))
+    with pytest.raises(InputError, match="field 'rack_mask': the observation has no such array"):
+        checkpoint.arrays({name: seen[name] for name in seen if name != "rack_mask"})
+    with pytest.raises(InputError, match="field 'running_features': the policy takes float32"):
+        checkpoint.arrays({**seen, "running_features": seen["running_features"][:, 1:]})
+    with pytest.raises(InputError, match=r"field 'action_mask': the policy gives .* logits"):
+        checkpoint.arrays({**seen, "action_mask": seen["action_mask"][1:]})
+    with pytest.raises(InputError, match="field 'server_mask': the policy takes int8"):
+        checkpoint.arrays({**seen, "server_mask": seen["server_mask"][1:]})
+
+
+def test_a_checkpoint_that_names_no_kind_is_of_placement(
+    exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path
+) -> None:
+    for path in exported[2].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    spec = json.loads((tmp_path / "spec.json").read_text())
+    del spec["observation_kind"]
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    assert load_checkpoint(tmp_path).observation_kind == "placement"
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"ray", "torch_geometric", "torch"}:
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocker())
+import numpy as np
+from models.export.checkpoint import OnnxRuntime, load_checkpoint
+seen = dict(np.load(sys.argv[2], allow_pickle=False))
+logits, _ = OnnxRuntime(load_checkpoint(sys.argv[1]))(seen)
+print(int(logits.argmax()))
+"""
+
+
+def test_a_fresh_process_without_ray_pyg_and_torch_decides_identically(
+    exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path
+) -> None:
+    policy, sizes, folder = exported
+    seen = random_cluster(np.random.default_rng(3), replace(sizes, state=0))
+    np.savez(tmp_path / "seen.npz", **seen)  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, str(folder), str(tmp_path / "seen.npz")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        logits, _ = policy.decide({name: torch.from_numpy(a[None]) for name, a in seen.items()})
+    assert int(done.stdout) == int(logits.argmax())

@@ -1,0 +1,402 @@
+"""The network of slow-downs, its folds, its fit and its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up_pairs import pairs, small_fit
+
+from envs.cluster.interference.multisets import multisets
+from envs.cluster.interference.rates import NoInterference
+from envs.cluster.interference.tabulated import number_of
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from models.interference.crossval import (
+    Calibration,
+    calibration_on,
+    cross_validate,
+    examine,
+    fold_without,
+)
+from models.interference.fit import Fitted, Task, fit
+from models.interference.measurements import (
+    MeasuredJob,
+    Measurements,
+    deepshare_measurements,
+    gavel_measurements,
+)
+from models.interference.network import InterferenceNetwork
+from models.interference.predictor import (
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    InterferencePredictor,
+    find_predictor,
+    load_predictor,
+    predictor_of,
+    save_predictor,
+)
+from models.interference.probes import choose_probes, fold
+from models.interference.rates import KnownJobs, LearnedInterference
+
+FEW = settings(deadline=None, max_examples=25)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network(seed: int, jobs: int = 6) -> tuple[InterferenceNetwork, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    made = InterferenceNetwork(3, 4, 8, generator)
+    for parameter in made.parameters():  # biases and linear parts too
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return made, torch.randn(3, jobs, 4, generator=generator)
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    assert 0 < done <= total
+    assert stage
+
+
+@FEW
+@given(st.integers(0, 999), st.permutations([0, 1, 2, 2, 5]))
+def test_the_order_of_neighbours_is_nothing(seed: int, order: list[int]) -> None:
+    made, profiles = network(seed)
+    own = torch.tensor([4, 4])
+    rates = made(profiles, own, torch.tensor([[0, 1, 2, 2, 5], order]))
+    assert torch.allclose(rates[:, 0], rates[:, 1], rtol=1e-5)
+
+
+@FEW
+@given(st.integers(0, 999), st.lists(st.integers(0, 5), max_size=3), st.integers(0, 5))
+def test_alone_is_one_and_every_neighbour_slows_down(
+    seed: int, beside: list[int], further: int
+) -> None:
+    made, profiles = network(seed)
+    own = torch.tensor([3])
+    nobody = made(profiles, own, torch.tensor([[-1, -1, -1, -1]]))
+    assert (nobody == 1.0).all()
+    rates = [
+        made(profiles, own, torch.tensor([sets + [-1] * (4 - len(sets))]))
+        for sets in (beside, [*beside, further])
+    ]
+    assert (rates[1] < rates[0]).all()
+    assert (rates[1] > 0.0).all()
+
+
+def test_slow_downs_of_neighbours_add_up() -> None:
+    made, profiles = network(3)
+    own = torch.tensor([0])
+    one, two, both = (
+        1.0 / made(profiles, own, torch.tensor([at])) for at in ([1, -1], [-1, 2], [1, 2])
+    )
+    assert torch.allclose(both - 1.0, (one - 1.0) + (two - 1.0), rtol=1e-4)
+
+
+def test_all_pairs_are_the_sets_of_one() -> None:
+    made, profiles = network(1)
+    rate, scale = made.all_pairs(profiles[:, None])
+    own, other = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
+    single = made(profiles, own.flatten(), other.flatten()[:, None])
+    assert torch.allclose(rate.reshape(3, -1), single, rtol=1e-5)
+    assert (scale > 0.0).all()
+
+
+def test_networks_at_once_do_not_meet() -> None:
+    made, profiles = network(2)
+    before, _ = made.all_pairs(profiles[:, None])
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter[1] += 1.0
+    after, _ = made.all_pairs(profiles[:, None])
+    assert torch.equal(before[[0, 2]], after[[0, 2]])
+    assert not torch.allclose(before[1], after[1])
+
+
+@FEW
+@given(st.integers(0, 99), st.integers(0, 4), st.integers(0, 5))
+def test_a_fold_parts_the_measurements(seed: int, model: int, probes: int) -> None:
+    measured = pairs(seed=seed)
+    unseen = measured.jobs_of(f"model{model}")
+    made = fold_without(measured, unseen, probes)
+    assert len(set(made.probes)) == probes
+    assert not unseen[list(made.probes)].any()
+    assert (made.known ^ made.asked == measured.measured).all()
+    for _, own, other in np.argwhere(made.asked):
+        assert unseen[own] or unseen[other]
+        assert own not in made.probes
+        assert other not in made.probes
+    assert made.inputs.shape == (2, 15, 2 + 2 * probes)
+    seen = made.inputs[:, ~unseen].reshape(-1, made.inputs.shape[-1])
+    assert np.abs(seen.mean(axis=0)).max() < 0.2  # but for what is cut
+
+
+def changed(measured: Measurements, where: np.ndarray) -> Measurements:
+    """The same with other rates at `where`."""
+    rate = np.where(where, 1.0 - 0.9 * measured.rate, measured.rate)
+    return Measurements(**{**vars(measured), "rate": rate})
+
+
+def test_what_is_asked_for_is_never_looked_at() -> None:
+    """Probes, inputs, fit, choice of the jitter and calibration of a fold without a model."""
+    measured, config = pairs(models=4, each=2, tables=1), small_fit()
+    unseen = measured.jobs_of("model1")
+    first = cross_validate(measured, config, 2, (0.5, 0.8), 0, quiet)
+    other = changed(measured, first.folds[1].fold.asked)
+    again = cross_validate(other, config, 2, (0.5, 0.8), 0, quiet)
+    a, b = first.folds[1], again.folds[1]
+    assert a.name == b.name == "model1"
+    assert (a.fold.unseen == unseen).all()
+    assert a.fold.probes == b.fold.probes
+    assert a.jitter == b.jitter
+    assert (a.fold.inputs == b.fold.inputs).all()
+    assert (a.fitted.rate == b.fitted.rate).all()
+    assert a.calibration is not None
+    assert b.calibration is not None
+    assert (a.calibration.factor == b.calibration.factor).all()
+    # The same change is seen where it may be.
+    assert (first.folds[0].fitted.rate != again.folds[0].fitted.rate).any()
+
+
+def test_the_fingerprint_is_looked_at() -> None:
+    measured = pairs()
+    unseen = measured.jobs_of("model1")
+    made = fold_without(measured, unseen, 3)
+    other = changed(measured, made.known & (unseen[:, None] | unseen))
+    (a,), (b,) = (
+        list(fit(m, [Task(fold(m, unseen, made.probes), 0.1, 1)], small_fit(), 0))
+        for m in (measured, other)
+    )
+    assert (a.rate[:, made.asked] != b.rate[:, made.asked]).all()
+
+
+def test_probes_are_jobs_that_tell_much() -> None:
+    """Where all jobs but two are alike, those two leave nothing open."""
+    measured = pairs(models=4, each=2, tables=1)
+    turn = np.ones(8)
+    turn[[2, 5]] = 4.0, 0.2
+    rate = (turn[:, None] / (turn[:, None] + turn))[None]
+    measured = Measurements(**{**vars(measured), "rate": rate})
+    assert choose_probes(measured, np.ones(8, bool), 0) == ()
+    assert len(choose_probes(measured, np.ones(8, bool), 99)) == 8
+    hidden = np.arange(8) == 2
+    assert 2 not in choose_probes(measured, ~hidden, 7)
+
+
+def test_the_network_learns_unseen_models_from_their_fingerprints() -> None:
+    measured = pairs(tables=1)
+    config = small_fit(250, hidden=16)
+    unseen = {name: measured.jobs_of(name) for name in measured.models}
+    jitter = dict.fromkeys(unseen, 0.1)
+
+    def error(probes: int) -> float:
+        found = examine(measured, unseen, jitter, config, probes, 0, quiet)
+        parts = [np.abs(e.fitted.mean - measured.rate)[e.fold.asked] for e in found]
+        return float(np.concatenate(parts).mean())
+
+    asked = measured.rate[measured.measured]
+    constant = float(np.abs(asked - np.median(asked)).mean())
+    by_fingerprint, by_profile = error(3), error(0)
+    assert by_fingerprint < 0.035 < by_profile < 0.7 * constant
+
+
+def test_one_seed_one_fit() -> None:
+    measured = pairs()
+    tasks = [Task(fold_without(measured, measured.jobs_of(m), 2), 0.2, 3) for m in measured.models]
+    one, same, other = (list(fit(measured, tasks, small_fit(), seed)) for seed in (0, 0, 1))
+    assert [len(f.rate) for f in one] == [3] * 5
+    for a, b, c in zip(one, same, other, strict=True):
+        assert (a.rate == b.rate).all()
+        assert (a.rate != c.rate).any()
+        assert (a.spread >= np.sqrt((a.scale**2).mean(axis=0))).all()
+
+
+def test_intervals_hold_what_they_should() -> None:
+    rng = np.random.default_rng(0)
+    rate = np.full((1, 1, 60, 60), 0.5)
+    fitted = Fitted(rate, np.full(rate.shape, 0.02), {})
+    calibration = Calibration.of([np.abs(rng.normal(0, 3, 400))], (0.8, 0.95))
+    assert calibration.factor[0] == pytest.approx([3 * 1.2816, 3 * 1.96], rel=0.15)
+    truth = np.clip(0.5 + 0.02 * rng.normal(0, 3, (60, 60)), 0, 1)
+    for level, share in enumerate((0.8, 0.95)):
+        low, high = calibration.interval(fitted, level)
+        assert ((low[0] <= truth) & (truth <= high[0])).mean() == pytest.approx(share, abs=0.03)
+        assert ((low >= 0.0) & (high <= 1.0)).all()
+
+
+def test_the_quantile_is_that_of_split_conformal_prediction() -> None:
+    scores = np.arange(1.0, 10.0)  # 9 scores: the k-th has level k / 10
+    assert Calibration.of([scores], (0.5, 0.9)).factor.tolist() == [[5.0, 9.0]]
+    assert Calibration.of([scores, scores[:1]], (0.95,)).factor.tolist() == [[np.inf], [np.inf]]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"hidden": 0}, "hidden"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"jitter": ()}, "jitter"),
+        ({"jitter": (-0.1,)}, "jitter"),
+        ({"fingerprint_weight": float("nan")}, "fingerprint_weight"),
+        ({"members": 0}, "members"),
+    ],
+)
+def test_a_bad_fit_is_named(change: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        small_fit(**change)
+
+
+def test_too_few_models_or_jobs_are_told() -> None:
+    with pytest.raises(InputError, match="2 models, fewer than 3"):
+        cross_validate(pairs(models=2), small_fit(), 1, (0.8,), 0, quiet)
+    with pytest.raises(InputError, match="4 probes of 3 jobs"):
+        cross_validate(pairs(models=3), small_fit(), 4, (0.8,), 0, quiet)
+
+
+def predictor(steps: int = 5) -> tuple[Measurements, InterferencePredictor]:
+    measured = pairs()
+    nobody = np.zeros(len(measured.jobs), bool)
+    crossed = cross_validate(measured, small_fit(), 2, (0.8,), 0, quiet)
+    known = fold_without(measured, nobody, 2)
+    (fitted,) = fit(measured, [Task(known, 0.1, 3)], small_fit(steps), 0)
+    calibration = calibration_on(measured, crossed.folds, (0.8,))
+    return measured, predictor_of(measured, known, fitted, calibration)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, InterferencePredictor]:
+    _, made = predictor()
+    run = tmp_path_factory.mktemp("run")
+    save_predictor(made, run / "predictors" / "made up", {"probes": ["a"]}, {"seed": 0})
+    return run, made
+
+
+def test_a_predictor_comes_back_as_it_was(saved: tuple[Path, InterferencePredictor]) -> None:
+    run, made = saved
+    folder = find_predictor(run, "made up")
+    assert (
+        folder == find_predictor(folder, "made up") == find_predictor(run / "predictors", "made up")
+    )
+    loaded = load_predictor(folder)
+    assert (loaded.jobs, loaded.tables, loaded.scope) == (made.jobs, made.tables, made.scope)
+    rng = np.random.default_rng(0)
+    own, beside = rng.integers(0, 15, 9000), rng.integers(-1, 15, (9000, 3))
+    for table in range(2):
+        assert (loaded.rates(table, own, beside) == made.rates(table, own, beside)).all()
+    assert (loaded.calibration.factor == made.calibration.factor).all()
+    pair = loaded.pairs()
+    assert pair.mean[1, 4, 7] == pytest.approx(
+        made.rates(1, np.array([4]), np.array([[7]]))[0], rel=1e-5
+    )
+    assert sorted(p.name for p in folder.iterdir()) == [SPEC_FILE, WEIGHTS_FILE]
+    spec = json.loads((folder / SPEC_FILE).read_text())
+    assert spec["probes"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("kind", "meshwright.scheduler", "kind"),
+        ("schema_version", 2, "schema_version"),
+        ("sha256", {}, "sha256"),
+        ("sha256", {WEIGHTS_FILE: "0"}, "changed or damaged"),
+        ("jobs", [], "does not fit"),
+        ("interval_factors", [[1.0]], "does not fit"),
+        ("scope", 9, "scope 9"),
+        ("tables", None, "does not fit"),
+    ],
+)
+def test_a_damaged_folder_is_told(
+    saved: tuple[Path, InterferencePredictor], tmp_path: Path, key: str, value: object, told: str
+) -> None:
+    folder = find_predictor(saved[0], "made up")
+    (tmp_path / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes())
+    spec = json.loads((folder / SPEC_FILE).read_text())
+    (tmp_path / SPEC_FILE).write_text(json.dumps({**spec, key: value}))
+    with pytest.raises(InputError, match=told):
+        load_predictor(tmp_path)
+
+
+def test_a_folder_without_predictor_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no predictor of source 'gavel'"):
+        find_predictor(tmp_path, "gavel")
+
+
+def test_known_jobs_stand_in_by_size_and_fewest_nodes() -> None:
+    sizes = [(2, 2), (4, 4), (4, 2), (8, 8)]
+    jobs = tuple(MeasuredJob(m, m, g, n) for m in ("a", "b") for g, n in sizes)
+    known = KnownJobs(jobs)
+    gangs = [1, 2, 3, 4, 7, 8, 99, 1, 4]
+    trace = Trace.of("t", [0] * 9, [1] * 9, gangs)
+    rows = known(trace, 0)
+    assert (rows % 4).tolist() == [0, 0, 0, 2, 2, 3, 3, 0, 2]
+    assert (known(trace, 0) == rows).all()
+    assert set(known(Trace.of("t", [0] * 50, [1] * 50, [2] * 50), 1)) == {0, 4}
+
+
+def test_the_simulator_runs_jobs_at_the_predicted_rates(
+    saved: tuple[Path, InterferencePredictor],
+) -> None:
+    run, made = saved
+    model = LearnedInterference(str(run), "made up", "table1", 2, NoInterference(), 3)
+    for members in multisets(15, 2):
+        if members:
+            padded = np.array([[-1] * (2 - len(members)) + list(members)])
+            rate = made.rates(1, np.array([6]), padded)[0]
+            assert model.sets[6, number_of(members, 2)] == pytest.approx(rate, rel=1e-6)
+    trace = Trace.of("t", [0, 0, 0], [9, 9, 9], [1, 1, 1])
+    object.__setattr__(trace, "gpu_milli", np.array([300, 300, 300], np.int32))
+    simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=model)
+    simulator.advance()
+    rows = KnownJobs(made.jobs)(trace, 3)
+    simulator.start(0, [(0, 1)])
+    assert simulator.state.jobs[0]["rate"] == 1.0
+    for job in (1, 2):
+        simulator.start(job, [(0, 1)], 0)
+    for job in range(3):
+        beside = np.sort(np.delete(rows, job))[None]
+        expected = made.rates(1, rows[[job]], beside)[0]
+        assert simulator.state.jobs[job]["rate"] == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(InputError, match=r"table.*'k80' is none of table0, table1"):
+        LearnedInterference(str(run), "made up", "k80", 2, NoInterference(), 3)
+
+
+def test_gavels_measurements(data: Path) -> None:
+    path = data / "interference" / "gavel" / "simulation_throughputs.json.gz"
+    found = gavel_measurements(path)
+    assert found.tables == ("k80", "p100", "v100")
+    assert found.profiles.shape == (3, 26, len(found.features))
+    assert np.isfinite(found.profiles).all()
+    assert found.measured.sum(axis=(1, 2)).tolist() == [589, 656, 636]
+    assert found.models == (
+        "ResNet-18", "ResNet-50", "Transformer", "A3C", "LM", "Recommendation", "CycleGAN"
+    )  # fmt: skip
+    assert found.jobs_of("LM").sum() == 5
+    first, second = found.jobs[0].label, found.jobs[14].label
+    assert (first, second) == ("ResNet-18 (batch size 16)", "A3C")
+    assert found.rate[2, 14, 0] == pytest.approx(0.78, abs=0.005)
+    assert np.nanmax(found.rate) <= 1.0
+
+
+def test_deepshares_measurements(data: Path) -> None:
+    found = deepshare_measurements(data / "interference" / "deepshare")
+    assert found.profiles.shape == (1, 36, len(found.features))
+    assert found.measured.all()
+    assert len(found.models) == 6
+    row = found.jobs.index(MeasuredJob("DLRM", "DLRM", 8, 8))
+    assert found.rate[0, row, 0] == pytest.approx(0.123, abs=0.0005)
+    assert found.profiles[0, 0, :3].tolist() == pytest.approx(np.log([2, 2, 1]).tolist())
