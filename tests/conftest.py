@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests import strength
+
+settings.load_profile(strength.DAILY)
 
 
 @pytest.fixture(scope="session")

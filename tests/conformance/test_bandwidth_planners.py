@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 from hydra.utils import get_class
-from hypothesis import given, settings
+from hypothesis import given
 from omegaconf import OmegaConf
 
 import conf
@@ -20,11 +20,12 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.targets import build
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
+from tests.strength import examples
 
 AGENTS = Path(conf.__file__).parent / "agent"
 EXACT = "convex"
 BUDGET, LIMIT = 20.0, 2000
-SETTINGS = settings(max_examples=100, deadline=None)
+SETTINGS = examples(100)
 
 
 def shipped() -> dict[str, BandwidthPlanner]:

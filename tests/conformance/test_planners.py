@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
 import conf
@@ -17,6 +17,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 AGENTS = Path(conf.__file__).parent / "agent"
 SMALL = {"groups": 6}  # changes to the shipped configs that suit small problems
@@ -36,9 +37,7 @@ PLANNERS: dict[str, dict[str, object]] = {
     "cp_sat": {"operators": 8},
 }
 BUDGET, LIMIT = 20.0, 100
-SETTINGS = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)  # fmt: skip
+SETTINGS = examples(80, suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 
 
 def make(name: str) -> Planner:
@@ -88,7 +87,7 @@ def test_plans_are_feasible_and_their_step_times_are_simulated(
         assert result.reason == bound.reason
 
 
-@settings(SETTINGS, max_examples=15)
+@examples(15, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(tight=False, unsupported=False))
 def test_where_memory_is_ample_every_planner_finds_a_plan(
     planner: Planner, problem: StepProblem

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.learning.duration_scores import Marginal, Scores
 from models.durations.posterior import BINS, edges_s
+from tests.strength import examples
 
 EDGES = edges_s().numpy()
 
@@ -17,7 +18,7 @@ def bin_of(seconds: float) -> int:
     return next((b for b, edge in enumerate(EDGES) if seconds <= edge), BINS - 1)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 10.0]))
 def test_marginals_are_counts_of_the_jobs_that_took_longer(seed: int, smoothing: float) -> None:
     rng = np.random.default_rng(seed)

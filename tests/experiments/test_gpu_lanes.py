@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cluster.simulation.cluster_state import RUN
@@ -28,7 +28,6 @@ def admitted(asked: list[tuple[int, int, int, int]], gpus: int) -> np.ndarray:
     return np.array(kept, RUN)
 
 
-@settings(deadline=None)
 @given(requests, st.integers(1, 5))
 def test_bars_are_as_high_as_what_was_held_and_never_overlap(
     asked: list[tuple[int, int, int, int]], gpus: int
@@ -48,7 +47,6 @@ def test_bars_are_as_high_as_what_was_held_and_never_overlap(
             assert not together or one.high <= other.low or other.high <= one.low
 
 
-@settings(deadline=None)
 @given(requests, st.integers(1, 5))
 def test_whole_gpus_are_drawn_as_whole_gpus(
     asked: list[tuple[int, int, int, int]], gpus: int

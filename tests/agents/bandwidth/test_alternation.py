@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.bandwidth.alternation import Alternation
 from agents.bandwidth.convex import ConvexRates
@@ -18,6 +18,7 @@ from tests.agents.bandwidth.joint_steps import (
     placer,
     unplaced_steps,
 )
+from tests.strength import examples
 
 
 def planner(**changed: object) -> Alternation:
@@ -28,7 +29,7 @@ def planner(**changed: object) -> Alternation:
     return Alternation(**{**arguments, **changed})  # type: ignore[arg-type]
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(problem=unplaced_steps())
 def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepProblem) -> None:
     result = planner().plan_jointly(problem, AMPLE_S, 24)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.bandwidth.convex import ConvexRates
@@ -32,6 +32,7 @@ from tests.agents.bandwidth.placed_steps import (
     problem_of,
     serial_sends,
 )
+from tests.strength import examples
 
 GAP = 1e-7
 VOLUMES = [1.0, 4.0, 9.0]
@@ -102,7 +103,7 @@ def test_two_pipes_agree_with_a_fine_grid() -> None:
     assert found.step_time == pytest.approx(best, rel=2e-3)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(placed=placed_steps(), seed=st.integers(0, 999))
 def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
     placed: tuple[StepProblem, Plan], seed: int
@@ -126,7 +127,7 @@ def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
         assert simulated(problem, plan, other) >= found.lower_bound
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(placed=placed_steps(), seed=st.integers(0, 999))
 def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: int) -> None:
     problem, plan = placed
@@ -150,7 +151,7 @@ def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: i
         assert bound <= simulated(problem, plan, rates(sharpness))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(placed=placed_steps(tight=True))
 def test_an_allocation_that_overflows_a_memory_is_not_offered(
     placed: tuple[StepProblem, Plan],

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint import JointMilp
@@ -18,6 +18,7 @@ from tests.agents.bandwidth.joint_steps import (
     placer,
     unplaced_steps,
 )
+from tests.strength import examples
 
 
 def planner(**changed: object) -> JointMilp:
@@ -30,7 +31,7 @@ def planner(**changed: object) -> JointMilp:
     return JointMilp(**{**arguments, **changed})  # type: ignore[arg-type]
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(problem=unplaced_steps())
 def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepProblem) -> None:
     result = planner().plan_jointly(problem, AMPLE_S, 30)
@@ -41,7 +42,7 @@ def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepPr
     assert uniform.allocation is not None
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(problem=unplaced_steps(operators=(3, 6), memory=3.0))
 def test_tight_memory_is_kept_or_the_reason_given(problem: StepProblem) -> None:
     result = planner().plan_jointly(problem, AMPLE_S, 30)

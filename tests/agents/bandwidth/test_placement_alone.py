@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.bandwidth.placement_alone import PlacementAlone
 from agents.placement.integer_program.order import OrderFormulation
@@ -16,9 +16,10 @@ from tests.agents.bandwidth.joint_steps import (
     placer,
     unplaced_steps,
 )
+from tests.strength import examples
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(problem=unplaced_steps())
 def test_the_plan_is_that_of_the_planner_at_those_shares(problem: StepProblem) -> None:
     alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)

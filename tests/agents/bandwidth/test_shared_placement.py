@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.bandwidth.shared_placement import SharedPlacement
 from agents.placement.lower_bound import lower_bound
@@ -13,6 +13,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import SINGLE_PORT
 from tests.agents.bandwidth.joint_steps import AMPLE_S, diamond_step
 from tests.agents.bandwidth.placed_steps import placed_steps, plan_of
+from tests.strength import examples
 
 FAIR = Fair(name="fair", multipath=True)
 
@@ -21,7 +22,7 @@ def planner(levels: tuple[int, ...] = (4, 8)) -> SharedPlacement:
     return SharedPlacement(levels=levels, kick_groups=4, gap=0.0, at_once=8, seed=0)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(step=placed_steps())
 @pytest.mark.parametrize("communication", [FAIR, SINGLE_PORT], ids=["fair", "single_port"])
 def test_it_is_never_slower_than_what_it_starts_from(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.afs import ApatheticFutureShare, apathetic_gpus
@@ -12,6 +12,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import in_rounds
+from tests.strength import examples
 
 
 def by_the_book(service: list[float], gangs: list[int], gpus: int) -> list[int]:
@@ -43,7 +44,7 @@ def by_the_book(service: list[float], gangs: list[int], gpus: int) -> list[int]:
     return w
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     jobs=st.lists(
         st.tuples(st.integers(1, 10**6), st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=9

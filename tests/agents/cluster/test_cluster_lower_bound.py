@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from best_schedule import best_preemptive
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_clusters import TYPES, clusters, traces
 from small_clusters import LowestNodes, Speeds
@@ -24,7 +24,6 @@ from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_never_above_the_best_schedule(data: st.DataObject, gpus: int) -> None:
     jobs = data.draw(st.integers(1, 5))
@@ -39,7 +38,6 @@ def test_never_above_the_best_schedule(data: st.DataObject, gpus: int) -> None:
     assert least * (1 - 1e-8) <= bound.sum_jct_s <= best_preemptive(trace, gpus)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_never_above_any_policy_on_mixed_gpus(data: st.DataObject) -> None:
     cluster = data.draw(clusters())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
@@ -20,6 +20,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import in_rounds
+from tests.strength import examples
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +41,7 @@ def feasible(rates: FloatArray, gpus: FloatArray, capacity: FloatArray, least: F
     return bool(result.status == 0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 10**6), pools=st.integers(1, 3))
 def test_no_smaller_worst_rho_is_possible(seed: int, pools: int) -> None:
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -21,12 +21,13 @@ from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import POLICIES
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
+from tests.strength import examples
 
 CONF = Path(__file__).parents[3] / "conf" / "agent"
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 10**6), types=st.integers(1, 2))
 def test_gangs_are_whole_and_work_is_done(name: str, seed: int, types: int) -> None:
     cluster, trace = random_case(seed, types=types)

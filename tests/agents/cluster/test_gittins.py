@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.gittins import Gittins, gittins_index
@@ -14,6 +14,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from tests.agents.cluster.small_clusters import LowestNodes
+from tests.strength import examples
 
 
 def definition(services: list[float], attained: float, quantum: float) -> float:
@@ -24,7 +25,7 @@ def definition(services: list[float], attained: float, quantum: float) -> float:
     return finish / float(np.mean([min(s - attained, quantum) for s in longer]))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     services=st.lists(st.integers(1, 1000), max_size=12),
     attained=st.integers(0, 1100),

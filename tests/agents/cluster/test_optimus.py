@@ -6,13 +6,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.optimus import gainful_gpus
+from tests.strength import examples
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     jobs=st.lists(
         st.tuples(st.integers(1, 10**6), st.sampled_from([1, 2, 4])), min_size=1, max_size=4

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.attained_service import AttainedService
@@ -34,6 +34,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, Overheads
 from envs.cluster.workload.trace import Trace
+from tests.strength import examples
 
 Policy = Callable[[PlacementRule, int], NonPreemptive | ShortestRemaining | AttainedService]
 
@@ -69,7 +70,7 @@ class Neighbours:
         return alone._replace(kind=PAIRS_PRODUCT, pair=np.full((1, 1), 0.75))
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     seed=st.integers(0, 10**6),
     policy=st.sampled_from(POLICIES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from best_schedule import best_non_preemptive, best_preemptive
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_clusters import clusters, traces
 
@@ -37,6 +37,7 @@ from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.simulation.schedule import Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 Policy = NonPreemptive | EASY | ShortestRemaining | AttainedService
 NON_PREEMPTIVE = [FIFO, FIFOBackfill, EASY, SJF, SJFStrict]
@@ -75,7 +76,7 @@ def pools(draw: st.DrawFn) -> tuple[Cluster, Trace]:
 
 
 @pytest.mark.parametrize("kind", POLICIES)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(problem=pools(), rule=st.sampled_from(PLACES))
 def test_the_loop_does_what_the_decisions_do(
     kind: type, problem: tuple[Cluster, Trace], rule: type[KernelRule]
@@ -90,7 +91,7 @@ def test_the_loop_does_what_the_decisions_do(
 
 
 @pytest.mark.parametrize("kind", POLICIES)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data(), rule=st.sampled_from(PLACES))
 def test_gangs_run_whole_and_finish_their_work(
     kind: type, data: st.DataObject, rule: type[KernelRule]
@@ -120,7 +121,7 @@ def test_gangs_run_whole_and_finish_their_work(
             assert own["gpus"][under_way].sum() <= cluster.gpus[node]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data(), gpus=st.integers(1, 4))
 def test_nothing_beats_the_best_schedule(data: st.DataObject, gpus: int) -> None:
     count = data.draw(st.integers(1, 5))

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.simulate import simulate
@@ -16,9 +16,10 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from tests.agents.cluster.small_clusters import LowestNodes
+from tests.strength import examples
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     items=st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 8)), min_size=1, max_size=8),
     capacity=st.integers(1, 20),

@@ -4,17 +4,18 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares, _split
 from agents.placement.grouping import GroupedProblem
 from tests.agents.placement.random_problems import cluster, pipeline
+from tests.strength import examples
 
 loads = st.sampled_from([0.0, 1.0, 2.5, 4.0, np.inf])
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     weight=st.lists(st.tuples(loads, loads, loads), min_size=1, max_size=6),
     state=st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=6, max_size=6),

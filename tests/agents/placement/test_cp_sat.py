@@ -7,7 +7,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.base import Planner
 from agents.placement.annealing import Annealing
@@ -21,6 +21,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 ROUNDED = 1e-5  # relative gap left where times are rounded down, at most
 
@@ -80,7 +81,7 @@ def agrees_with_brute_force(problem: StepProblem, gap: float) -> None:
         assert result.status == "optimal"
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(problems(max_operators=5, max_devices=2))
 def test_the_optimum_of_small_steps_is_that_of_all_plans(problem: StepProblem) -> None:
     agrees_with_brute_force(problem, 1e-9)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.constraint_program.placement import whole_bytes
@@ -24,6 +24,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, problems
+from tests.strength import examples
 
 ONE = CpSettings(workers=1, seed=0)
 ROOT = Path(__file__).parents[3]
@@ -193,7 +194,7 @@ def test_what_fits_in_bytes_fits_in_units(sizes: list[float], part: float) -> No
             assert units[list(chosen)].sum() <= room
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(problems(max_operators=8, max_devices=3), st.randoms(use_true_random=False))
 def test_devices_of_one_class_change_places_without_a_difference(
     problem: StepProblem, random: object

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.dp import ContiguousDP
@@ -34,6 +34,7 @@ from tests.agents.placement.dp_graphs import (
     transformer_like,
     translator_like,
 )
+from tests.strength import examples
 
 PLANNER = ContiguousDP(ideals=200_000, groups=16)
 MILLISECOND = 1e-3
@@ -65,7 +66,7 @@ def exhaustive(problem: PartitionProblem) -> float:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_split_is_the_best_of_all_contiguous_placements(seed: int) -> None:
     problem = MaxLoadProblem(small_problem(seed), contiguous=True)
     best = exhaustive(problem)
@@ -184,7 +185,7 @@ def test_reasons_are_about_what_was_found() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_chains_and_other_objectives_get_feasible_plans_and_true_bounds(seed: int) -> None:
     step = small_problem(seed)
     contiguous = MaxLoadProblem(step, contiguous=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.dp import ContiguousDP
 from agents.placement.single_device import SingleDevice
 from tests.agents.placement.dp_graphs import small_problem
 from tests.agents.placement.random_problems import cluster, pipeline
+from tests.strength import examples
 
 PLANNER = ContiguousDP(ideals=10_000, groups=16)
 
@@ -47,7 +48,7 @@ def test_less_room_is_left_until_the_peak_fits() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_plans_of_random_steps_keep_every_rule(seed: int) -> None:
     problem = small_problem(seed)
     result = PLANNER.plan(problem, 30.0)

@@ -4,7 +4,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.critical_path import critical_seconds
@@ -19,6 +19,7 @@ from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 LAYERS = st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=4)
 WINDOWS = WindowFormulation(forgiven=0.5)
@@ -35,7 +36,7 @@ def planner(coarse: tuple[int, ...] = (2, 4)) -> FusionMilp:
     return FusionMilp(coarse=coarse, levels=(3, 6), formulation=WINDOWS, warm_start=None, seed=0)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(layers=LAYERS, micro_batches=st.integers(1, 3), slow=st.sampled_from([1.0, 2.0]))
 def test_the_model_never_says_more_than_the_best_placement_needs(
     layers: list[float], micro_batches: int, slow: float
@@ -57,7 +58,7 @@ def test_a_small_pipeline_is_solved_to_its_best_placement() -> None:
     assert "bound of the model of 4 groups" in result.reason
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problem=problems())
 def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> None:
     result = planner().plan(problem, 60.0, 6)
@@ -88,7 +89,7 @@ def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
     assert result.plan.violations(problem) == []
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(problem=problems())
 def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
     start = Heft(groups=(16,))
@@ -114,7 +115,7 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
     assert result.reason == "group 0 of 1 fits no device: use more groups"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), problem=problems(tight=False, unsupported=False))
 def test_blame_adds_up_to_the_step_time(data: st.DataObject, problem: StepProblem) -> None:
     grouped = GroupedProblem.of(problem, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.list_scheduling.favourites import favourite_children
@@ -13,6 +13,7 @@ from envs.graphs.op_graph import NONE, Phase
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.agents.placement.test_heft import dag
+from tests.strength import examples
 
 NO_LIMIT = 60.0
 
@@ -45,7 +46,7 @@ def choices(problem: StepProblem) -> list[list[int]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data(), n=st.integers(2, 7))
 def test_favourites_are_within_a_third_of_the_best_where_transfers_are_small(
     data: st.DataObject, n: int

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.base import Planner
 from agents.placement.etf import MEtf
@@ -26,6 +26,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.agents.placement.test_list_schedule import make_heft
+from tests.strength import examples
 
 PLANNERS: dict[str, Callable[[int], Planner]] = {
     "heft": lambda groups: Heft(groups=(groups,)),
@@ -34,7 +35,7 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems(tight=False, unsupported=False))
 def test_the_order_of_a_schedule_is_topological(problem: StepProblem) -> None:
     grouped = GroupedProblem.of(problem, 12)

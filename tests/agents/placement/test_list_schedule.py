@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.grouping import GroupedProblem
@@ -31,6 +31,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from tests.agents.placement import list_reference
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 
 def by_rank(grouped: GroupedProblem) -> np.ndarray:
@@ -65,7 +66,7 @@ def agree(
     assert sent == slow.arrival
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problem=problems(), groups=st.integers(1, 12))
 def test_heft_is_the_slow_one_to_the_last_bit(problem: StepProblem, groups: int) -> None:
     grouped = GroupedProblem.of(problem, groups)
@@ -74,7 +75,7 @@ def test_heft_is_the_slow_one_to_the_last_bit(problem: StepProblem, groups: int)
     agree(grouped, schedule, slow)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(problem=problems(max_operators=14), groups=st.integers(1, 14), data=st.data())
 def test_etf_and_sct_are_the_slow_ones_to_the_last_bit(
     problem: StepProblem, groups: int, data: st.DataObject
@@ -128,7 +129,7 @@ def test_crowded_ports_are_shared_as_by_the_slow_ones(seed: int, bound: bool) ->
         agree(grouped, fast, list_reference.earliest(grouped, capacity, rank, children))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     tasks=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=12),
     ready=st.integers(0, 14),
@@ -153,7 +154,7 @@ def test_gaps_are_found_among_busy_times_of_any_order(
 TIMES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4)), max_size=6)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(sends=TIMES, receives=TIMES, finish=st.integers(0, 9), seconds=st.integers(1, 4))
 def test_a_transfer_takes_the_first_gap_its_two_ports_have_in_common(
     sends: list[tuple[int, int]], receives: list[tuple[int, int]], finish: int, seconds: int
@@ -188,7 +189,7 @@ def test_a_transfer_takes_the_first_gap_its_two_ports_have_in_common(
     assert int(schedule.used[0]) == len(sends) + len(receives) + 2
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problem=problems(tight=False, unsupported=False), rule=st.sampled_from(["heft", "etf"]))
 def test_resources_do_one_thing_at_a_time_and_inputs_come_first(
     problem: StepProblem, rule: str
@@ -222,7 +223,7 @@ def test_resources_do_one_thing_at_a_time_and_inputs_come_first(
     assert int(schedule.used[0]) == graph.num_operators + 2 * moves
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems(tight=False, unsupported=False), rule=st.sampled_from(["heft", "etf"]))
 def test_a_schedule_without_transfers_is_what_the_simulator_plays(
     problem: StepProblem, rule: str

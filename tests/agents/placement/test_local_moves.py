@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.neighbourhood.levels import Level, levels_of
@@ -15,6 +15,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import problems
+from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROOMY = problems(max_operators=25, max_devices=4, tight=False, unsupported=False)
@@ -31,7 +32,7 @@ def plan(schedule: Schedule) -> Plan:
     return Plan(Placement(chosen.device.astype(np.int64)), chosen.order.astype(np.int64))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problem=ROOMY, seed=SEEDS)
 def test_moves_keep_the_plan_feasible_are_judged_exactly_and_can_be_undone(
     problem: StepProblem, seed: int
@@ -67,7 +68,7 @@ def before(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
     return chosen.device.astype(np.int64), chosen.order.astype(np.int64)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problem=ROOMY, seed=SEEDS)
 def test_a_shift_takes_along_what_it_must_and_nothing_else(problem: StepProblem, seed: int) -> None:
     _, schedule = start(problem)
@@ -97,7 +98,7 @@ def test_a_shift_takes_along_what_it_must_and_nothing_else(problem: StepProblem,
         assert chosen.order.tolist() == (expected if made else old)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems(max_operators=20, unsupported=False), seed=SEEDS)
 def test_a_walk_remembers_the_best_plan_that_fits_and_its_step_time(
     problem: StepProblem, seed: int

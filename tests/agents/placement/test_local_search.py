@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from agents.placement.local_search import LocalSearch
 from agents.placement.neighbourhood.levels import levels_of, topological
@@ -23,8 +23,9 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = examples(40, suppress_health_check=[HealthCheck.too_slow])
 PARTITIONS = PartitionSearch(
     first_moves=1000, growth=1.5, hot=0.3, warm=0.02, cold=0.0003, starts=(), start_share=0.0,
     bound_share=0.1, seed=0,
@@ -53,7 +54,7 @@ def best_of_all(problem: StepProblem) -> float:
     return best
 
 
-@settings(SETTINGS, max_examples=15)
+@examples(15, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(max_operators=4, max_devices=2, tight=False))
 def test_small_problems_are_solved_to_the_optimum(problem: StepProblem) -> None:
     result = search(hot=0.3).plan(problem, 60.0, 3000)

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
@@ -13,6 +13,7 @@ from envs.step.plans import Placement
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 
 def topological_orders(problem: StepProblem) -> list[list[int]]:
@@ -46,7 +47,7 @@ def optimum(problem: StepProblem, communication: Ports) -> float:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     problem=problems(max_operators=5),
     communication=st.sampled_from([SINGLE_PORT, NO_COMMUNICATION]),
@@ -59,7 +60,7 @@ def test_no_placement_and_order_beats_the_bound(problem: StepProblem, communicat
         assert bound.memory_ok
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(problem=problems(max_operators=5))
 def test_no_plan_on_devices_that_are_alike_beats_the_bound(problem: StepProblem) -> None:
     d = problem.topology.num_devices
@@ -83,7 +84,7 @@ def test_devices_that_are_alike_share_the_work_and_the_memory() -> None:
     assert lower_bound(tight).work == pytest.approx(4 * 12.1)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(problem=problems(max_operators=5, tight=False), scale=st.floats(0.0, 3.0))
 def test_the_certificate_holds_for_any_multipliers(problem: StepProblem, scale: float) -> None:
     if not lower_bound(problem).memory_ok:

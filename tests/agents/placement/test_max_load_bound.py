@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.partitioning.atoms import PartitionAtoms
@@ -14,12 +14,13 @@ from agents.placement.partitioning.bound import dearest, max_load_bound
 from agents.placement.partitioning.cut import Cuts
 from envs.partition.max_load import MaxLoadProblem
 from tests.agents.placement.dp_graphs import Sketch, small_problem
+from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 FREE = np.zeros((0, 2), dtype=np.int64)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=SEEDS)
 def test_no_placement_has_a_smaller_largest_load(seed):
     problem = MaxLoadProblem(small_problem(seed), contiguous=False)
@@ -65,7 +66,7 @@ def test_an_atom_pays_for_its_parcels_or_for_its_neighbours():
     assert Cuts(atoms, 0).least(nowhere, 1.0, np.array([2])) == np.inf
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(seed=SEEDS)
 def test_cuts_are_those_of_exhaustive_search(seed):
     random = np.random.default_rng(seed)
@@ -95,7 +96,7 @@ def test_cuts_are_those_of_exhaustive_search(seed):
     assert found == pytest.approx(least, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(seed=SEEDS)
 def test_the_dearest_set_is_that_of_exhaustive_search(seed):
     random = np.random.default_rng(seed)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import highspy
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.linear_program import LinearProgram
@@ -12,9 +12,10 @@ from agents.placement.integer_program.model import AssignmentModel, PlacementMod
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.lists(
         st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3)), max_size=6), max_size=5
@@ -52,7 +53,7 @@ def test_rows_added_together_are_the_rows_added_one_by_one() -> None:
         assert solver.getInfo().objective_function_value == pytest.approx(15.0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), problem=problems(tight=False, unsupported=False))
 def test_no_placement_is_faster_than_its_loads_and_ports(
     data: st.DataObject, problem: StepProblem

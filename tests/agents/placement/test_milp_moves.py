@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.grouping import GroupedProblem
@@ -15,6 +15,7 @@ from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 
 def pricing(problem: StepProblem, groups: int, seed: int = 0) -> MovePricing:
@@ -22,7 +23,7 @@ def pricing(problem: StepProblem, groups: int, seed: int = 0) -> MovePricing:
     return MovePricing(grouped, problem.capacity, np.random.default_rng(seed))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data(), groups=st.integers(1, 9), devices=st.integers(1, 4), seed=st.integers(0, 99))
 def test_moves_are_allowed_different_and_lead_elsewhere(
     data: st.DataObject, groups: int, devices: int, seed: int
@@ -51,7 +52,7 @@ def test_every_single_move_and_swap_is_drawn_sooner_or_later() -> None:
         assert (moved == device).all() or tuple(moved) in drawn
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_a_descent_never_rises_and_fits(problem: StepProblem, seed: int) -> None:
     grouped = GroupedProblem.of(problem, 5)
@@ -80,7 +81,7 @@ def test_no_single_move_pays_after_a_descent() -> None:
         assert moves.step_times(moved[None])[0] >= best * (1 - 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), problem=problems(tight=False, unsupported=False))
 def test_groups_are_fused_around_a_placement(data: st.DataObject, problem: StepProblem) -> None:
     graph, devices = problem.graph, problem.topology.num_devices

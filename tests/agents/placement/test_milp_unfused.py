@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from agents.placement.grouping import GroupedProblem
 from agents.placement.heft import Heft
@@ -21,6 +21,7 @@ from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.strength import examples
 
 FORMULATIONS = (OrderFormulation(gap=1e-6, at_once=30), WindowFormulation(forgiven=0.5))
 MOST_ORDERS = 2000
@@ -55,7 +56,7 @@ def placements(grouped: GroupedProblem) -> np.ndarray:
     return np.array(found)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems(max_operators=6, tight=False))
 def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProblem) -> None:
     sequences = list(islice(orders(problem.graph), MOST_ORDERS))
@@ -75,7 +76,7 @@ def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProble
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problem=problems())
 def test_plans_are_feasible_and_not_below_the_bound(
     formulation: OrderFormulation | WindowFormulation, problem: StepProblem
@@ -91,7 +92,7 @@ def test_plans_are_feasible_and_not_below_the_bound(
         assert result.reason
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problem=problems())
 def test_every_operator_is_its_own_group_but_for_co_location(problem: StepProblem) -> None:
     graph = problem.graph
@@ -140,7 +141,7 @@ def test_a_device_that_is_much_slower_does_not_blur_the_bound(
     assert result.status == "optimal"
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(problem=problems())
 def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
     start = Heft(groups=(16,))

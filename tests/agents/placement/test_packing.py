@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agents.base import Planner
@@ -24,6 +24,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster
+from tests.strength import examples
 
 SIZES = (5, 2, 4, 5, 3, 4, 2, 1, 4, 6, 5, 3)  # 44 bytes of state
 ROOM = (14.0, 14.0, 16.0)  # 44 bytes
@@ -92,7 +93,7 @@ def test_annealing_crosses_overfull_placements_to_the_best_one() -> None:
     assert result.step_time == optimum(problem)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     sizes=st.lists(st.integers(0, 6), min_size=1, max_size=6),
     room=st.lists(st.integers(0, 12), min_size=1, max_size=3),

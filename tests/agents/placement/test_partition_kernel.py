@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.partitioning.kernel import in_line, move, propose, settle
@@ -13,6 +13,7 @@ from agents.placement.partitioning.walks import LatencyWalk, LoadWalk
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from tests.agents.placement.dp_graphs import braided, small_problem
+from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -24,7 +25,7 @@ def problem_of(seed: int):
     return braided(seed, 24).problem(accelerators=3, capacity=30.0, training=seed % 4 == 0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=SEEDS)
 def test_loads_after_many_moves_are_those_of_the_problem(seed):
     problem = MaxLoadProblem(problem_of(seed), contiguous=False)
@@ -49,7 +50,7 @@ def test_loads_after_many_moves_are_those_of_the_problem(seed):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=SEEDS)
 def test_a_line_exists_when_the_problem_says_so(seed):
     problem = MaxLoadProblem(problem_of(seed), contiguous=True)
@@ -66,7 +67,7 @@ def test_a_line_exists_when_the_problem_says_so(seed):
             assert in_line(walk._loads.arcs) != broken
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=SEEDS)
 def test_latency_is_that_of_the_problem(seed):
     problem = LatencyProblem(problem_of(seed))
@@ -88,7 +89,7 @@ def test_latency_is_that_of_the_problem(seed):
             assert seconds == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=SEEDS, contiguous=st.booleans())
 def test_the_walk_keeps_what_it_says_it_keeps(seed, contiguous):
     problem = MaxLoadProblem(problem_of(seed), contiguous)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base import PlannerResult
@@ -23,6 +23,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.placement.dp_graphs import small_problem, transformer_like
+from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 LIMIT = 2_000_000  # proposed moves, about a second
@@ -70,7 +71,7 @@ def checked(problem, result: PlannerResult) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(seed=SEEDS, contiguous=st.booleans())
 def test_max_load_is_that_of_exhaustive_search(seed, contiguous):
     problem = MaxLoadProblem(small_problem(seed), contiguous)
@@ -81,7 +82,7 @@ def test_max_load_is_that_of_exhaustive_search(seed, contiguous):
     assert result.lower_bound <= best * (1 + 1e-12) or best == np.inf
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(seed=SEEDS)
 def test_latency_is_that_of_exhaustive_search(seed):
     problem = LatencyProblem(small_problem(seed))

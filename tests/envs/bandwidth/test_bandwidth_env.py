@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -35,6 +35,7 @@ from envs.bandwidth.toy import (
 from envs.errors import InputError
 from envs.step.allocated_problem import allocated_problem
 from envs.step.step import StepSimulator
+from tests.strength import examples
 
 CONF = Path(__file__).parents[3] / "conf" / "env"
 TOP = 20  # level
@@ -77,7 +78,7 @@ def test_the_closed_form_is_reached() -> None:
     assert infos[2]["feasible"]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.floats(-1.0, 1.0), min_size=6, max_size=6))
 def test_no_weights_beat_the_closed_form(actions: list[float]) -> None:
     env = continuous_toy_environment()

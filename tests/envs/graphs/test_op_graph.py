@@ -8,7 +8,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
@@ -17,6 +17,7 @@ from envs.graphs.convert import from_networkx, to_networkx
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.storage import graph_hash
 from envs.graphs.synthetic import synthetic_training_graph
+from tests.strength import examples
 
 
 def diamond_graph() -> OpGraph:
@@ -171,7 +172,7 @@ def test_an_infinite_time_means_unsupported_and_is_accepted() -> None:
     assert np.isinf(graph.profile_seconds).all()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=st.integers(0, 10**6))
 def test_networkx_and_back_changes_nothing_but_parameter_names(seed: int) -> None:
     graph = synthetic_training_graph(np.random.default_rng(seed), 2, 2, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
@@ -27,6 +27,7 @@ from envs.graphs.storage import (
 )
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.units import DTYPES
+from tests.strength import examples
 
 SUFFIXES = (".npz", ".json", ".json.gz")
 
@@ -68,9 +69,7 @@ def test_a_saved_graph_loads_exactly(tmp_path: Path, suffix: str) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [f"g{suffix}"]
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), suffix=st.sampled_from(SUFFIXES))
 def test_random_graphs_round_trip(tmp_path: Path, seed: int, suffix: str) -> None:
     graph = synthetic_training_graph(np.random.default_rng(seed), 2, 2, 2)
@@ -233,9 +232,7 @@ def test_a_missing_array_is_named(tmp_path: Path) -> None:
         load_graph(path)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(suffix=st.sampled_from(SUFFIXES), cut=st.floats(0, 0.999))
 def test_every_truncation_is_an_input_error(tmp_path: Path, suffix: str, cut: float) -> None:
     path = tmp_path / f"g{suffix}"
@@ -246,9 +243,7 @@ def test_every_truncation_is_an_input_error(tmp_path: Path, suffix: str, cut: fl
         load_graph(path)
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_found_or_harmless(tmp_path: Path, at: float, bit: int) -> None:
     path = tmp_path / "g.npz"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.graphs.convert import to_networkx
@@ -24,12 +24,13 @@ from envs.graphs.synthetic import (
 )
 from envs.step.step import StepSimulator
 from envs.step.synthetic import random_problem
+from tests.strength import examples
 
 SEEDS = st.integers(0, 10**6)
 
 
 @pytest.mark.parametrize("generator", [chain, layered, series_parallel])
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=SEEDS, operators=st.integers(1, 40))
 def test_a_seed_gives_one_graph_of_the_asked_size(
     generator: Callable[[np.random.Generator, int], OpGraph], seed: int, operators: int
@@ -62,7 +63,7 @@ def test_fork_join_has_branches_of_the_asked_length() -> None:
     assert sorted(len(path) for path in paths) == [4, 4, 4]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=SEEDS, operators=st.integers(2, 40))
 def test_layered_operators_read_from_the_layer_before(seed: int, operators: int) -> None:
     graph = layered(np.random.default_rng(seed), operators)
@@ -72,7 +73,7 @@ def test_layered_operators_read_from_the_layer_before(seed: int, operators: int)
     assert all(level[v] == level[u] + 1 for u, v, _ in graph.edges)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=SEEDS, operators=st.integers(2, 30))
 def test_series_parallel_graphs_reduce_to_one_edge(seed: int, operators: int) -> None:
     graph = nx.MultiDiGraph(
@@ -93,7 +94,7 @@ def test_series_parallel_graphs_reduce_to_one_edge(seed: int, operators: int) ->
     assert graph.number_of_edges() == 1
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     seed=SEEDS, layers=st.integers(1, 4), width=st.integers(1, 3), micro_batches=st.integers(1, 3)
 )
@@ -119,7 +120,7 @@ def test_a_training_graph_is_a_whole_step(
     assert (graph.optimizer_bytes == 2 * graph.parameter_bytes).all()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=SEEDS)
 def test_every_forward_edge_has_a_gradient_going_back(seed: int) -> None:
     graph = synthetic_training_graph(np.random.default_rng(seed), 3, 2, 2)
@@ -132,7 +133,7 @@ def test_every_forward_edge_has_a_gradient_going_back(seed: int) -> None:
             assert (u, backward[v]) in edges
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=SEEDS, devices=st.integers(1, 6))
 def test_random_topologies_share_nics_between_servers_alone(seed: int, devices: int) -> None:
     topology = random_topology(np.random.default_rng(seed), devices)
@@ -153,7 +154,7 @@ def test_random_topologies_share_nics_between_servers_alone(seed: int, devices: 
             assert topology.port_names[topology.receive_port[i, j]] == f"{owner}.receive"
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=SEEDS, operators=st.integers(1, 30), devices=st.integers(1, 5))
 def test_a_random_problem_can_be_simulated(seed: int, operators: int, devices: int) -> None:
     problem = random_problem(np.random.default_rng(seed), operators, devices)

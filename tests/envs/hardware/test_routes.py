@@ -11,7 +11,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
@@ -20,6 +20,7 @@ from envs.hardware.fabric import Fabric
 from envs.hardware.links import LinkSpec, NodeKind
 from envs.hardware.routes import Routes
 from envs.hardware.topology import Topology, fabric_topology
+from tests.strength import examples
 
 V100 = device_spec("V100-16GB")
 PCIE = LinkSpec("PCIe", 16e9, 2e-6)
@@ -221,7 +222,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
 
 
 @given(fabrics())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_class_is_the_sum_of_latencies_and_the_smallest_bandwidth(fabric: Fabric) -> None:
     topology, routes = fabric_topology("t", fabric), Routes(fabric)
     names = [device.name for device in topology.devices]
@@ -241,7 +242,7 @@ def test_a_class_is_the_sum_of_latencies_and_the_smallest_bandwidth(fabric: Fabr
 
 
 @given(fabrics())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_inside_a_server_no_way_over_its_switches_is_quicker(fabric: Fabric) -> None:
     """The oracle is networkx on the server's switches and the two devices alone."""
     routes = Routes(fabric)
@@ -258,7 +259,7 @@ def test_inside_a_server_no_way_over_its_switches_is_quicker(fabric: Fabric) -> 
 
 
 @given(fabrics())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_devices_of_other_servers_meet_at_their_nics(fabric: Fabric) -> None:
     topology, routes = fabric_topology("t", fabric), Routes(fabric)
     names = [device.name for device in topology.devices]

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cost.roofline import RooflineCost
@@ -34,6 +34,7 @@ from envs.network.collectives.schedule import Message, Operation, Schedule
 from envs.step.allocated_problem import allocated_problem, uniform_allocation
 from envs.step.problem import StepProblem
 from envs.step.weighted_allocation import weighted_allocation
+from tests.strength import examples
 
 COUNTS = [*range(1, 10), 16, 32]
 BANDWIDTH = 25e9 / 8  # bytes/s
@@ -241,7 +242,7 @@ def test_messages_wait_for_both_their_ends() -> None:
     assert played.finish == pytest.approx([one, 2 * one, 3 * one], rel=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     n=st.integers(2, 6),
     first=st.floats(1.0, 1e9),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_fluid import reference_completion
 
@@ -12,6 +12,7 @@ from envs.errors import InputError
 from envs.network.certificate import unjustified_flows
 from envs.network.flows import FlowSet, flow_set
 from envs.network.fluid import RateHistory, simulate_flows
+from tests.strength import examples
 
 Case = tuple[list[float], FlowSet]
 
@@ -42,7 +43,7 @@ def cases(draw) -> Case:
     )  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(cases())
 def test_completion_times_are_those_of_exact_arithmetic(case: Case) -> None:
     capacity, flows = case
@@ -58,7 +59,7 @@ def rates_at(history: RateHistory, instant: float, num_paths: int) -> np.ndarray
     return rate
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(cases())
 def test_bytes_are_conserved_and_rates_are_fair_at_all_times(case: Case) -> None:
     capacity, flows = np.array(case[0]), case[1]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_max_min import reference_max_min
 
@@ -17,6 +17,7 @@ from envs.network.certificate import unjustified_flows
 from envs.network.max_min import max_min_rates
 from envs.step.weighted_allocation import weighted_allocation
 from experiments.step.problem import topology_file
+from tests.strength import examples
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 
@@ -65,7 +66,7 @@ def rates(case: Case) -> np.ndarray:
     )  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(cases())
 def test_rates_are_those_of_exact_arithmetic(case: Case) -> None:
     expected = reference_max_min(*case)
@@ -73,7 +74,7 @@ def test_rates_are_those_of_exact_arithmetic(case: Case) -> None:
     np.testing.assert_allclose(rates(case), expected, rtol=1e-9, atol=1e-10 * scale)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(cases())
 def test_every_flow_has_a_bottleneck_and_no_link_is_overloaded(case: Case) -> None:
     rate = rates(case)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
@@ -16,6 +16,7 @@ from envs.hardware.topology import Topology
 from envs.network.flows import flows_between
 from envs.network.fluid import simulate_flows
 from envs.network.shared_links import SharedLinks
+from tests.strength import examples
 
 PCIE = {"medium": "PCIe", "bandwidth": "5GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
@@ -57,7 +58,7 @@ def transfers(draw) -> tuple[Topology, list[tuple[float, int, int, float]]]:
     return topology, draw(st.lists(row.filter(lambda r: r[1] != r[2]), min_size=1, max_size=12))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(transfers())
 def test_finishes_are_those_of_the_fluid_simulation(drawn) -> None:
     topology, rows = drawn

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cost.tabulated import TabulatedCost
@@ -15,6 +15,7 @@ from envs.partition.latency import LatencyProblem
 from envs.step.problem import StepProblem
 from tests.agents.placement.dp_graphs import Sketch, small_problem
 from tests.envs.partition.test_max_load import slow_loads
+from tests.strength import examples
 
 
 def replay(step: StepProblem, host: int, device: list[int]) -> float:
@@ -45,7 +46,7 @@ def replay(step: StepProblem, host: int, device: list[int]) -> float:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_latency_is_that_of_the_replay(seed: int) -> None:
     step = small_problem(seed)
     problem = LatencyProblem(step)

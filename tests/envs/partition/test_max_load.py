@@ -6,13 +6,14 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.graphs.op_graph import NONE, Phase
 from envs.partition.max_load import MaxLoadProblem
 from envs.step.problem import StepProblem
 from tests.agents.placement.dp_graphs import small_problem
+from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -59,7 +60,7 @@ def in_a_line(step: StepProblem, device: list[int]) -> bool:
 
 
 @given(SEEDS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_loads_and_contiguity_are_those_of_the_definition(seed: int) -> None:
     step = small_problem(seed)
     random = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cost.roofline import RooflineCost
@@ -20,6 +20,7 @@ from envs.step.allocated_problem import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from tests.strength import examples
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
@@ -130,7 +131,7 @@ def test_tabulated_times_without_bandwidth_cannot_be_allocated() -> None:
         allocated_problem(problem, uniform_allocation(problem.topology.network))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_full_pipes_on_one_device_per_server_are_the_single_port_model(data: st.DataObject) -> None:
     """Between two servers with one link each, a pipe with all of it is the pair of NIC ports."""

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from captured_steps import perceptron
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cost.roofline import RooflineCost
@@ -42,6 +42,7 @@ from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from envs.step.replicated_step import ReplicatedStep
 from envs.step.step import NO_COMMUNICATION, StepSimulator
+from tests.strength import examples
 
 SMALL = BucketRule(first=1e5, size=1e6)
 
@@ -173,7 +174,7 @@ def check_rules(
         assert expected_rows == pytest.approx(finish, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     seed=st.integers(0, 10**6),
     layers=st.integers(1, 4),
@@ -242,7 +243,7 @@ def test_with_infinite_bandwidth_nothing_changes(stages: int) -> None:
     assert step.exposed_seconds == pytest.approx(0.0, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 10**6), layers=st.integers(1, 5), micro_batches=st.integers(1, 3))
 def test_one_replica_is_played_as_under_fair_sharing(
     seed: int, layers: int, micro_batches: int
@@ -277,7 +278,7 @@ def test_one_bucket_overlaps_nothing() -> None:
     assert step.exposed_share == pytest.approx(1.0, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(size=st.floats(1e3, 1e7), gbps=st.floats(0.01, 400.0), replicas=st.integers(2, 4))
 def test_a_step_lasts_as_long_as_its_collectives_and_as_its_computation(
     size: float, gbps: float, replicas: int

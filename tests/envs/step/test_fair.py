@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_steps import placed_problems, topology_of
 from reference_fair import is_tabulated, paths_of, play_fair
@@ -23,6 +23,7 @@ from envs.step.order import TopologicalOrder
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from experiments.step.problem import topology_file
+from tests.strength import examples
 
 CONF = Path(__file__).resolve().parents[3] / "conf/topology"
 ROUTED = ("planes_4x1", "leaf_spine", "fat_tree", "torus", "h100_2x8", "dgx1", "mixed_v100_p100")
@@ -175,7 +176,7 @@ def test_many_transfers_at_once_agree_with_the_reference(name, multipath):
         np.testing.assert_allclose(found.op_finish, expected.finish, rtol=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(CASES, st.booleans())
 def test_agrees_with_the_reference(case, multipath):
     problem, device, order = case
@@ -207,7 +208,7 @@ def test_agrees_with_the_reference(case, multipath):
     np.testing.assert_allclose(timeline.peak_memory, peak_memory(problem, device, played))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(CASES)
 def test_no_link_carries_more_than_its_capacity_in_any_span_of_time(case):
     """Bytes of transfers that begin and end within a span, over a link of their only path."""
@@ -239,7 +240,7 @@ def test_no_link_carries_more_than_its_capacity_in_any_span_of_time(case):
                 assert inside <= capacity[link] * max(0.0, last - first) * (1 + 1e-9) + 1e-9
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(CASES, st.booleans())
 def test_never_faster_than_without_communication(case, multipath):
     problem, device, order = case
@@ -249,7 +250,7 @@ def test_never_faster_than_without_communication(case, multipath):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(CASES)
 def test_batches_agree_with_single_placements_and_leave_no_trace(case):
     problem, device, order = case

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cost.tabulated import TabulatedCost
@@ -21,6 +21,7 @@ from envs.step.fusion import fuse, fuse_around, fused_problem
 from envs.step.order import TopologicalOrder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from tests.strength import examples
 
 SPEC = DeviceSpec(
     name="unit",
@@ -176,7 +177,7 @@ def assert_conserved(problem: StepProblem, fusion_graph: OpGraph, fused: StepPro
     assert fusion_graph.parameter_names == graph.parameter_names
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(graph=any_graph(), data=st.data())
 def test_any_grouping_contracts_to_an_acyclic_graph_that_keeps_every_cost(
     graph: OpGraph, data: st.DataObject
@@ -195,7 +196,7 @@ def test_any_grouping_contracts_to_an_acyclic_graph_that_keeps_every_cost(
         )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(graph=any_graph(), max_groups=st.integers(1, 6))
 def test_fuse_reaches_every_size_and_never_splits_a_colocation_group(
     graph: OpGraph, max_groups: int
@@ -211,7 +212,7 @@ def test_fuse_reaches_every_size_and_never_splits_a_colocation_group(
     np.testing.assert_array_equal(fusion.tensor, again.tensor)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(graph=any_graph(), max_groups=st.integers(1, 6))
 def test_bytes_between_devices_are_those_of_the_original_graph(
     graph: OpGraph, max_groups: int
@@ -232,7 +233,7 @@ def test_bytes_between_devices_are_those_of_the_original_graph(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32 - 1), devices=st.integers(1, 3))
 def test_fusing_chains_changes_no_step_time(seed: int, devices: int) -> None:
     rng = np.random.default_rng(seed)
@@ -340,7 +341,7 @@ def test_colour_classes_across_forward_and_backward_do_not_collapse_a_published_
     assert_conserved(problem, fusion.graph, fused_problem(problem, fusion))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(graph=any_graph(), max_groups=st.integers(3, 8), seed=st.integers(0, 99))
 def test_a_placement_is_one_of_the_groups_fused_around_it(
     graph: OpGraph, max_groups: int, seed: int

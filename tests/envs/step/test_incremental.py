@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_steps import placed_problems
 
 from envs.step.incremental import Schedule, schedule_of, settle, settle_all, sort_row, within
 from envs.step.step import StepSimulator
+from tests.strength import examples
 
 SLACK = 1e-11  # relative: tails are summed in another order than times
 
@@ -44,7 +45,7 @@ def swap(schedule: Schedule, at: int) -> tuple[int, int] | None:
     return low, at + 1
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(placed=placed_problems(max_operators=40), seed=st.integers(0, 2**32 - 1))
 def test_times_are_the_simulators_and_changes_are_judged_rightly(placed, seed: int) -> None:
     problem, device, order = placed
@@ -74,7 +75,7 @@ def test_times_are_the_simulators_and_changes_are_judged_rightly(placed, seed: i
     assert settle_all(*schedule) == now
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(placed=placed_problems(max_operators=20))
 def test_starts_arrivals_and_tails_are_those_of_the_timeline(placed) -> None:
     problem, device, order = placed
@@ -89,7 +90,7 @@ def test_starts_arrivals_and_tails_are_those_of_the_timeline(placed) -> None:
     assert int(schedule.times.leads.sum()) == len(timeline.transfer_tensor)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(placed=placed_problems(max_operators=20), seed=st.integers(0, 2**32 - 1))
 def test_delaying_an_operator_within_its_slack_delays_nothing(placed, seed: int) -> None:
     """A tail is the longest chain of waits: a delay of the slack is free, a longer one is not."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_steps import placed_problems, topology_of
 from reference_phased import play_phased
@@ -21,6 +21,7 @@ from envs.step.phased import PhasedSimulator
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from tests.strength import examples
 
 SHARES = st.sampled_from([0.25, 0.5, 0.75, 1.0])
 
@@ -173,7 +174,7 @@ def test_wrong_input_is_named():
         PhasedSimulator(replace(problem, topology=tabulated))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(phased_problems())
 def test_one_phase_is_the_static_allocation(case):
     problem, device, order, _, given_rates = case
@@ -190,7 +191,7 @@ def test_one_phase_is_the_static_allocation(case):
         assert getattr(found, column).tolist() == getattr(expected, column).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(phased_problems())
 def test_equal_rates_make_phases_invisible(case):
     problem, device, order, begins, given_rates = case
@@ -202,7 +203,7 @@ def test_equal_rates_make_phases_invisible(case):
     np.testing.assert_allclose(found.transfer_finish, expected.transfer_finish, rtol=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(phased_problems())
 def test_agrees_with_the_reference(case):
     problem, device, order, begins, given_rates = case

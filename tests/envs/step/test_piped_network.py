@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
@@ -17,6 +17,7 @@ from envs.step.piped_network import piped_network
 from envs.step.plans import BandwidthAllocation
 from envs.step.weighted_allocation import weighted_allocation
 from experiments.step.problem import topology_file
+from tests.strength import examples
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 
@@ -26,7 +27,7 @@ def network() -> Network:
     return topology_file(CONF / "topology" / "planes_4x1.yaml").network
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_pipes_hold_their_flows_and_keep_the_others_out(network: Network, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from random_steps import placed_problems, problems, topology_of
 from reference_step import peak_memory, play_in_order, play_ready
 
@@ -16,6 +16,7 @@ from envs.step.order import OneFOneB, TopologicalOrder
 from envs.step.problem import StepProblem
 from envs.step.ready import ReadySimulator
 from envs.step.step import NO_COMMUNICATION, StepSimulator
+from tests.strength import examples
 
 
 def problem_of(edges, seconds, servers=(0, 1), nic=False, move=1.0, sizes=None) -> StepProblem:
@@ -154,7 +155,7 @@ def test_peak_memory_holds_a_sent_tensor_on_both_sides():
     assert timeline.peak_memory.tolist() == [10, 10]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(placed_problems())
 def test_agrees_with_the_reference(case):
     problem, device, order = case
@@ -179,7 +180,7 @@ def test_agrees_with_the_reference(case):
     np.testing.assert_allclose(timeline.peak_memory, peak_memory(problem, device, expected))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(placed_problems(max_operators=10))
 def test_ready_agrees_with_the_reference(case):
     problem, device, order = case
@@ -189,7 +190,7 @@ def test_ready_agrees_with_the_reference(case):
     np.testing.assert_allclose(timeline.op_finish, expected.finish, rtol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(placed_problems())
 def test_free_communication_agrees_with_the_reference(case):
     problem, device, order = case
@@ -198,7 +199,7 @@ def test_free_communication_agrees_with_the_reference(case):
     assert simulator.step_time(device, order) == pytest.approx(expected.step_time, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems())
 def test_batches_agree_with_single_placements_and_leave_no_trace(problem):
     rng = np.random.default_rng(0)
@@ -211,7 +212,7 @@ def test_batches_agree_with_single_placements_and_leave_no_trace(problem):
     assert once.tolist() == again.tolist() == alone == recorded
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems())
 def test_order_rules_are_topological(problem):
     rng = np.random.default_rng(1)

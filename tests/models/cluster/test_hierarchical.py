@@ -16,7 +16,7 @@ from cluster_observations import (
     random_cluster,
 )
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,6 +30,7 @@ from models.cluster.batch import ClusterBatch
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy, Outlook
 from models.durations.posterior import GittinsIndex
 from models.layout import cluster_layout
+from tests.strength import examples
 
 CONFIG = HierarchicalConfig(
     hidden=16,
@@ -93,7 +94,7 @@ def close(first: Tensor, second: Tensor) -> None:
     torch.testing.assert_close(first, second, atol=2e-5, rtol=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seeds, clusters)
 def test_any_sizes_give_one_finite_logit_per_action(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes
@@ -111,7 +112,7 @@ def test_any_sizes_give_one_finite_logit_per_action(
     assert probability.sum() == pytest.approx(1.0, abs=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seeds, clusters, st.lists(st.integers(0, 5), min_size=5, max_size=5))
 def test_padding_changes_nothing(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes, more: list[int]
@@ -210,7 +211,7 @@ def renamed(
     return out, old
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seeds, clusters)
 def test_renaming_nodes_permutes_the_logits_alone(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes
@@ -223,7 +224,7 @@ def test_renaming_nodes_permutes_the_logits_alone(
     close(again.value, plain.value)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seeds, st.permutations(range(3)))
 def test_the_order_of_gpu_types_does_not_matter(
     policy: HierarchicalPolicy, seed: int, order: list[int]

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cluster.links import Links, PackedLinks, PaddedLinks
 from models.cluster.rows import PackedRows, PaddedRows, Rows, mean
+from tests.strength import examples
 
 sizes = st.tuples(
     st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 8), st.integers(0, 20)
@@ -27,7 +28,7 @@ def dense(first: Tensor, second: Tensor, weight: Tensor, firsts: int, seconds: i
     return matrix.index_put((second, first), weight, accumulate=True)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(sizes)
 def test_sums_are_products_with_the_matrix_of_the_edges(drawn: tuple[int, int, int, int]) -> None:
     seed, firsts, seconds, number = drawn
@@ -46,7 +47,7 @@ def test_sums_are_products_with_the_matrix_of_the_edges(drawn: tuple[int, int, i
         torch.testing.assert_close(links.to_first(above), expected)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(sizes)
 def test_gradients_are_slopes(drawn: tuple[int, int, int, int]) -> None:
     seed, firsts, seconds, number = drawn

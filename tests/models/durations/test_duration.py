@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from duration_rows import SMALL, like_their_neighbours, random_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import logistic
 from torch import nn
@@ -22,6 +22,7 @@ from envs.errors import InputError
 from models.durations.index import GittinsPriority
 from models.durations.network import SPREADS, DurationConfig, DurationPosterior, fit, stretched
 from models.durations.posterior import BINS, GittinsIndex, bins_of, edges_s, log_middles
+from tests.strength import examples
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     st.integers(0, 2**31 - 1),
     st.integers(1, 4),
@@ -95,7 +96,7 @@ def copying(spread: int) -> DurationPosterior:
     return posterior
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.floats(0.0, 2e5), st.floats(60.0, 1e5), st.floats(60.0, 1e5), st.integers(0, 2)
 )  # fmt: skip

@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.durations.posterior import BINS, GittinsIndex, bins_of, edges_s
+from tests.strength import examples
 
 logits_of_bins = st.lists(st.floats(-8.0, 8.0), min_size=BINS, max_size=BINS)
 
@@ -28,7 +29,7 @@ def brute_force(probability: NDArray[np.float64], steps: int = 400) -> float:
     return best
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(logits_of_bins)
 def test_the_index_is_that_of_brute_force(drawn: list[float]) -> None:
     logits = torch.tensor(drawn, dtype=torch.float32)
@@ -63,7 +64,7 @@ def test_an_endless_job_has_a_finite_index_and_a_gradient() -> None:
     assert torch.isfinite(logits.grad).all()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(logits_of_bins, st.integers(0, BINS - 1))
 def test_the_gradient_is_the_slope(drawn: list[float], bin_: int) -> None:
     index = GittinsIndex().double()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_pairs import pairs, small_fit
 
@@ -46,8 +46,9 @@ from models.interference.predictor import (
 )
 from models.interference.probes import choose_probes, fold
 from models.interference.rates import KnownJobs, LearnedInterference
+from tests.strength import examples
 
-FEW = settings(deadline=None, max_examples=25)
+FEW = examples(25)
 
 
 @pytest.fixture(scope="module", autouse=True)

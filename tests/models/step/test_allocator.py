@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_channels import Observation, random_pipes
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from envs.errors import InputError
 from envs.joint.observation import AllocatorObservation
 from models.step.allocator import LOWER, RAISE, AllocatorConfig, AllocatorPolicy, changes
+from tests.strength import examples
 
 
 def make_policy(**chosen: Any) -> AllocatorPolicy:
@@ -33,7 +34,7 @@ def outputs(policy: AllocatorPolicy, *observations: Observation) -> tuple[Tensor
         )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9))
 def test_any_number_of_servers_gives_one_logit_per_change(seed: int, servers: int) -> None:
     seen = random_pipes(np.random.default_rng(seed), servers)

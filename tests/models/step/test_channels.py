@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_channels import (
     LEVELS,
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from envs.errors import InputError
 from models.step.channels import ChannelPolicy, ChannelPolicyConfig
+from tests.strength import examples
 
 sizes = st.tuples(
     st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 6), st.integers(1, 12)
@@ -46,7 +47,7 @@ def outputs(policy: ChannelPolicy, *observations: Observation) -> tuple[Tensor, 
         )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(sizes)
 def test_any_sizes_give_finite_actions_and_masked_levels_nothing(
     drawn: tuple[int, int, int, int],
@@ -68,7 +69,7 @@ def test_any_sizes_give_finite_actions_and_masked_levels_nothing(
     assert (log_deviation[idle] == 0.0).all()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(sizes, st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
 def test_padding_changes_nothing(
     drawn: tuple[int, int, int, int], channels: int, links: int, incidences: int

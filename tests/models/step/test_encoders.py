@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.step.encoders import scatter_edges, standing_on, sum_edge_features
 from models.step.graph_batch import GraphBatch
 from tests.models.random_observations import padded, random_observation
+from tests.strength import examples
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seeds, st.integers(1, 7), st.integers(1, 12))
 def test_adjacency_is_the_mean_over_a_nodes_edges(seed: int, nodes: int, edges: int) -> None:
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,6 +15,7 @@ from models.layout import observation_layout, widths_of
 from models.step.graph_batch import GraphBatch
 from models.step.policy import PlacementPolicy, PolicyConfig
 from tests.models.random_observations import WIDTHS, padded, random_observation
+from tests.strength import examples
 
 Observation = dict[str, NDArray[Any]]
 graphs = st.tuples(
@@ -38,7 +39,7 @@ def outputs(policy: PlacementPolicy, *observations: Observation) -> tuple[Tensor
     return logits, value
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(graphs)
 def test_any_sizes_give_one_finite_logit_per_device(
     policy: PlacementPolicy, drawn: tuple[int, int, int, int]
@@ -52,7 +53,7 @@ def test_any_sizes_give_one_finite_logit_per_device(
     assert torch.isfinite(value).all()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(graphs)
 def test_masked_devices_have_probability_zero(
     policy: PlacementPolicy, drawn: tuple[int, int, int, int]
@@ -65,7 +66,7 @@ def test_masked_devices_have_probability_zero(
     assert probability[allowed].sum() == pytest.approx(1.0, abs=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(graphs, st.integers(0, 9), st.integers(0, 9))
 def test_padding_changes_nothing(
     policy: PlacementPolicy, drawn: tuple[int, int, int, int], more_nodes: int, more_edges: int

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.bandwidth.convex_program.piped_step import PipedStep
@@ -25,8 +25,9 @@ from tests.agents.bandwidth.placed_steps import (
     problem_of,
     serial_sends,
 )
+from tests.strength import examples
 
-SETTINGS = settings(max_examples=150, deadline=None)
+SETTINGS = examples(150)
 
 
 def random_allocation(problem: StepProblem, seed: int) -> BandwidthAllocation:

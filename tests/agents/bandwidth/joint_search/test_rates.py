@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.bandwidth.joint_search.pipes import Pipes
@@ -15,6 +15,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.bandwidth.joint_steps import best_of_all, level_allocations, unplaced_steps
 from tests.agents.bandwidth.placed_steps import cluster, problem_of
+from tests.strength import examples
 
 LEVELS = (0.5, 1.0)
 CLOSE = 1e-4  # relative; HiGHS's tolerances and big-M rows
@@ -53,7 +54,7 @@ def chain(sizes: list[float], seconds: list[float], servers: int, latency: float
     return problem_of(builder, seconds, cluster(servers, 1, 2, latency=latency))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     sizes=st.lists(st.sampled_from([0.1, 0.5, 1.0, 3.0]), min_size=3, max_size=3),
     seconds=st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=4, max_size=4),
@@ -115,7 +116,7 @@ def test_what_one_pipe_has_another_has_not(sizes: tuple[float, float], seconds: 
     assert found == pytest.approx(seconds, rel=CLOSE)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(problem=unplaced_steps(operators=(2, 5)), data=st.data())
 def test_rows_hold_for_every_placement_at_every_level(
     problem: StepProblem, data: st.DataObject

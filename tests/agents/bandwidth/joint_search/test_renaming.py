@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.renaming import servers_alike
@@ -11,6 +11,7 @@ from envs.step.allocated_problem import allocated_problem, uniform_allocation
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, with_capacities
+from tests.strength import examples
 
 
 def test_servers_of_equal_planes_can_change_places() -> None:
@@ -29,7 +30,7 @@ def test_a_slower_link_tells_a_server_apart() -> None:
     assert servers_alike(network, 0, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(step=placed_steps())
 def test_servers_alike_have_pipes_alike(step: tuple[StepProblem, Plan]) -> None:
     topology = step[0].topology

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.bandwidth.joint_search.pipes import Pipes
@@ -14,6 +14,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.weighted_allocation import weighted_allocation
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
+from tests.strength import examples
 
 CLOSE = 1e-9
 
@@ -41,7 +42,7 @@ def asked(problem: StepProblem, device: np.ndarray) -> BandwidthAllocation:
     return weighted_allocation(network, weight[network.channel_source, network.channel_destination])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(step=placed_steps())
 def test_a_placement_is_played_at_the_rates_it_asks_for(step: tuple[StepProblem, Plan]) -> None:
     problem, plan = step
@@ -59,7 +60,7 @@ def test_a_placement_is_played_at_the_rates_it_asks_for(step: tuple[StepProblem,
         assert timeline.peak_memory == pytest.approx(played.run(device, order).peak_memory)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(step=placed_steps(), seed=st.integers(0, 9))
 def test_placements_side_by_side_are_those_one_by_one(
     step: tuple[StepProblem, Plan], seed: int
@@ -80,7 +81,7 @@ def test_serial_sends_take_the_square_of_the_sum_of_roots() -> None:
     assert seconds == pytest.approx(np.sqrt(volumes).sum() ** 2, rel=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(step=placed_steps(), groups=st.integers(1, 5))
 def test_fused_tensors_carry_the_bytes_of_their_members(
     step: tuple[StepProblem, Plan], groups: int

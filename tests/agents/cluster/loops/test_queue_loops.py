@@ -6,7 +6,7 @@ from pathlib import Path
 
 import literal_queues as literal
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.attained_service import AttainedService
@@ -28,6 +28,7 @@ from agents.cluster.srtf import SRTF
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.schedule import Schedule
 from envs.cluster.workload.readers.itp import ItpReader
+from tests.strength import examples
 
 NON_PREEMPTIVE = {
     FIFO: {"shortest": False, "strict": True},
@@ -42,7 +43,7 @@ RULES = {
     BestFit: literal.best_fit,
     HeliosConsolidate: literal.helios,
 }
-BUSY = settings(max_examples=150, deadline=None)
+BUSY = examples(150)
 
 
 def same(schedule: Schedule | None, *expected: list[int]) -> bool:
@@ -53,7 +54,7 @@ def same(schedule: Schedule | None, *expected: list[int]) -> bool:
 
 @pytest.mark.parametrize("policy", NON_PREEMPTIVE)
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data(), nodes=st.sampled_from([1, 2, 3, 5, 70]), size=st.integers(1, 5))
 def test_non_preemptive(
     policy: type[NonPreemptive], rule: type[Count], data: st.DataObject, nodes: int, size: int
@@ -75,7 +76,7 @@ def test_easy(data: st.DataObject, gpus: int) -> None:
     assert same(schedule, literal.easy(jobs, gpus))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(data=st.data(), gpus=st.integers(1, 8), times_gpus=st.booleans())
 def test_shortest_remaining(data: st.DataObject, gpus: int, times_gpus: bool) -> None:
     jobs = data.draw(literal.dense_jobs(gpus))
@@ -84,7 +85,7 @@ def test_shortest_remaining(data: st.DataObject, gpus: int, times_gpus: bool) ->
     assert same(policy.replay(Cluster.uniform(1, gpus), jobs.trace), *expected)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     data=st.data(),
     gpus=st.integers(1, 8),
@@ -121,7 +122,7 @@ def test_real_traces(data: Path, name: str) -> None:
             assert same(kind(rule(), seed=0).replay(cluster, trace), begun)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), size=st.integers(8, 300))
 def test_large_nodes_and_gangs(data: st.DataObject, size: int) -> None:
     """Words of bits, levels and gang sizes far from those of the other tests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from migrating_cases import OneSpeed, SlowPlan, states
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, RUNNING
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 State = tuple[ClusterSimulator, View, NDArray[np.int64]]
 
@@ -39,7 +40,7 @@ def planned(
     return fate, target
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     states(),
     st.sampled_from([1.0, 1.3, 2.0]),
@@ -55,7 +56,7 @@ def test_the_plan_is_the_slow_one(
     assert list(zip(fate.tolist(), target.tolist(), strict=True)) == slow
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(states())
 def test_a_plan_changes_nothing(state: State) -> None:
     before = state[0].state.copy()
@@ -64,7 +65,7 @@ def test_a_plan_changes_nothing(state: State) -> None:
         np.testing.assert_array_equal(now, then)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(states())
 def test_what_is_kept_and_first_to_start_has_room(state: State) -> None:
     """Of all that a plan starts, the first job can start once those that stop have stopped."""

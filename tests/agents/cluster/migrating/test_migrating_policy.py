@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed, random_cluster, random_trace
 
@@ -25,6 +25,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, ClusterState, Overheads
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 ORDERS: list[Priority] = [AttainedServiceClasses(600.0), RemainingTime(), RemainingService()]
 
@@ -33,7 +34,7 @@ def two_types() -> Cluster:
     return Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(ORDERS), st.sampled_from([1.0, 1.4]))
 def test_every_job_gets_its_work_and_no_gpu_is_given_twice(
     seed: int, order: Priority, gain: float

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed, weights_of
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from envs.cluster.environment.observation import ADVISED, ClusterObservation
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
+from tests.strength import examples
 
 ACTIONS = ClusterActions(preempt_after_s=60.0, longest_wait_s=600.0)
 CLASSES = partial(AttainedServiceClasses, 600.0)
@@ -95,7 +96,7 @@ def follow(episode: SchedulingEpisode, most_decisions: int = 10**9) -> list[tupl
     return done
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 2))
 def test_advice_is_allowed_and_every_job_finishes(
     seed: int, schedulers: int, forwards: int
@@ -164,7 +165,7 @@ def test_the_last_in_the_order_stops_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert stopped == [1, 0]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**32 - 1))
 def test_where_jobs_cannot_stop_nobody_waits_for_them_beside_idle_gpus(seed: int) -> None:
     """Jobs of one GPU: whoever waits does so because all GPUs are held."""

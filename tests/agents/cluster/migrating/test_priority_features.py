@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -14,6 +14,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Trace
+from tests.strength import examples
 
 
 def time(seconds: float) -> float:
@@ -63,7 +64,7 @@ def worked_out(simulator: ClusterSimulator, job: int, expected: NDArray[np.float
 
 
 @given(st.integers(0, 2**31 - 1), st.sampled_from([300.0, 20_000.0]))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_columns_are_what_they_are_called(seed: int, apart: float) -> None:
     rng = np.random.default_rng(seed)
     jobs = 40

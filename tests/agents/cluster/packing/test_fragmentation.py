@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packing_cases import KINDS, Row, cluster_of, requests_of, rows
 from slow_fragmentation import Job, Node, expected_fragments, popularity
@@ -26,7 +26,6 @@ def reference_job(row: Row) -> Job:
     return Job(cpu, milli if gpus else 0, gpus, names)
 
 
-@settings(deadline=None)
 @given(rows, lefts, st.integers(0, 12), st.integers(0, 1), st.integers(1, 100))
 def test_the_compiled_measure_is_the_definition(
     workload: list[Row], left: list[int], cores: int, kind: int, percent: int

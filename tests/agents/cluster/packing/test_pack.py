@@ -7,7 +7,7 @@ from math import exp
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packing_cases import KINDS, Row, cluster_of, clusters, requests_of, rows
 from slow_fragmentation import Job, Node, expected_fragments, popularity
@@ -24,6 +24,7 @@ from agents.cluster.packing.rule import PackingRule
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.errors import InputError
+from tests.strength import examples
 
 FGD, FGD_EXACT = FragmentationGradientDescent(0.95, 100), FragmentationGradientDescent(1.0, 0)
 RULES: tuple[PackingRule, ...] = (
@@ -65,7 +66,7 @@ class Nodes:
             self.left[node][slot] -= milli
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(RULES), clusters, rows)
 def test_nothing_is_allocated_twice_and_nothing_that_fits_is_refused(
     rule: PackingRule, cluster: Cluster, workload: list[Row]
@@ -84,7 +85,7 @@ def test_nothing_is_allocated_twice_and_nothing_that_fits_is_refused(
     assert (result.arrived_milli == np.cumsum([row[2] * row[3] for row in workload])).all()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.sampled_from([0, 100]), clusters, rows)
 def test_fgd_goes_where_the_definition_says(
     levels: int, cluster: Cluster, workload: list[Row]
@@ -186,7 +187,6 @@ def test_a_score_has_no_negative_number_of_levels() -> None:
         FragmentationGradientDescent(0.95, -1)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.01, 0.9, 1.3]))
 def test_arrivals_ask_for_the_load_and_not_for_a_job_more(seed: int, load: float) -> None:
     cluster = cluster_of([(8000, 8192, 4, "A")] * 3)

@@ -8,7 +8,7 @@ from importlib import resources
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packing_cases import Row, cluster_of, requests_of, rows
 
@@ -26,6 +26,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE
 from envs.cluster.workload.trace import Labels, Trace
 from experiments.run.targets import build, check_targets
+from tests.strength import examples
 
 NODES = [(4000, 4096, 4, "A"), (4000, 4096, 4, "B"), (4000, 4096, 2, "A")]
 FGD = FragmentationGradientDescent(0.95, 100)
@@ -93,7 +94,7 @@ cases = rows.flatmap(
 
 
 @pytest.mark.parametrize("failing", [False, True])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.sampled_from(RULES), cases, st.booleans())
 def test_every_job_finishes_and_nothing_is_allocated_twice(
     failing: bool, rule: PackingRule, case: tuple[list[Row], list[tuple[int, int]]], preempts: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cluster.ordered.start import room_of
@@ -21,6 +21,7 @@ from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 RULES: list[type[KernelRule]] = [
     Count, Yarn, HeliosConsolidate, FirstFit, BestFit, Random, Spread,
@@ -150,7 +151,7 @@ def test_fractions_are_refused(rule: type[KernelRule]) -> None:
     assert error.value.record == 0
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_shares_are_there(data: st.DataObject) -> None:
     """The simulator checks each share; counting rules find a place whenever there is one."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from agents.cluster.time_shares.max_min_program import OnePool, SeveralPools, max_min_program
+from tests.strength import examples
 
 FloatArray = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ def random_program(seed: int, pools: int) -> tuple[FloatArray, FloatArray, Float
     return rates, gpus, capacity, rng.uniform(0.05, 2.0, gangs)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 10**6), pools=st.integers(1, 3))
 def test_shares_are_max_min_fair(seed: int, pools: int) -> None:
     """Nobody can have more without taking it from one who has no more than he."""
@@ -71,7 +72,7 @@ def test_shares_are_max_min_fair(seed: int, pools: int) -> None:
         assert best(cost, rates, gpus, capacity, least) <= got[gang] + 1e-3
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 10**6), pools=st.integers(1, 3))
 def test_level_is_the_optimum(seed: int, pools: int) -> None:
     rates, gpus, capacity, asked = random_program(seed, pools)
@@ -82,7 +83,7 @@ def test_level_is_the_optimum(seed: int, pools: int) -> None:
         best(zero, rates, gpus, capacity, asked * level * 1.001)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 10**6))
 def test_the_closed_form_is_what_the_solver_finds(seed: int) -> None:
     rates, gpus, capacity, asked = random_program(seed, 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
 from agents.rllib.cluster.advantages import Discounting, advantages
+from tests.strength import examples
 
 CLOCK = Discounting(tau=100.0, credit=30.0)
 
@@ -51,7 +52,7 @@ def test_advantages_are_what_the_definition_says(seed: int) -> None:
             assert gains[t, agent] == pytest.approx(by_definition(steps, agent, t), rel=1e-9)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.integers(0, 2**32 - 1))
 def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
     """The same process with such steps merged has the same advantages and targets."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cluster_instances import Crowding, Fixed, first_action, instances, play
 from hydra.utils import instantiate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -40,10 +40,11 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.run.targets import check_targets
 from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_jct
+from tests.strength import examples
 
 CONF = Path(__file__).parents[4] / "conf" / "env"
 TOY_JOBS = tuple(zip(SUBMIT_S, DURATION_S, GPUS, strict=True))
-SETTINGS = settings(max_examples=60, deadline=None)
+SETTINGS = examples(60)
 SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
 PREEMPTIVE = ClusterActions(preempt_after_s=2.0, longest_wait_s=3.0)
 seeds = st.integers(0, 10_000)
@@ -154,7 +155,7 @@ def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
         np.testing.assert_array_equal(schedule.finish - schedule.start, schedule.work)
 
 
-@settings(SETTINGS, max_examples=20)
+@examples(20)
 @given(fixed=instances(), seed=seeds)
 def test_every_term_sums_to_what_its_table_says(fixed: Fixed, seed: int) -> None:
     sums: dict[str, float] = {}

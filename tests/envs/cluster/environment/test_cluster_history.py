@@ -18,7 +18,7 @@ from cluster_instances import (
     without_too_large_jobs,
 )
 from gymnasium.utils.env_checker import check_env
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import envs  # noqa: F401  registers the environments
@@ -32,6 +32,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE
 from envs.cluster.workload.trace import Trace
 from tests.envs.cluster.environment.reference_observation import exponential, time
+from tests.strength import examples
 
 SIZES = partial(ClusterObservation, window=6, running=8, shares=8, known_durations=False, history=2)
 
@@ -160,7 +161,7 @@ def test_of_jobs_that_finish_at_once_the_first_submitted_counts_first() -> None:
     assert mean != exponential(held[:22] + held[:21:-1])[0]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(fixed=instances(), seed=st.integers(0, 10_000), steps=st.integers(1, 60))
 def test_nothing_of_the_future_is_seen(fixed: Fixed, seed: int, steps: int) -> None:
     fixed = playable(fixed, seed)
@@ -200,7 +201,7 @@ def test_nothing_of_the_future_is_seen(fixed: Fixed, seed: int, steps: int) -> N
         same(seen, expected)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(fixed=instances(), seed=st.integers(0, 10_000))
 def test_a_copy_is_independent(fixed: Fixed, seed: int) -> None:
     fixed = playable(fixed, seed)

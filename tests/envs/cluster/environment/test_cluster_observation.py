@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cluster.environment.actions import ClusterActions
@@ -25,6 +25,7 @@ from envs.cluster.environment.window import (
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.errors import InputError
 from tests.envs.cluster.environment.reference_observation import Reference, count, time
+from tests.strength import examples
 
 ORDERS = (QueueOrder(), LeastService(), ShortestRemainingTime(), SmallestRemainingService())
 
@@ -114,7 +115,7 @@ def check_mask(reference: Reference, others: list[Reference], mask: np.ndarray) 
     np.testing.assert_array_equal(mask, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(fixed=instances(), data=st.data())
 def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataObject) -> None:
     racks = fixed.bounds.racks

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
 from hydra.utils import instantiate
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pettingzoo.test import parallel_api_test, parallel_seed_test
@@ -36,6 +36,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 from experiments.run.targets import check_targets
+from tests.strength import examples
 
 CONF = Path(__file__).parents[4] / "conf" / "env"
 SMALL = partial(ClusterObservation, window=6, running=8, shares=8)
@@ -65,7 +66,7 @@ def numbers(env: ClusterParallelEnv) -> tuple[int, int, int]:
     return table.groups, table.window * table.groups, table.size - 1
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(fixed=instances(), seed=st.integers(0, 10_000), forward_s=st.sampled_from([0.0, 2.0]))
 def test_own_rewards_sum_to_the_completion_times_and_forwards_are_limited(
     fixed: Fixed, seed: int, forward_s: float

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,6 +17,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Labels, Trace
+from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 CLUSTER = Cluster.uniform(3, 4, gpu_types=("A", "B", "C"))
@@ -128,7 +129,7 @@ def arrived(simulator: ClusterSimulator) -> NDArray[np.int64]:
     return np.flatnonzero(simulator.state.jobs["status"] != FUTURE)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(SEEDS, st.integers(1, 3))
 def test_rows_are_the_literal_ones(seed: int, history: int) -> None:
     simulator = simulator_of(trace_of(seed))
@@ -147,7 +148,7 @@ def test_rows_are_the_literal_ones(seed: int, history: int) -> None:
     play(simulator, seed, look)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(SEEDS)
 def test_nothing_of_the_future_shows(seed: int) -> None:
     """Jobs that have not finished take longer, those that have not arrived are others."""
@@ -191,7 +192,7 @@ def _rows_up_to(simulator: ClusterSimulator, seed: int, until: int) -> list[NDAr
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(SEEDS)
 def test_rows_do_not_depend_on_when_one_asked_before(seed: int) -> None:
     simulator = simulator_of(trace_of(seed))

@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 from crowds import alone_rate, crowd, holdings, random_trace, rates, slow_rate, two_type_cluster
 from crowds import try_to_start as start
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_tables import RandomRates
 
 from envs.cluster.interference.kernel import disturbs, neighbour_rate
 from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SETS, SPANNING, NoInterference
 from envs.cluster.simulation.cluster import ClusterSimulator
+from tests.strength import examples
 
 KINDS = st.integers(ALONE, SETS)
 SCOPES = st.sampled_from([ON_NODE, ON_GPU, SPANNING])
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(st.integers(0, 2**32), KINDS, SCOPES, st.integers(1, 3))
 def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: int) -> None:
     rng = np.random.default_rng(seed)
@@ -32,7 +33,7 @@ def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: 
         assert rate == direct  # the simulator has kept it up to date
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(st.integers(0, 2**32), KINDS, SCOPES)
 def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> None:
     rng = np.random.default_rng(seed)
@@ -51,7 +52,7 @@ def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> 
         assert all(after[other] >= before[other] for other in after)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 2**32), KINDS, SCOPES)
 def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -> None:
     rng = np.random.default_rng(seed)
@@ -68,7 +69,7 @@ def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -
             assert disturbs(state.jobs, state.shares, tables, job)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 2**32), KINDS, SCOPES)
 def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None:
     rng = np.random.default_rng(seed)

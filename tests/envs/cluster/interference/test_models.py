@@ -18,7 +18,7 @@ from crowds import (
 )
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from omegaconf.errors import MissingMandatoryValue
 
@@ -26,6 +26,7 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
+from tests.strength import examples
 
 CONF = Path(__file__).parents[4] / "conf"
 OWN = ("none", "analytic", "contention")
@@ -54,7 +55,7 @@ def model(request: pytest.FixtureRequest) -> RateModel:
     return configured(name, f"interference.path={path}", *more)
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+@examples(12, suppress_health_check=list(HealthCheck))
 @given(SEEDS)
 def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int) -> None:
     rng, cluster = np.random.default_rng(seed), one_type_cluster()

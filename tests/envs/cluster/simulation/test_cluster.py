@@ -7,7 +7,7 @@ from dataclasses import replace as replaced
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envs.cluster.interference.rates import PAIRS_PRODUCT, RateTables, without_neighbours
@@ -24,6 +24,7 @@ from envs.cluster.simulation.cluster_state import (
 )
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 ONE_INSTANT = 1 + 1e-12  # times whose ratio is less differ by rounding alone
 
@@ -151,7 +152,7 @@ def advance(simulator: ClusterSimulator) -> bool:
     return moved
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(seed=st.integers(0, 10**6), interference=st.booleans(), restart=st.sampled_from([0, 3]))
 @example(seed=319, interference=True, restart=3)  # a failure with 2 - 4e-16 s done of a step of 2 s
 @example(seed=1952, interference=True, restart=0)  # two completions that rounding keeps apart

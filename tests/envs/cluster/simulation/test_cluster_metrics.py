@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_schedules import preempted_schedule, random_schedule
 
 from envs.cluster.simulation.cluster_metrics import Distribution, exact_sum, measure, queueing_s
 from envs.cluster.simulation.schedule import Schedule
 from envs.errors import InputError
+from tests.strength import examples
 
 
 def two_jobs() -> Schedule:
@@ -40,7 +41,7 @@ def test_two_jobs_by_hand() -> None:
     assert found.utilisation == pytest.approx((20 * 2 + 4) / (2 * 24))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32), st.booleans())
 def test_all_is_as_a_loop_over_seconds_finds_it(seed: int, preempt: bool) -> None:
     schedule, num_gpus = random_schedule(seed, preempt=preempt)

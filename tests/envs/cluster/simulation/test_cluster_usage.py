@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_schedules import preempted_schedule, random_schedule
 
@@ -18,11 +18,12 @@ from envs.cluster.simulation.cluster_usage import (
 )
 from envs.cluster.simulation.schedule import Schedule
 from envs.errors import InputError
+from tests.strength import examples
 
 SECONDS = np.arange(0.0, 400.0)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32), st.booleans())
 def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
     schedule, num_gpus = random_schedule(seed, preempt=preempt)
@@ -45,7 +46,7 @@ def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
     assert busy.sum() == (schedule.work * schedule.gpus).sum()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 2**32))
 def test_without_preemption_starts_and_finishes_say_as_much_as_the_log(seed: int) -> None:
     schedule, _ = random_schedule(seed, preempt=False)

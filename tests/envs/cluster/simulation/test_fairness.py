@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_schedules import random_schedule
 
 from envs.cluster.simulation.fairness import finish_time_fairness, jain_index
 from envs.cluster.simulation.schedule import Schedule
+from tests.strength import examples
 
 
 def schedule(jobs: list[tuple[float, float, float, float, float]]) -> Schedule:
@@ -30,7 +31,7 @@ def test_two_jobs_by_hand() -> None:
     np.testing.assert_allclose(found, [1, 2])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 2**32), st.booleans())
 def test_rho_is_that_of_a_loop_over_seconds(seed: int, preempt: bool) -> None:
     result, num_gpus = random_schedule(seed, preempt=preempt)
@@ -53,7 +54,6 @@ def test_jain_index_by_hand() -> None:
     assert np.isnan(jain_index(np.zeros(0)))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.1, 50))
 def test_jain_index_does_not_know_the_unit(values: list[float], factor: float) -> None:
     found = jain_index(np.array(values))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cluster.simulation.step_function import StepFunction
@@ -10,7 +10,6 @@ from envs.cluster.simulation.step_function import StepFunction
 changes = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=25)
 
 
-@settings(deadline=None)
 @given(changes, st.integers(-5, 50), st.integers(1, 20))
 def test_values_and_areas_are_those_of_a_loop_over_seconds(
     steps: list[tuple[int, int]], start: int, length: int

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from random_traces import NAMES, traces
 
 from envs.cluster.workload.parquet import (
@@ -22,6 +22,7 @@ from envs.cluster.workload.parquet import (
 )
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 
 def assert_same(found: Trace, expected: Trace) -> None:
@@ -35,7 +36,7 @@ def assert_same(found: Trace, expected: Trace) -> None:
         np.testing.assert_array_equal(getattr(found, field).codes, getattr(expected, field).codes)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces(NAMES))
 def test_a_trace_comes_back_as_it_was(trace: Trace, tmp_path: Path) -> None:
     write_parquet(trace, tmp_path / "trace.parquet")

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from random_traces import traces
 
 from envs.cluster.workload.parquet import LABELS, NUMBERS, write_parquet
@@ -22,6 +22,7 @@ from envs.cluster.workload.readers.philly import PhillyReader
 from envs.cluster.workload.readers.philly_json import PhillyJsonReader
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 
 def test_canonical_form_sorts_ids_as_text_in_itp(tmp_path: Path) -> None:
@@ -223,9 +224,7 @@ def test_a_log_that_is_none(text: str, words: str, tmp_path: Path) -> None:
         PhillyJsonReader().read(tmp_path / "log")
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces(least=1))
 def test_canonical_files_hold_the_trace(trace: Trace, tmp_path: Path) -> None:
     """CSV, CSV in gzip and Parquet are read to the same jobs in the same order."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_traces import traces
 
@@ -16,6 +16,7 @@ from envs.cluster.workload.slicing import at_most_gpus, head, of_queue, of_user,
 from envs.cluster.workload.trace import Labels, Trace
 from envs.cluster.workload.windows import split_by_time
 from envs.errors import InputError
+from tests.strength import examples
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_stretching_rounds_from_the_first_job_on(trace: Trace) -> None:
             stretch(trace, factor)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(trace=traces(least=2), load=st.floats(0.01, 5.0), gpus=st.integers(1, 500))
 def test_a_load_is_met_to_half_a_second(trace: Trace, load: float, gpus: int) -> None:
     if trace.span_s == 0:
@@ -86,7 +87,7 @@ def test_a_load_that_cannot_be(trace: Trace) -> None:
             to_offered_load(trace, load, gpus)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     trace=traces(least=1),
     weights=st.lists(st.integers(1, 9), min_size=1, max_size=4),

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from random_traces import traces
 
 from envs.cluster.workload.summary import QUANTILES, summarise
 from envs.cluster.workload.trace import Labels, Trace
+from tests.strength import examples
 
 
 def test_by_hand() -> None:
@@ -38,7 +39,7 @@ def test_by_hand() -> None:
     assert dict(found.jobs_by_user) == {"": 4}
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(trace=traces())
 def test_the_parts_make_the_whole(trace: Trace) -> None:
     found = summarise(trace)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shipped_workloads import document
 
@@ -16,6 +16,7 @@ from envs.cluster.workload.synthetic.sessions import SessionShape
 from envs.cluster.workload.synthetic.weekly_clock import DAY_S, HOUR_S
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.strength import examples
 
 ITP = workload_parameters(**document("itp"))
 PHILLY = workload_parameters(**document("philly"))
@@ -37,7 +38,7 @@ def test_one_seed_is_one_trace_on_every_machine() -> None:
     assert digest(generate(PHILLY, 20_000, 1, load=TargetLoad(0.9, 500))) == DIGESTS["philly"]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(1, 400), st.integers(0, 2**40), st.sampled_from([ITP, PHILLY]))
 def test_any_number_of_jobs_and_any_seed(jobs: int, seed: int, parameters: object) -> None:
     trace = generate(parameters, jobs, seed)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cluster.workload.synthetic.agreement import kolmogorov_smirnov
@@ -10,7 +10,6 @@ from envs.cluster.workload.synthetic.quantile_table import LEAST_JOBS, QuantileT
 from envs.errors import InputError
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 10**6), min_size=1, max_size=300),
     st.integers(1, 500),

@@ -4,7 +4,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cluster.workload.synthetic.sessions import (
@@ -14,6 +14,7 @@ from envs.cluster.workload.synthetic.sessions import (
     gap_scores,
     normal_scores,
 )
+from tests.strength import examples
 
 
 def shape_of(length: list[float]) -> SessionShape:
@@ -21,7 +22,7 @@ def shape_of(length: list[float]) -> SessionShape:
     return SessionShape(tuple(length), zero, zero)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.floats(1, 30)), min_size=1, max_size=6),
     st.integers(0, 2**32),

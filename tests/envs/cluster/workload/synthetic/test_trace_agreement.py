@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
@@ -12,7 +12,6 @@ from envs.cluster.workload.trace import Trace
 samples = st.lists(st.integers(0, 30), min_size=1, max_size=60)
 
 
-@settings(deadline=None)
 @given(samples, samples)
 def test_kolmogorov_smirnov_by_its_definition(first: list[int], second: list[int]) -> None:
     below = [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cluster.workload.synthetic.weekly_clock import (
@@ -13,6 +13,7 @@ from envs.cluster.workload.synthetic.weekly_clock import (
     arrival_times,
 )
 from envs.errors import InputError
+from tests.strength import examples
 
 WEEKDAYS = np.array([1.3, 1.3, 1.3, 1.3, 1.3, 0.25, 0.25])
 
@@ -23,7 +24,7 @@ def clock(seed: int) -> WeeklyClock:
     return WeeklyClock(daily / daily.mean(), weekly / weekly.mean())
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.integers(0, 50),
     st.lists(st.tuples(st.floats(0, 3 * DAY_S), st.booleans()), min_size=1, max_size=30),

@@ -1,0 +1,31 @@
+"""How many examples a property is tried on: a sample every day, all of them in `make proof`.
+
+The tier is Hypothesis's profile: `daily` unless pytest is given `--hypothesis-profile=proof`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+DAILY, PROOF = "daily", "proof"
+# No deadline: the first example of a property may compile a kernel.
+settings.register_profile(DAILY, deadline=None, max_examples=15)
+settings.register_profile(PROOF, deadline=None, max_examples=100)
+
+
+def at_full_strength() -> bool:
+    return settings.get_current_profile_name() == PROOF
+
+
+def trials(full: int, daily: int | None = None) -> int:
+    """`full` in `make proof`; otherwise `daily`, or about a tenth and at least five."""
+    if at_full_strength():
+        return full
+    return min(full, 5 + full // 10 if daily is None else daily)
+
+
+def examples(full: int, daily: int | None = None, **others: Any) -> settings:
+    """Decorator of a property: Hypothesis's settings with so many examples."""
+    return settings(max_examples=trials(full, daily), **others)
