@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -11,7 +10,6 @@ from hydra.utils import get_class
 from hypothesis import given
 from omegaconf import OmegaConf
 
-import conf
 from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.lower_bound import lower_bound
 from envs.step.allocated_problem import allocated_problem
@@ -20,9 +18,10 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.targets import build
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
+from tests.paths import CONF
 from tests.strength import examples
 
-AGENTS = Path(conf.__file__).parent / "agent"
+AGENTS = CONF / "agent"
 EXACT = "convex"
 BUDGET, LIMIT = 20.0, 2000
 SETTINGS = examples(100)

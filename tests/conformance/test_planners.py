@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -10,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
-import conf
 from agents.base import Planner, PlannerResult
 from agents.placement.lower_bound import lower_bound
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.paths import CONF
 from tests.strength import examples
 
-AGENTS = Path(conf.__file__).parent / "agent"
+AGENTS = CONF / "agent"
 SMALL = {"groups": 6}  # changes to the shipped configs that suit small problems
 PLANNERS: dict[str, dict[str, object]] = {
     "random": SMALL | {"samples": 5},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
@@ -15,8 +13,7 @@ from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.run.targets import build
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
+from tests.paths import CONF
 
 
 @pytest.fixture

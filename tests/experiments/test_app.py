@@ -19,8 +19,8 @@ from layered_step import layered_step
 
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main
+from tests.paths import CONF, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PLANNERS = '''
 """Agents of somebody else's package."""
 import ctypes, os, time
@@ -49,7 +49,7 @@ def work(tmp_path: Path) -> Path:
     """A folder with a graph, a package of planners and a cluster that is too small."""
     save_graph(layered_step(6, 2), tmp_path / "graph.npz")
     (tmp_path / "somebody.py").write_text(PLANNERS)
-    shutil.copy(ROOT / "conf/topology/t4_pcie.yaml", tmp_path / "cluster.yaml")
+    shutil.copy(CONF / "topology/t4_pcie.yaml", tmp_path / "cluster.yaml")
     return tmp_path
 
 

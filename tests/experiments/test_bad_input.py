@@ -16,8 +16,8 @@ from layered_step import layered_step
 
 from envs.graphs.storage import save_graph
 from experiments.run.app import run_app
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 APPS = {
     "benchmark": ("BenchmarkConfig", "benchmark"),
     "capture": ("CaptureConfig", "capture"),

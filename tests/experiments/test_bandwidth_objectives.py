@@ -26,8 +26,8 @@ from experiments.plot import PlotConfig, plot
 from experiments.run.app import run_app
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 PLANES = CONF / "topology" / "planes_4x1.yaml"
 ON = ["graph=graph.npz", "topology=planes_4x1"]
 APPS: dict[str, tuple[type, Any]] = {

@@ -19,8 +19,8 @@ from PIL import Image
 from envs.graphs.storage import save_graph
 from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.run.app import run_app
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 Document = dict[str, Any]
 
 

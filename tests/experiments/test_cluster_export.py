@@ -26,8 +26,8 @@ from experiments.train import main
 from models.artifacts import sha256_of
 from models.durations.folder import save_durations
 from models.durations.network import DurationPosterior
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 CLUSTER = (
     "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
     "nodes_per_rack: 1, gpu_types: [V100, P100]}"

@@ -19,8 +19,8 @@ from envs.step.allocated_problem import uniform_allocation
 from experiments.enforce import EnforceConfig, enforce
 from experiments.run.app import run_app
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 Document = dict[str, Any]
 HOSTS: Document = {
     "mtu": 1500,

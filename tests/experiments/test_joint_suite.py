@@ -31,8 +31,8 @@ from experiments.step.problem import topology_file
 from experiments.step.suites.cell import Case, Cases, Cell, Outcome
 from experiments.step.suites.joint import FAIR, UNIFORM, JointSuite
 from experiments.step.suites.runner import CellRunner
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 CASES = Cases(
     problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"four": [], "eight": []}
 )

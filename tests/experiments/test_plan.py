@@ -21,8 +21,8 @@ from experiments.plan import PlanConfig, plan
 from experiments.run.app import run_app
 from experiments.run.targets import build
 from experiments.step.plan_file import read_plan
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 # A chain of 2 ms and 3 ms on two accelerators, 0.5 ms to the host; the CPU is slow.
 CHAIN: dict[str, Any] = {
     "maxFPGAs": 2,

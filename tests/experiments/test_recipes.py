@@ -21,8 +21,8 @@ from experiments.run.recipes import written_out
 from experiments.train import main
 from models.durations.folder import save_durations
 from models.durations.network import DurationPosterior
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 RECIPES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 DATA = ["splits.itp.data=data", "splits.philly.data=data"]  # where there is no MESHWRIGHT_DATA
 TINY = [

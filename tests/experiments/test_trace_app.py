@@ -17,8 +17,8 @@ from envs.cluster.workload.parquet import read_header, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from experiments.run.app import run_app
 from experiments.trace import TraceAppConfig, trace
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 06:00:00,3600.0,1,3600.0,a

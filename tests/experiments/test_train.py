@@ -24,8 +24,8 @@ from experiments.run.app import run_app
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import TrainConfig, main
 from models.step.policy import PolicyConfig
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "graph=graph.npz", "env.max_groups=6", "model.hidden=8", "agent.num_envs=2",
     "agent.batch_episodes=2", "agent.minibatch_size=12", "agent.num_epochs=1",

@@ -8,8 +8,9 @@ import yaml
 from envs.errors import InputError
 from experiments.cluster.workload_file import read_workload, write_workload
 from experiments.run.provenance import Provenance
+from tests.paths import CONF
 
-SHIPPED = Path(__file__).parents[2] / "conf" / "workload"
+SHIPPED = CONF / "workload"
 
 
 @pytest.mark.parametrize("name", ["itp", "philly"])

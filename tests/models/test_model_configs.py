@@ -18,8 +18,9 @@ from models.architecture import Architecture
 from models.layout import widths_of
 from models.step.graph_batch import GraphBatch
 from models.step.policy import PlacementPolicy
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "model"
+MODELS = CONF / "model"
 
 
 def placement() -> Any:
@@ -53,7 +54,7 @@ CASES: dict[str, list[tuple[str | None, Callable[[], Any]]]] = {
 
 POLICIES = sorted(
     path
-    for path in CONF.glob("*.yaml")
+    for path in MODELS.glob("*.yaml")
     if path.stem not in ("interference", "durations", "priority")
 )
 
@@ -74,7 +75,7 @@ def test_every_model_config_builds_policies_that_decide(path: Path) -> None:
 
 
 def test_the_main_jobs_policy_starts_near_uniform() -> None:
-    config = instantiate(OmegaConf.load(CONF / "message_passing.yaml"), _convert_="all")
+    config = instantiate(OmegaConf.load(MODELS / "message_passing.yaml"), _convert_="all")
     observation, _ = toy_environment().reset(seed=0)
     torch.manual_seed(0)
     policy = PlacementPolicy(config, widths_of(observation))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-import conf
 from agents.bandwidth.proportional import ProportionalShares, proportional_allocation
 from agents.bandwidth.square_root import SquareRootShares, square_root_allocation
 from agents.bandwidth.traffic import channel_capacity, shared_by_weight
@@ -20,8 +17,9 @@ from tests.agents.bandwidth.placed_steps import (
     serial_sends,
     with_capacities,
 )
+from tests.paths import CONF
 
-TOPOLOGIES = Path(conf.__file__).parent / "topology"
+TOPOLOGIES = CONF / "topology"
 VOLUMES = [1.0, 4.0, 9.0]
 
 

@@ -41,6 +41,7 @@ from models.cluster.hierarchical import HierarchicalPolicy
 from models.durations.folder import save_durations
 from models.durations.network import DurationPosterior
 from models.export.checkpoint import load_checkpoint
+from tests.paths import CONF
 
 TYPES = ("V100", "P100", "K80")
 CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)
@@ -48,7 +49,7 @@ OVERHEADS = Overheads(5.0, 0.0)
 FOLLOWS = replace(MODEL, initial_scale=0.1, initial_advice_weight=8.0)
 LISTENS = replace(MODEL, initial_scale=1.0, initial_advice_weight=1.0)
 WEIGHTS = {**dict.fromkeys(NAMES, 0.0), "runs": 0.2, "gpus": -0.85, "ahead_together": -0.5}
-DURATIONS = Path(__file__).resolve().parents[3] / "conf" / "model" / "durations.yaml"
+DURATIONS = CONF / "model" / "durations.yaml"
 
 
 class Alternating:

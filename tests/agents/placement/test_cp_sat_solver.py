@@ -24,10 +24,10 @@ from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, problems
+from tests.paths import ROOT
 from tests.strength import examples
 
 ONE = CpSettings(workers=1, seed=0)
-ROOT = Path(__file__).parents[3]
 
 
 def search(program: ConstraintProgram, watched: list[int], seconds: float = 30.0) -> list[Event]:

@@ -23,8 +23,7 @@ from agents.rllib.training import train
 from envs.bandwidth.env import continuous_toy_environment, toy_environment
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
 from envs.errors import InputError
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
+from tests.paths import CONF
 
 
 def config(**chosen: Any) -> TrainingConfig:

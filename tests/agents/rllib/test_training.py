@@ -19,8 +19,8 @@ from envs.errors import InputError
 from envs.placement.env import toy_environment
 from envs.placement.toy import OPTIMUM_S
 from models.step.policy import PolicyConfig
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 ONLY = "default_policy"
 CLOCKS = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_seconds"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -35,9 +34,10 @@ from envs.bandwidth.toy import (
 from envs.errors import InputError
 from envs.step.allocated_problem import allocated_problem
 from envs.step.step import StepSimulator
+from tests.paths import CONF
 from tests.strength import examples
 
-CONF = Path(__file__).parents[3] / "conf" / "env"
+ENVIRONMENTS = CONF / "env"
 TOP = 20  # level
 
 
@@ -227,8 +227,8 @@ def test_bad_actions_and_instances_are_input_errors() -> None:
 def test_the_yaml_files_make_the_environments() -> None:
     problem, plan, _ = toy_sends()
     for kind, space in (("", gym.spaces.MultiDiscrete), ("_continuous", gym.spaces.Box)):
-        env = instantiate(OmegaConf.load(CONF / f"bandwidth{kind}.yaml"))(problem, plan)
-        toy = instantiate(OmegaConf.load(CONF / f"bandwidth_toy{kind}.yaml"))
+        env = instantiate(OmegaConf.load(ENVIRONMENTS / f"bandwidth{kind}.yaml"))(problem, plan)
+        toy = instantiate(OmegaConf.load(ENVIRONMENTS / f"bandwidth_toy{kind}.yaml"))
         for made in (env, toy):
             assert isinstance(made, BandwidthEnv)
             assert isinstance(made.action_space, space)

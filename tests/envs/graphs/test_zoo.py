@@ -20,6 +20,7 @@ from envs.graphs.mixture_of_experts import ExpertLayer, MixtureOfExpertsConfig
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.zoo import capture_zoo_model, zoo_graph, zoo_model
 from envs.graphs.zoo_model import ZOO
+from tests.paths import ROOT
 
 # published parameter counts
 PARAMETERS = {
@@ -69,7 +70,7 @@ def test_llama_7b_is_captured_in_little_time_and_memory() -> None:
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120,
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
     )  # fmt: skip
     forward, backward, seconds, peak = json.loads(run.stdout.splitlines()[-1])
     assert forward == pytest.approx(6.90e12, rel=0.01)
@@ -208,6 +209,6 @@ class TestCache:
         )
         run = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            timeout=60, cwd=Path(__file__).parents[3],
+            timeout=60, cwd=ROOT,
         )  # fmt: skip
         assert run.stdout.strip() == "False"

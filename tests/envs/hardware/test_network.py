@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +14,12 @@ from envs.hardware.network import NO_CHANNEL, Network
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 
-CONF = Path(__file__).parents[3] / "conf/topology"
+TOPOLOGIES = CONF / "topology"
 BUILT = sorted(
     path.stem
-    for path in CONF.glob("*.yaml")
+    for path in TOPOLOGIES.glob("*.yaml")
     if path.stem not in {"file", "from_graph", "own_devices"}
 )
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
@@ -47,7 +47,7 @@ def without_fabric(topology: Topology) -> Topology:
 
 @pytest.mark.parametrize("name", BUILT)
 def test_every_pair_of_devices_has_paths_over_links_that_follow_one_another(name: str) -> None:
-    topology = topology_file(str(CONF / f"{name}.yaml"))
+    topology = topology_file(str(TOPOLOGIES / f"{name}.yaml"))
     network = topology.network
     for i in range(topology.num_devices):
         for j in range(topology.num_devices):
@@ -62,7 +62,7 @@ def test_every_pair_of_devices_has_paths_over_links_that_follow_one_another(name
 
 @pytest.mark.parametrize("name", BUILT)
 def test_the_best_path_of_a_pair_has_the_bandwidth_of_its_link_class(name: str) -> None:
-    topology = topology_file(str(CONF / f"{name}.yaml"))
+    topology = topology_file(str(TOPOLOGIES / f"{name}.yaml"))
     network = topology.network
     for i in range(topology.num_devices):
         for j in range(topology.num_devices):

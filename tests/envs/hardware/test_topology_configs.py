@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-import conf
 from envs.hardware.topology import Topology
+from tests.paths import CONF
 
-FOLDER = Path(conf.__file__).parent / "topology"
+FOLDER = CONF / "topology"
 BUILT = sorted(
     path.stem for path in FOLDER.glob("*.yaml") if "envs.hardware.builders." in path.read_text()
 )

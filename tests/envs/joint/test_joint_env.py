@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -25,8 +24,9 @@ from envs.step.allocated_problem import allocated_problem, uniform_allocation
 from envs.step.faster_order import FasterOrder
 from envs.step.fusion import fused_problem
 from envs.step.step import StepSimulator
+from tests.paths import CONF
 
-CONF = Path(__file__).parents[3] / "conf" / "env"
+ENVIRONMENTS = CONF / "env"
 SMALL: Mapping[str, Any] = {"octaves": 1, "levels_per_octave": 1}
 KEEP = 0
 OPTIMAL = [0, 0, 1, 1, 2]
@@ -371,11 +371,11 @@ def test_bad_arguments_are_input_errors() -> None:
 
 
 def test_the_yaml_files_make_the_environments() -> None:
-    chosen = OmegaConf.load(CONF / "joint.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / "joint.yaml")
     env = instantiate(chosen)(toy_stages())
     assert isinstance(env, JointEnv)
     assert env.placer_observation.layout.max_nodes == chosen.max_groups
     assert (list(env.sweeps), env.top) == (chosen.sweeps, chosen.octaves * chosen.levels_per_octave)
-    toy = instantiate(OmegaConf.load(CONF / "joint_toy.yaml"))
+    toy = instantiate(OmegaConf.load(ENVIRONMENTS / "joint_toy.yaml"))
     assert toy.top == 1
     assert play(toy, [joint(device) for device in OPTIMAL])[-1]["feasible"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from envs.errors import InputError
 from envs.network.flows import flow_set, flows_between
 from experiments.step.problem import topology_file
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
+from tests.paths import CONF
 
 
 def test_flows_between_devices_run_over_all_their_planes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +16,8 @@ from envs.network.certificate import unjustified_flows
 from envs.network.max_min import max_min_rates
 from envs.step.weighted_allocation import weighted_allocation
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 from tests.strength import examples
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
 
 
 class Case(NamedTuple):

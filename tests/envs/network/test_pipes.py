@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import conf
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.network.pipes import check_bandwidth, pipe_topology
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 
-TOPOLOGIES = Path(conf.__file__).parent / "topology"
+TOPOLOGIES = CONF / "topology"
 
 
 @pytest.fixture(params=["planes_4x1", "fat_tree"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -19,8 +18,9 @@ from envs.placement.env import PlacementEnv, toy_environment
 from envs.placement.generator import PlacementInstance
 from envs.placement.toy import OPTIMUM_S, toy_pipeline
 from envs.step.step import NO_COMMUNICATION, StepSimulator
+from tests.paths import CONF
 
-CONF = Path(__file__).parents[3] / "conf" / "env"
+ENVIRONMENTS = CONF / "env"
 
 
 def play(env: PlacementEnv, actions: list[int]) -> list[dict[str, Any]]:
@@ -197,10 +197,10 @@ def test_instances_may_vary_within_the_bounds() -> None:
 
 
 def test_the_yaml_files_make_the_environments() -> None:
-    chosen = OmegaConf.load(CONF / "placement.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / "placement.yaml")
     env = instantiate(chosen)(toy_pipeline())
     assert isinstance(env, PlacementEnv)
     assert env.observation.layout.max_nodes == chosen.max_groups
     assert env.passes == chosen.passes
-    toy = instantiate(OmegaConf.load(CONF / "placement_toy.yaml"))
+    toy = instantiate(OmegaConf.load(ENVIRONMENTS / "placement_toy.yaml"))
     assert play(toy, [0, 1, 0, 1, 0, 1])[-1]["feasible"]

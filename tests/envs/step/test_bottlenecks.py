@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +16,9 @@ from envs.hardware.topology import Topology
 from envs.step.bottlenecks import bottlenecks
 from envs.step.fair_rates import fair_rates, rate_scratch
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[3] / "conf/topology"
+TOPOLOGIES = CONF / "topology"
 ROUTED = (
     "planes_4x1", "leaf_spine", "fat_tree", "torus", "h100_2x8", "a100_4x8", "dgx1", "t4_pcie",
     "nvlink_islands", "mixed_v100_p100",
@@ -26,7 +26,7 @@ ROUTED = (
 
 
 def topology(name: str) -> Topology:
-    return topology_file(str(CONF / f"{name}.yaml"))
+    return topology_file(str(TOPOLOGIES / f"{name}.yaml"))
 
 
 def test_a_full_bisection_fat_tree_is_decided_by_its_nics():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from sends import sends
@@ -20,8 +18,8 @@ from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
 from experiments.run.object_file import object_in_file
 from experiments.step.evaluation import evaluate_plan
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[3] / "conf"
 MODELS = ("none", "single_port", "fair", "allocated")
 
 

@@ -6,7 +6,6 @@ import copy
 import pickle
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,9 +22,10 @@ from envs.step.order import TopologicalOrder
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 from tests.strength import examples
 
-CONF = Path(__file__).resolve().parents[3] / "conf/topology"
+TOPOLOGIES = CONF / "topology"
 ROUTED = ("planes_4x1", "leaf_spine", "fat_tree", "torus", "h100_2x8", "dgx1", "mixed_v100_p100")
 ELSEWHERE = {"file", "from_graph", "own_devices"}  # their devices come with a file
 SMALL = ("planes_4x1", "leaf_spine", "torus", "dgx1", "mixed_v100_p100")
@@ -34,7 +34,7 @@ SMALL = ("planes_4x1", "leaf_spine", "torus", "dgx1", "mixed_v100_p100")
 @cache
 def topology(name: str) -> Topology:
     """A topology of `conf/topology`."""
-    return topology_file(str(CONF / f"{name}.yaml"))
+    return topology_file(str(TOPOLOGIES / f"{name}.yaml"))
 
 
 def on_topology(problem: StepProblem, chosen: Topology, seconds: float) -> StepProblem:
@@ -142,7 +142,9 @@ def test_tabulated_times_share_the_time_of_their_ports():
     assert timeline.transfer_finish.tolist() == [2, 4]
 
 
-@pytest.mark.parametrize("name", sorted({path.stem for path in CONF.glob("*.yaml")} - ELSEWHERE))
+@pytest.mark.parametrize(
+    "name", sorted({path.stem for path in TOPOLOGIES.glob("*.yaml")} - ELSEWHERE)
+)
 def test_alone_on_one_path_a_transfer_takes_the_time_of_single_port(name):
     chosen = topology(name)
     d = chosen.num_devices

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,9 +15,8 @@ from envs.step.piped_network import piped_network
 from envs.step.plans import BandwidthAllocation
 from envs.step.weighted_allocation import weighted_allocation
 from experiments.step.problem import topology_file
+from tests.paths import CONF
 from tests.strength import examples
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
 
 
 @pytest.fixture(scope="module")

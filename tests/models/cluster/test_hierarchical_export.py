@@ -27,8 +27,8 @@ from models.export.checkpoint import (
     load_checkpoint,
 )
 from models.export.exporter import ModelCard, export_scheduler
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 CARD = ModelCard(
     title="A test policy",
     environment="meshwright/ClusterParallel-v0",

@@ -20,8 +20,8 @@ from models.export.exporter import ModelCard, export_policy
 from models.step.graph_batch import GraphBatch
 from models.step.policy import PlacementPolicy, PolicyConfig
 from tests.models.random_observations import WIDTHS, padded, random_observation
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CARD = ModelCard(
     title="A test policy",
     environment="meshwright/Placement-v0",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from envs.hardware.builders import planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
 from experiments.run.targets import build
+from tests.paths import CONF
 
-CONF = Path(__file__).resolve().parents[4] / "conf"
 SERVERS, PLANES = 3, 2
 
 

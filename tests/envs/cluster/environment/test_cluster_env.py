@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -40,9 +39,10 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.run.targets import check_targets
 from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_jct
+from tests.paths import CONF
 from tests.strength import examples
 
-CONF = Path(__file__).parents[4] / "conf" / "env"
+ENVIRONMENTS = CONF / "env"
 TOY_JOBS = tuple(zip(SUBMIT_S, DURATION_S, GPUS, strict=True))
 SETTINGS = examples(60)
 SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
@@ -385,7 +385,7 @@ def test_memory_and_processor_limit_how_many_gpus_a_server_has_room_for() -> Non
 
 @pytest.mark.parametrize("name", ["cluster", "cluster_preemptive"])
 def test_the_yaml_files_make_the_environments(name: str) -> None:
-    chosen = OmegaConf.load(CONF / f"{name}.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / f"{name}.yaml")
     check_targets(OmegaConf.to_container(chosen), "env")
     chosen.windows.jobs = [3, 5]
     env = instantiate(chosen)(*toy_cluster())
@@ -398,7 +398,7 @@ def test_the_yaml_files_make_the_environments(name: str) -> None:
 
 
 def test_the_toys_yaml_makes_the_toy() -> None:
-    chosen = OmegaConf.load(CONF / "cluster_toy.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_toy.yaml")
     check_targets(OmegaConf.to_container(chosen), "env")
     toy = instantiate(chosen)
     assert toy.reset(seed=0)[1]["jobs"] == len(GPUS)

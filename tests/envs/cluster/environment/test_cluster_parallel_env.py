@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -36,9 +35,10 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 from experiments.run.targets import check_targets
+from tests.paths import CONF
 from tests.strength import examples
 
-CONF = Path(__file__).parents[4] / "conf" / "env"
+ENVIRONMENTS = CONF / "env"
 SMALL = partial(ClusterObservation, window=6, running=8, shares=8)
 FIRST, SECOND = "scheduler_0", "scheduler_1"
 
@@ -355,15 +355,15 @@ def test_bad_arguments_are_input_errors() -> None:
 
 
 def test_the_yaml_files_make_the_environments() -> None:
-    chosen = OmegaConf.load(CONF / "cluster_parallel.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_parallel.yaml")
     check_targets(OmegaConf.to_container(chosen), "env")
     chosen.windows.jobs = [6, 6]
     env = instantiate(chosen)(*toy_cluster())
     assert isinstance(env, ClusterParallelEnv)
     env.reset(seed=0)
     assert env.observation.table[3:7] == (16, 128, 256, 1)
-    chosen = OmegaConf.load(CONF / "cluster_mixed.yaml")
-    chosen.observation.adviser = OmegaConf.load(CONF.parent / "adviser" / "las.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_mixed.yaml")
+    chosen.observation.adviser = OmegaConf.load(CONF / "adviser" / "las.yaml")
     check_targets(OmegaConf.to_container(chosen), "env")
     chosen.windows.jobs_per_gpu = [1, 1]
     chosen.windows.stages.first_gpus = 16
@@ -379,7 +379,7 @@ def test_the_yaml_files_make_the_environments() -> None:
     assert observations[FIRST]["state_features"].shape == env.state().shape == (2 * (23 + 3),)
     mask = observations[FIRST]["action_mask"]
     assert mask[observations[FIRST]["advised"]].tolist() == [1]
-    chosen = OmegaConf.load(CONF / "cluster_parallel_toy.yaml")
+    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_parallel_toy.yaml")
     check_targets(OmegaConf.to_container(chosen), "env")
     toy = instantiate(chosen)
     assert toy.reset(seed=0)[1][FIRST]["jobs"] == len(GPUS)

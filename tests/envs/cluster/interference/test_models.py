@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from crowds import (
@@ -26,9 +24,9 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
+from tests.paths import CONF
 from tests.strength import examples
 
-CONF = Path(__file__).parents[4] / "conf"
 OWN = ("none", "analytic", "contention")
 MEASURED = {
     "gavel": "gavel/simulation_throughputs.json.gz",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from envs.cluster.interference.zoo_profiles import GPUS, input_bytes, zoo_profil
 from envs.errors import InputError
 from envs.graphs.zoo import zoo_model
 from envs.hardware.catalogue import CATALOGUE
+from tests.paths import CONF
 
-FILE = Path(__file__).parents[4] / "conf/interference/profiles/zoo.yaml"
+FILE = CONF / "interference/profiles/zoo.yaml"
 
 
 def shipped() -> Profiles:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-SHIPPED = Path(__file__).parents[5] / "conf" / "workload"
+from tests.paths import CONF
+
+SHIPPED = CONF / "workload"
 
 
 def document(name: str = "itp") -> dict[str, Any]:
