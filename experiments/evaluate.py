@@ -21,10 +21,13 @@ from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate
 from experiments.run.app import Result, Run, run_app
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build
-from experiments.step.decisions import DecidingPlanner
-from experiments.step.evaluation import evaluate_plan, evaluation_values, require_fit
-from experiments.step.plan_communication import plan_communication
-from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
+from experiments.step.evaluation import (
+    DecidingPlanner,
+    evaluate_plan,
+    evaluation_values,
+    require_fit,
+)
+from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
 from experiments.step.problem import load_problem, order_rule_of
 
 CLUSTER_AGENTS = {"agent=checkpoint": "agent=cluster_checkpoint"}  # one name for what was exported

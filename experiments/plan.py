@@ -19,7 +19,7 @@ from agents.base import PlannerResult
 from envs.errors import InputError
 from experiments.run.app import Result, Run, run_app
 from experiments.run.targets import build, no_such_thing
-from experiments.step.decisions import DecidingPlanner
+from experiments.step.evaluation import DecidingPlanner
 from experiments.step.objectives import Objective, Search
 from experiments.step.problem import load_problem
 from experiments.step.search import WARM_UP_S

@@ -18,8 +18,7 @@ from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import file_hash, stamp
 from experiments.step.evaluation import evaluate_plan
-from experiments.step.plan_communication import plan_communication
-from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan
 from experiments.step.problem import load_problem, order_rule_of
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"

@@ -34,8 +34,7 @@ from experiments.pictures.learning_curve import draw_learning_curve
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay
-from experiments.run.overrides import CONFIG_FILE
-from experiments.run.recipes import written_out
+from experiments.run.overrides import CONFIG_FILE, written_out
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build
 from experiments.step.baselines import baselines, row_values, write_table

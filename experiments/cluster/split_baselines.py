@@ -26,7 +26,7 @@ CLASSES = {
     UNKNOWN: frozenset({"nothing", "predictions"}),
     KNOWN: frozenset({"nothing", "predictions", "durations"}),
 }
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SIMULATOR = "agents.cluster.replay"
 FOLDERS = ("path", "checkpoint")  # arguments of policies that name what they read
 

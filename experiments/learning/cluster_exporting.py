@@ -20,9 +20,14 @@ from envs.errors import InputError
 from experiments.learning.exporting import Verification, replayed
 from experiments.run.app import ENVIRONMENT_FILE
 from experiments.run.artifacts import to_yaml
-from experiments.run.machine_paths import portable, without_machine_paths
-from experiments.run.provenance import Provenance, file_hash, text_hash
-from experiments.step.decisions import Observations
+from experiments.run.provenance import (
+    Provenance,
+    file_hash,
+    portable,
+    text_hash,
+    without_absolute_paths,
+)
+from experiments.step.evaluation import Observations
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, AdviserSpec
 
@@ -110,8 +115,8 @@ def export_trained(
         title=f"Scheduler of clusters trained on {', '.join(traces)}",
         environment=ENVIRONMENT_ID,
         bounds=(float(LOW), float(HIGH)),
-        config_yaml=to_yaml(without_machine_paths(config), provenance),
-        command=str(without_machine_paths(origin["provenance"]["command"])),
+        config_yaml=to_yaml(without_absolute_paths(config), provenance),
+        command=str(without_absolute_paths(origin["provenance"]["command"])),
         evaluation=[
             {
                 "exam after iteration": str(best["iteration"]),
@@ -131,7 +136,7 @@ def _portable(adviser: AdviserSpec, copies: Path) -> AdviserSpec:
     """The same with copies of what it reads whose specs name no folder of this machine."""
     for name, folder in adviser.folders.items():
         shutil.copytree(folder, copies / name)
-        spec = without_machine_paths(read_json_object(folder / SPEC_FILE))
+        spec = without_absolute_paths(read_json_object(folder / SPEC_FILE))
         (copies / name / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
     return AdviserSpec(adviser.document, {name: copies / name for name in adviser.folders})
 

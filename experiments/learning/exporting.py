@@ -19,7 +19,7 @@ from envs.placement.env import PlacementEnv
 from envs.step.problem import StepProblem
 from experiments.run.artifacts import to_yaml, write_sidecar
 from experiments.run.provenance import Provenance
-from experiments.step.decisions import Observations, episode
+from experiments.step.evaluation import Observations, episode
 from experiments.step.problem import placement_env
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHECKPOINT_FOLDER = "checkpoint"
 ENVIRONMENT_ID = "meshwright/Placement-v0"
 REPLAY_TIMEOUT_S = 120.0
-ROOT = Path(__file__).resolve().parent.parent  # where `experiments` can be imported from
+ROOT = Path(__file__).resolve().parents[2]  # where `experiments` can be imported from
 
 Node = Mapping[str, Any]
 

@@ -16,8 +16,7 @@ from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters
 from experiments.learning.train_durations import DURATIONS, TrainDurationsConfig
 from experiments.learning.train_priority import WEIGHTS_FILE, TrainPriorityConfig
-from experiments.run.overrides import CONFIG_FILE, check_command_line
-from experiments.run.recipes import written_out
+from experiments.run.overrides import CONFIG_FILE, check_command_line, written_out
 from experiments.run.stages import Stage, quoted
 from experiments.run.targets import SEEDS
 

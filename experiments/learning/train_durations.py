@@ -26,8 +26,7 @@ from experiments.learning.duration_scores import Marginal, Scores, predicted
 from experiments.pictures.duration_picture import draw_reliability
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar, write_text
-from experiments.run.machine_paths import portable
-from experiments.run.provenance import Provenance
+from experiments.run.provenance import Provenance, portable
 from experiments.run.tables import TABLE_FILE, Section, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.durations.folder import save_durations

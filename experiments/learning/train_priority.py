@@ -35,8 +35,7 @@ from experiments.pictures.priority_picture import draw_search
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import to_json, write_figure, write_sidecar, write_text
 from experiments.run.display import ProgressDisplay
-from experiments.run.machine_paths import portable
-from experiments.run.provenance import stamp
+from experiments.run.provenance import portable, stamp
 from experiments.run.tables import TABLE_FILE, Section, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.artifacts import sha256_of

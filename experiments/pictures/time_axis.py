@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.ticker import FuncFormatter
 
-from experiments.step.time_unit import TimeUnit
+from experiments.step.problem import TimeUnit
 
 UNITS = (
     TimeUnit("days", 86400.0), TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import resource
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -17,6 +18,7 @@ from pathlib import Path
 from envs.errors import InputError
 
 DISTRIBUTION = "meshwright"
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\",;\[\]{}()]+")
 UNITS = {"time": "s", "size": "byte", "work": "FLOP", "speed": "FLOP/s", "bandwidth": "byte/s"}
 
 
@@ -64,7 +66,7 @@ def package_versions() -> dict[str, str]:
 @cache
 def source_commit() -> str:
     """The commit of the checkout this code lies in; `-dirty` when files differ, else `unknown`."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return "unknown"
     git = ["git", "-C", str(root)]
@@ -159,3 +161,22 @@ def stamp(
     if taken:
         raise ValueError(f"the document already has {sorted(taken)}")
     return {**document, **mark}
+
+
+def without_absolute_paths(value: object) -> object:
+    """A document in whose texts every absolute path has become its last name.
+
+    What a path led to is told by the SHA-256 of the provenance.
+    """
+    if isinstance(value, str):
+        return _ABSOLUTE_PATH.sub(lambda found: Path(found.group()).name, value)
+    if isinstance(value, Mapping):
+        return {key: without_absolute_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_absolute_paths(item) for item in value]
+    return value
+
+
+def portable(provenance: Provenance) -> Provenance:
+    """The same origin, whose command names no folder of this machine."""
+    return replace(provenance, command=str(without_absolute_paths(provenance.command)))

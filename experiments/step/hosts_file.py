@@ -20,7 +20,7 @@ from typing import Any
 from agents.bandwidth.enforcement.framing import Framing
 from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
 from envs.errors import InputError
-from experiments.run.object_file import yaml_document
+from experiments.run.targets import yaml_document
 
 _FILE = ("mtu", "line_overhead", "servers")
 _SERVER = ("address", "nics")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as shortened
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,14 @@ from envs.graphs.op_graph import OpGraph
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
+from envs.step.allocated import Allocated
+from envs.step.communication import Communication
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
+from experiments.step.problem import communication_of
 
 IntArray = NDArray[np.int64]
 
@@ -238,3 +242,37 @@ def _check_topological(order: IntArray, graph: OpGraph, path: str | Path) -> Non
             record=graph.op_names[after],
             field="order",
         )
+
+
+ALLOCATED = "allocated"
+_KEY = "communication"
+
+
+def plan_communication(
+    node: Mapping[str, Any], allocation: BandwidthAllocation | None, overrides: Sequence[str]
+) -> Communication:
+    """The communication model of config node `node` for a plan with `allocation`.
+
+    A plan without bandwidth is simulated as the node says. A plan with bandwidth is simulated
+    through pipes of its own rates, in place of the config's default model or of the rates that
+    `communication=allocated` would give.
+
+    Args:
+        node: the config's `communication`.
+        allocation: the plan's bandwidth.
+        overrides: the command line in Hydra's terms.
+
+    Raises:
+        InputError: the command line asks for a model that knows no allocation, for a plan that has
+            one; or `node` is no communication model.
+    """
+    model = communication_of(node)
+    if allocation is None:
+        return model
+    asked = any(override.lstrip("+~").startswith(_KEY) for override in overrides)
+    if asked and not isinstance(model, Allocated):
+        raise InputError(
+            f"config key '{_KEY}': the plan allocates bandwidth, which {model.name!r} does not "
+            f"know; leave the key out, or the 'bandwidth' out of the plan file"
+        )
+    return Allocated(ALLOCATED, allocation)

@@ -23,11 +23,10 @@ from envs.placement.env import PlacementEnv
 from envs.step.communication import Communication
 from envs.step.order import OrderRule
 from envs.step.problem import CostModel, StepProblem
+from envs.units import MILLISECOND
 from experiments.run.artifacts import to_json
-from experiments.run.object_file import object_in_file
 from experiments.run.provenance import Provenance, file_hash, text_hash
-from experiments.run.targets import build, no_such_thing
-from experiments.step.time_unit import SECOND, TimeUnit, time_unit_of
+from experiments.run.targets import build, no_such_thing, object_in_file
 
 Node = Mapping[str, Any]
 
@@ -288,3 +287,38 @@ def _own_problem(node: Node) -> LoadedProblem:
     problem = env.instance.problem
     inputs = {f"graph {problem.graph.name}": graph_hash(problem.graph)}
     return LoadedProblem(problem, inputs, SECOND)
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of time."""
+
+    name: str
+    seconds: float
+
+    def of(self, seconds: float) -> float:
+        """`seconds` in this unit."""
+        return seconds / self.seconds
+
+
+SECOND = TimeUnit("s", 1.0)
+# By `GraphFile.provenance["time_unit"]`. A file with a unit of its own is read as seconds.
+_UNITS = {"ms": TimeUnit("ms", MILLISECOND), "the file's own": TimeUnit("the file's own", 1.0)}
+
+
+def time_unit_of(file: GraphFile) -> TimeUnit:
+    """The unit of the file's times, seconds where it names none.
+
+    Raises:
+        InputError: it names one that is not known.
+    """
+    name = file.provenance.get("time_unit")
+    if name is None:
+        return SECOND
+    if name not in _UNITS:
+        raise InputError(
+            f"has times in an unknown unit {name!r} (known: {', '.join(_UNITS)})",
+            file=f"graph {file.graph.name!r}",
+            field="time_unit",
+        )
+    return _UNITS[str(name)]

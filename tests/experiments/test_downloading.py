@@ -12,7 +12,7 @@ import pytest
 from file_server import Served, serving
 
 from envs.errors import InputError
-from experiments.run.downloading import Download, git_blob
+from experiments.cluster.trace_download import Download, git_blob
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

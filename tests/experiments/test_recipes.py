@@ -16,8 +16,7 @@ from small_split import overrides
 
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters
-from experiments.run.overrides import check_command_line
-from experiments.run.recipes import written_out
+from experiments.run.overrides import check_command_line, written_out
 from experiments.train import main
 from models.durations.folder import save_durations
 from models.durations.network import DurationPosterior

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from envs.errors import InputError
-from experiments.cluster.workload_file import read_workload, write_workload
+from experiments.cluster.trace_source import read_workload, write_workload
 from experiments.run.provenance import Provenance
 from tests.paths import CONF
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envs.errors import InputError
-from experiments.run.object_file import object_in_file
+from experiments.run.targets import object_in_file
 from experiments.step.suites.report import Suite
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from experiments.run.machine_paths import portable, without_machine_paths
-from experiments.run.provenance import Provenance
+from experiments.run.provenance import Provenance, portable, source_commit, without_absolute_paths
 
 
 @pytest.mark.parametrize(
@@ -20,14 +22,23 @@ from experiments.run.provenance import Provenance
     ],
 )
 def test_texts(text: str, expected: str) -> None:
-    assert without_machine_paths(text) == expected
+    assert without_absolute_paths(text) == expected
 
 
 def test_documents_keep_their_shape() -> None:
     given = {"a": ["/x/y", 1, None, {"b": "/z/w"}], "c": True}
-    assert without_machine_paths(given) == {"a": ["y", 1, None, {"b": "w"}], "c": True}
+    assert without_absolute_paths(given) == {"a": ["y", 1, None, {"b": "w"}], "c": True}
 
 
 def test_the_origin_keeps_its_inputs() -> None:
     origin = Provenance(0, {"a": "b"}, "python -m x y=/srv/z", "1", "c", "d")
     assert portable(origin).document() == {**origin.document(), "command": "python -m x y=z"}
+
+
+def test_the_commit_is_that_of_this_checkout() -> None:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        pytest.skip("no checkout")
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    head = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert source_commit().removesuffix("-dirty") == head
