@@ -14,8 +14,8 @@ from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.tasks import Task
 from envs.errors import InputError
 from models.architecture import Architecture
+from models.step.allocator import TeamConfig
 from models.step.policy import PolicyConfig
-from models.step.team import TeamConfig
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
 from agents.rllib.archive import Found
 from envs.errors import InputError
 from models.architecture import Architecture
-from models.step.allocator import LOWER, RAISE
-from models.step.team import TeamConfig
+from models.step.allocator import LOWER, RAISE, TeamConfig
 
 PLACER, ALLOCATOR = "placer", "allocator"  # agents are called placer, allocator_0, allocator_1, ...
 

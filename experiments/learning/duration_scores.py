@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.durations.network import DurationPosterior
-from models.durations.posterior import BINS, bins_of, edges_s
+from models.durations.network import BINS, DurationPosterior, bins_of, edges_s
 
 FloatArray = NDArray[np.float64]
 AT_ONCE = 8192  # rows given to the network at a time

@@ -61,7 +61,7 @@ class EagerAgent:
         """The most probable device of the current group."""
         import torch
 
-        from models.step.graph_batch import GraphBatch
+        from models.step.policy import GraphBatch
 
         with torch.inference_mode():
             logits, _ = self.policy(GraphBatch.stack([observation]))

@@ -29,8 +29,7 @@ from experiments.run.artifacts import write_figure, write_sidecar, write_text
 from experiments.run.provenance import Provenance, portable
 from experiments.run.tables import TABLE_FILE, Section, write_tables
 from experiments.run.targets import build, no_such_thing
-from models.durations.folder import save_durations
-from models.durations.network import DurationConfig, fit
+from models.durations.network import DurationConfig, fit, save_durations
 
 DURATIONS, METRICS_FILE = "durations", "metrics.csv"
 PICTURE_FILE = "reliability.png"

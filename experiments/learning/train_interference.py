@@ -53,7 +53,7 @@ from models.interference.measurements import (
     deepshare_measurements,
     gavel_measurements,
 )
-from models.interference.predictor import PREDICTORS, predictor_of, save_predictor
+from models.interference.rates import PREDICTORS, predictor_of, save_predictor
 
 PREDICTED_FILE, ERRORS_FILE = "predicted.png", "errors.png"
 WIDTH = 130  # columns of the table where the console is none

@@ -39,7 +39,7 @@ from experiments.run.provenance import portable, stamp
 from experiments.run.tables import TABLE_FILE, Section, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.artifacts import sha256_of
-from models.durations.folder import SPEC_FILE
+from models.durations.network import SPEC_FILE
 
 FloatArray = NDArray[np.float64]
 WEIGHTS_FILE, METRICS_FILE, PICTURE_FILE = "priority.json", "metrics.csv", "search.png"

@@ -3,13 +3,221 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from envs.cluster.environment.observe_kernel import JOB_BASE, PEER_BASE, SERVER_BASE
-from models.cluster.links import Links, PackedLinks, PaddedLinks
-from models.cluster.rows import PackedRows, PaddedRows, Rows
+
+
+class Links(Protocol):
+    """E edges between `sizes[0]` rows of a first kind and `sizes[1]` of a second."""
+
+    def to_second(self, rows: Tensor) -> Tensor:
+        """(sizes[1], F) sums of the first kind's rows."""
+
+    def to_first(self, rows: Tensor) -> Tensor:
+        """(sizes[0], F) sums of the second kind's rows."""
+
+
+class Bags(NamedTuple):
+    """Which rows are added, one bag after the other."""
+
+    rows: Tensor  # (E,)
+    starts: Tensor  # (bags,) where a bag begins
+    weights: Tensor  # (E,)
+
+
+class PackedLinks:
+    """Edges that are all there, sorted by both ends, so that sums need no scattering.
+
+    Args:
+        first: (E,) rows of the first kind.
+        second: (E,) rows of the second.
+        sizes: how many rows there are.
+        weights: (E,) of what comes to the first kind, to the second.
+    """
+
+    def __init__(
+        self, first: Tensor, second: Tensor, sizes: tuple[int, int], weights: tuple[Tensor, Tensor]
+    ) -> None:
+        by_first, by_second = first.argsort(), second.argsort()
+        starts = _starts(first, sizes[0]), _starts(second, sizes[1])
+        to_first, to_second = (weight.contiguous() for weight in weights)
+        self._to_first = (
+            Bags(second[by_first], starts[0], to_first[by_first]),
+            Bags(first[by_second], starts[1], to_first[by_second]),
+        )
+        self._to_second = (
+            Bags(first[by_second], starts[1], to_second[by_second]),
+            Bags(second[by_first], starts[0], to_second[by_first]),
+        )
+
+    def to_second(self, rows: Tensor) -> Tensor:
+        return _sums(rows, *self._to_second)
+
+    def to_first(self, rows: Tensor) -> Tensor:
+        return _sums(rows, *self._to_first)
+
+
+class PaddedLinks:
+    """Edges of which some are padding, whose sums go to one extra row, a sink, that is dropped.
+
+    Args:
+        first: (E,) rows of the first kind; any row where an edge is padding.
+        second: (E,) rows of the second; any row where an edge is padding.
+        sizes: how many rows there are.
+        weights: (E,) of what comes to the first kind, to the second.
+        real: (E,) bool, no padding.
+    """
+
+    def __init__(
+        self,
+        first: Tensor,
+        second: Tensor,
+        sizes: tuple[int, int],
+        weights: tuple[Tensor, Tensor],
+        real: Tensor,
+    ) -> None:
+        self._ends = first, second
+        self._sinks = first.where(real, sizes[0]), second.where(real, sizes[1])
+        self._sizes = sizes
+        self._weights = tuple(weight.unsqueeze(1) for weight in weights)
+
+    def to_second(self, rows: Tensor) -> Tensor:
+        return self._scattered(rows, 0, 1)
+
+    def to_first(self, rows: Tensor) -> Tensor:
+        return self._scattered(rows, 1, 0)
+
+    def _scattered(self, rows: Tensor, source: int, target: int) -> Tensor:
+        sent = rows.index_select(0, self._ends[source]) * self._weights[target]
+        index = self._sinks[target].unsqueeze(1).expand(-1, rows.shape[1])
+        size = self._sizes[target]
+        return rows.new_zeros(size + 1, rows.shape[1]).scatter_add(0, index, sent)[:size]
+
+
+class _Sums(torch.autograd.Function):
+    """Sums over bags; the gradient is a sum over the bags of the other direction."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, *bags: Tensor) -> Tensor:
+        ctx.save_for_backward(*bags[3:])
+        return _summed(rows, Bags(*bags[:3]))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (_summed(gradient.contiguous(), Bags(*ctx.saved_tensors)), *[None] * 6)
+
+
+def _sums(rows: Tensor, there: Bags, back: Bags) -> Tensor:
+    sums: Tensor = _Sums.apply(rows, *there, *back)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def _summed(rows: Tensor, bags: Bags) -> Tensor:
+    if len(bags.rows) == 0:
+        return rows.new_zeros(len(bags.starts), rows.shape[1])
+    weights = bags.weights.to(rows.dtype)
+    return embedding_bag(bags.rows, rows, bags.starts, mode="sum", per_sample_weights=weights)
+
+
+def _starts(ends: Tensor, size: int) -> Tensor:
+    counts = torch.bincount(ends, minlength=size)
+    return counts.cumsum(0) - counts
+
+
+class Rows(Protocol):
+    """K rows for the nodes of one kind in B graphs, each padded to the same size L."""
+
+    present: Tensor  # (B, L) bool
+
+    def number(self, flat: Tensor) -> Tensor:
+        """Rows of nodes given by b L + their place in graph b; rows of padding do not matter."""
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """(K, ...) rows of (B, L, ...)."""
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """(B, L, F) of (K, F) rows; what stands in padding does not matter."""
+
+    def total(self, rows: Tensor) -> Tensor:
+        """(B, F) sums of the rows of every graph, without padding."""
+
+    def spread(self, graphs: Tensor) -> Tensor:
+        """(K, F) of (B, F): each row gets what its graph has."""
+
+
+class PackedRows:
+    """Only the nodes there are. Most of a training batch is padding, which then costs nothing."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.present = mask != 0
+        self._graphs, self._size = mask.shape
+        self._place = self.present.flatten().nonzero().squeeze(1)  # (K,)
+        self._number = self.present.flatten().cumsum(0) - 1
+        graph, row = self._place // self._size, torch.arange(len(self._place), device=mask.device)
+        one = torch.ones(len(row), device=mask.device)
+        self._links = PackedLinks(row, graph, (len(row), self._graphs), (one, one))
+        self._graph = graph
+
+    def number(self, flat: Tensor) -> Tensor:
+        return self._number[flat]
+
+    def pack(self, padded: Tensor) -> Tensor:
+        return padded.flatten(0, 1).index_select(0, self._place)
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """(B, L, F), 0 in padding."""
+        flat = rows.new_zeros(self._graphs * self._size, rows.shape[1])
+        return flat.index_copy(0, self._place, rows).view(self._graphs, self._size, -1)
+
+    def total(self, rows: Tensor) -> Tensor:
+        return self._links.to_second(rows)
+
+    def spread(self, graphs: Tensor) -> Tensor:
+        if not graphs.is_floating_point():
+            return graphs.index_select(0, self._graph)
+        return self._links.to_first(graphs)
+
+
+class PaddedRows:
+    """All nodes, with the padding: no shape depends on values, so that programs can be exported."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.present = mask != 0
+        self._graphs, self._size = mask.shape
+
+    def number(self, flat: Tensor) -> Tensor:
+        return flat
+
+    def pack(self, padded: Tensor) -> Tensor:
+        return padded.flatten(0, 1)
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        return rows.view(self._graphs, self._size, rows.shape[1])
+
+    def total(self, rows: Tensor) -> Tensor:
+        mask = self.present.to(rows.dtype).unsqueeze(1)  # (B, 1, L)
+        return torch.bmm(mask, self.unpack(rows)).squeeze(1)
+
+    def spread(self, graphs: Tensor) -> Tensor:
+        wide = graphs.unsqueeze(1).expand(-1, self._size, -1)
+        return wide.reshape(self._graphs * self._size, graphs.shape[1])
+
+
+def _count(rows: Rows, dtype: torch.dtype) -> Tensor:
+    """(B, 1) nodes of every graph, at least 1."""
+    return rows.present.sum(dim=1, keepdim=True).clamp(min=1).to(dtype)
+
+
+def mean(rows: Rows, states: Tensor) -> Tensor:
+    """(B, F) means of the rows of every graph, 0 where there are none."""
+    return rows.total(states) / _count(rows, states.dtype)
+
 
 SPEED = 10  # column of a server: of its GPU type
 _FITS = 0.999  # of a gang; its size and free GPUs come as rounded fractions

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.architecture import MASKED_LOGIT
-from models.cluster.batch import ClusterBatch
-from models.cluster.rows import Rows, mean
+from models.cluster.batch import ClusterBatch, Rows, mean
 from models.layout import ClusterWidths
 
 

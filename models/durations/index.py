@@ -19,8 +19,10 @@ from models.durations.network import (
     SPREADS,
     TOLD_WIDTH,
     DurationPosterior,
+    GittinsIndex,
+    edges_s,
+    log_middles,
 )
-from models.durations.posterior import GittinsIndex, edges_s, log_middles
 
 FloatArray = NDArray[np.float64]
 FloatRows = NDArray[np.float32]

@@ -4,18 +4,33 @@ Jobs submitted one after the other with the same gang size take similar times, s
 that have finished, or have run for long, tell of those that have not. Often they take the very same
 time, to less than a percent: the posterior may therefore copy what a finished neighbour took, as
 texts are summarised by words copied from them (See et al., "Get to the point", ACL 2017).
+
+It is a distribution over bins of the remaining time, and has a Gittins index: Gittins, "Bandit
+processes and dynamic allocation indices", J. R. Stat. Soc. B 41 (1979); for scheduling, Aalto,
+Ayesta and Righter, "On the Gittins index in the M/G/1 queue", Queueing Systems 63 (2009), eq. 1.
+
+A fitted one is a folder: durations.safetensors, the weights, and spec.json, the columns of its
+input, the bins, the settings, origin and sha256.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.environment.duration_features import (
     DURATIONS_OF_MEANS,
     DURATIONS_OF_NEAR,
@@ -23,10 +38,67 @@ from envs.cluster.environment.duration_features import (
     MEANS_WIDTH,
     NEAR_WIDTH,
     OWN_WIDTH,
+    columns,
     width,
 )
 from envs.errors import InputError
-from models.durations.posterior import BINS, bins_of, edges_s
+from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+
+SHORTEST_S, LONGEST_S, EDGES = 30.0, 60 * 86_400.0, 25
+BINS = EDGES + 1
+_CENTRE, _SCALE = -9.0, 3.0  # of logarithms of indices, so that they are of the order of 1
+
+
+def edges_s() -> Tensor:
+    """(25,) upper edges of all bins but the last, in seconds: 30 s to 60 days, evenly in log."""
+    return torch.exp(
+        torch.linspace(math.log(SHORTEST_S), math.log(LONGEST_S), EDGES, dtype=torch.float64)
+    )
+
+
+def bins_of(seconds: Tensor) -> Tensor:
+    """The bin, 0 to 25, of each remaining time in seconds; an edge belongs to the bin below it."""
+    return torch.bucketize(seconds.double(), edges_s().to(seconds.device))
+
+
+def log_middles() -> Tensor:
+    """(26,) ln of seconds in the middle of every bin, those at the ends as wide as the others."""
+    edges = edges_s().log()
+    half = (edges[1] - edges[0]) / 2
+    return torch.cat([edges - half, edges[-1:] + half])
+
+
+class GittinsIndex(nn.Module):
+    """max over b of P(remaining <= b) / E[min(remaining, b)], with b over the edges of the bins.
+
+    Within a bin remaining times are evenly spread; those in the last are above all edges, so that
+    both expressions are linear in the probabilities of the bins.
+    """
+
+    reached: Tensor
+    spent: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        upper = edges_s()
+        lower = torch.cat([upper.new_zeros(1), upper])  # of all 26 bins
+        below = torch.arange(BINS)[:, None] <= torch.arange(EDGES)
+        middle = torch.cat([(lower[:-1] + upper) / 2, upper.new_zeros(1)])
+        spent = torch.where(below, middle[:, None], upper)
+        self.register_buffer("reached", below.float(), persistent=False)
+        self.register_buffer("spent", spent.float(), persistent=False)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(...,) natural logarithms of indices in 1/s from (..., 26) logits."""
+        probability = logits.softmax(-1)
+        chance = (probability @ self.reached).clamp(min=torch.finfo(logits.dtype).tiny)
+        return (chance.log() - (probability @ self.spent).log()).amax(-1)
+
+    def feature(self, logits: Tensor) -> Tensor:
+        """The same, centred and scaled to the order of 1."""
+        centred: Tensor = (self(logits) - _CENTRE) / _SCALE
+        return centred
+
 
 FloatRows = NDArray[np.float32]
 SELF_WIDTH = OWN_WIDTH + MEANS_WIDTH
@@ -40,6 +112,7 @@ LEAST_CHANCE = 1e-9  # of a bin, so that its logarithm is finite
 TIMES = [*DURATIONS_OF_OWN, *(OWN_WIDTH + column for column in DURATIONS_OF_MEANS)]
 
 
+@bounded
 @dataclass(frozen=True)
 class DurationConfig:
     """What a person chooses about the posterior and how it is fitted.
@@ -56,38 +129,22 @@ class DurationConfig:
         batch: rows per step.
         learning_rate: at first; falls linearly to 0.
         weight_decay: AdamW's.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    history: int
-    hidden: int
-    readout: int
-    heads: int
-    dropout: float
-    stretch: float
-    epochs: int
-    batch: int
-    learning_rate: float
-    weight_decay: float
-
-    def __post_init__(self) -> None:
-        for name in ("history", "hidden", "readout", "heads", "epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"{self.dropout} is not in [0, 1)", field="dropout")
-        if not self.stretch >= 1.0:
-            raise InputError(f"{self.stretch} is below 1", field="stretch")
-        if not self.learning_rate > 0.0:
-            raise InputError(f"{self.learning_rate} is not above 0", field="learning_rate")
-        if not self.weight_decay >= 0.0:
-            raise InputError(f"{self.weight_decay} is negative", field="weight_decay")
+    history: Count
+    hidden: Count
+    readout: Count
+    heads: Count
+    dropout: Annotated[float, Ge(0.0), Lt(1.0)]
+    stretch: Annotated[float, Ge(1.0)]
+    epochs: Count
+    batch: Count
+    learning_rate: Positive
+    weight_decay: NonNegative
 
 
 class DurationPosterior(nn.Module):
-    """Log chances of the bins of `models.durations.posterior`, from rows of `DurationFeatures`.
+    """Log chances of the bins, from rows of `DurationFeatures`.
 
     Neighbours are a set with a side each: encoded alike, beside the job itself, and pooled by
     attention, to which nobody is always there as well. From that come logits over the bins. The
@@ -247,3 +304,73 @@ def fit(
             losses.append(total / len(rows))
     network.eval()
     return network, losses
+
+
+KIND, SCHEMA_VERSION = "meshwright.durations", 1
+WEIGHTS_FILE, SPEC_FILE = "durations.safetensors", "spec.json"
+
+
+def save_durations(
+    posterior: DurationPosterior, folder: Path, provenance: Mapping[str, object]
+) -> None:
+    """Write the folder whole or not at all."""
+    with atomic_folder(folder) as temporary:
+        weights = {name: value.contiguous() for name, value in posterior.state_dict().items()}
+        save_file(weights, temporary / WEIGHTS_FILE)
+        spec = {
+            "kind": KIND,
+            "schema_version": SCHEMA_VERSION,
+            "units": {"work": "seconds on the GPU type of the trace"},
+            "history": posterior.config.history,
+            "columns": columns(posterior.config.history),
+            "bins": edges_s().tolist(),
+            "config": asdict(posterior.config),
+            "provenance": dict(provenance),
+            "sha256": hashes_of(temporary),
+        }
+        text = json.dumps(spec, indent=2) + "\n"
+        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+
+
+def load_durations(folder: Path) -> DurationPosterior:
+    """Read a folder that `save_durations` wrote; the posterior is ready to predict.
+
+    Raises:
+        InputError: naming the file that is missing, damaged, of another kind or version, or about
+            other columns or bins than those of today.
+    """
+    path = folder / SPEC_FILE
+    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
+    config = _config(path, spec.get("config"))
+    for key, value in (
+        ("history", config.history),
+        ("columns", columns(config.history)),
+        ("bins", edges_s().tolist()),
+    ):
+        if spec.get(key) != value:
+            raise InputError("is not what rows and bins are made of today", file=path, field=key)
+    try:
+        posterior = DurationPosterior(config)
+        posterior.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        cause = " ".join(str(error).split())
+        raise InputError(f"does not fit {WEIGHTS_FILE} ({cause})", file=path) from error
+    return posterior.eval()
+
+
+def _config(path: Path, node: object) -> DurationConfig:
+    """The settings in a spec.
+
+    Raises:
+        InputError: they are others, or out of range.
+    """
+    if not isinstance(node, dict):
+        raise InputError("is no object", file=path, field="config")
+    try:
+        return DurationConfig(**node)
+    except TypeError as error:
+        raise InputError(f"is not that of a posterior ({error})", file=path, field="config") from (
+            error
+        )
+    except InputError as error:
+        raise InputError(error.message, file=path, field=f"config.{error.field}") from error

@@ -6,7 +6,7 @@ weights.safetensors   the weights by name
 spec.json             layout of observation and action, sizes, origin, sha256 of each file
 config.yaml           the configuration of the training run
 README.md             model card: evaluation, and the command that reproduces it
-durations/            only with an adviser that reads it: a posterior (`models.durations.folder`)
+durations/            only with an adviser that reads it: a posterior (`models.durations.network`)
 """
 
 from __future__ import annotations

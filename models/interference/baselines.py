@@ -8,8 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from envs.cluster.interference.rates import SPANNING, FloatArray
-from models.interference.measurements import Measurements
-from models.interference.probes import Fold
+from models.interference.measurements import Fold, Measurements
 
 GRID = np.linspace(0.0, 1.0, 41)  # of demands
 SWEEPS = 6  # over the jobs, each given its best demand in turn
@@ -32,7 +31,6 @@ class Mean:
     name = "median"
 
     def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        """See `Baseline`."""
         found = [np.median(r[k]) for r, k in zip(measurements.rate, fold.known, strict=True)]
         return np.broadcast_to(np.array(found)[:, None, None], fold.known.shape)
 
@@ -43,17 +41,12 @@ class NearestNeighbour:
 
     The squared distance of two pairs is that of their first jobs plus that of their second jobs,
     in standardised profiles and fingerprints.
-
-    Args:
-        name: in tables.
-        count: of pairs.
     """
 
     name: str
     count: int
 
     def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        """See `Baseline`."""
         found = np.empty(fold.known.shape)
         jobs = len(fold.unseen)
         for table, inputs in enumerate(fold.inputs):
@@ -78,7 +71,6 @@ class SharedResource:
     name = "analytic"
 
     def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        """See `Baseline`."""
         found = np.empty(fold.known.shape)
         for table, known in enumerate(fold.known):
             rate = np.nan_to_num(measurements.rate[table])
@@ -116,7 +108,6 @@ class Contention:
     name = "contention"
 
     def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        """See `Baseline`."""
         found = np.empty(fold.known.shape)
         rates = 1.0 / (1.0 + GRID * (1.0 + self.eta_over_beta))
         for table, known in enumerate(fold.known):
@@ -148,7 +139,6 @@ class MatrixCompletion:
     name = "matrix completion"
 
     def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        """See `Baseline`."""
         found = np.empty(fold.known.shape)
         for table, known in enumerate(fold.known):
             mean = measurements.rate[table][known].mean()

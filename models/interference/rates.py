@@ -1,19 +1,192 @@
-"""A learned predictor as the interference model of a cluster."""
+"""A learned predictor: its folder, and the interference model of a cluster that it makes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from envs.cluster.interference.assignment import IntArray, assign
 from envs.cluster.interference.measured import nearest_below
-from envs.cluster.interference.rates import FloatArray, RateModel
+from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
-from models.interference.measurements import MeasuredJob
-from models.interference.predictor import InterferencePredictor, find_predictor, load_predictor
+from envs.errors import InputError
+from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+from models.interference.crossval import Calibration
+from models.interference.fit import Fitted, InterferenceNetwork
+from models.interference.measurements import Fold, MeasuredJob, Measurements
+
+KIND, SCHEMA_VERSION = "meshwright.interference", 1
+WEIGHTS_FILE, SPEC_FILE = "weights.safetensors", "spec.json"
+PROFILES = "profiles"  # the tensor of profiles among the weights
+PREDICTORS = "predictors"  # the folder of a run in which predictors lie, by source
+AT_ONCE = 4096  # sets of neighbours evaluated at a time
+
+
+@dataclass(frozen=True, eq=False)
+class InterferencePredictor:
+    """Rates of known jobs beside sets of known jobs.
+
+    Args:
+        source: name of the measurements.
+        scope: who is a neighbour: `rates.ON_GPU` or `SPANNING`.
+        tables: names of the T tables.
+        jobs: P jobs.
+        profiles: (T, P, F) standardised.
+        network: M networks.
+        calibration: of intervals of pairs.
+    """
+
+    source: str
+    scope: int
+    tables: tuple[str, ...]
+    jobs: tuple[MeasuredJob, ...]
+    profiles: torch.Tensor
+    network: InterferenceNetwork
+    calibration: Calibration
+
+    def table(self, name: str) -> int:
+        """The number of a table.
+
+        Raises:
+            InputError: there is no such table.
+        """
+        if name not in self.tables:
+            known = ", ".join(self.tables)
+            raise InputError(f"{name!r} is none of {known}", field="table")
+        return self.tables.index(name)
+
+    def rates(
+        self, table: int, own: NDArray[np.int64], neighbours: NDArray[np.int64]
+    ) -> FloatArray:
+        """(B,) mean rates of the ensemble, for (B,) jobs and (B, L) neighbours, -1: nobody."""
+        profiles = self.profiles[table].expand(self.network.networks, -1, -1)
+        found = []
+        with torch.inference_mode():
+            for start in range(0, len(own), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                rate = self.network(
+                    profiles, torch.from_numpy(own[part]), torch.from_numpy(neighbours[part])
+                )
+                found.append(rate.mean(dim=0).numpy().astype(np.float64))
+        return np.concatenate(found) if found else np.zeros(0)
+
+    def pairs(self) -> Fitted:
+        """Rates and scales of all pairs, for `calibration.interval`."""
+        expanded = self.profiles.expand(self.network.networks, -1, -1, -1)
+        with torch.inference_mode():
+            rate, scale = self.network.all_pairs(expanded)
+        return Fitted(rate.double().numpy(), scale.double().numpy(), {})
+
+
+def predictor_of(
+    measurements: Measurements, known: Fold, fitted: Fitted, calibration: Calibration
+) -> InterferencePredictor:
+    """The predictor of an ensemble that was fitted to a fold."""
+    profiles = torch.tensor(known.inputs, dtype=torch.float32).contiguous()
+    network = _network(fitted.weights, profiles.shape[-1])
+    return InterferencePredictor(
+        measurements.name, measurements.scope, measurements.tables, measurements.jobs, profiles,
+        network, calibration,
+    )  # fmt: skip
+
+
+def _network(weights: Mapping[str, torch.Tensor], inputs: int) -> InterferenceNetwork:
+    networks, _, hidden = weights["embed"].shape
+    network = InterferenceNetwork(networks, inputs, hidden, torch.Generator())
+    network.load_state_dict(dict(weights))
+    return network.eval()
+
+
+def save_predictor(
+    predictor: InterferencePredictor,
+    folder: Path,
+    described: Mapping[str, object],
+    provenance: Mapping[str, object],
+) -> None:
+    """Write the folder whole; `described` are further keys of the spec: probes, features."""
+    with atomic_folder(folder) as temporary:
+        tensors = {n: v.contiguous() for n, v in predictor.network.state_dict().items()}
+        save_file({**tensors, PROFILES: predictor.profiles}, temporary / WEIGHTS_FILE)
+        spec = {
+            "kind": KIND,
+            "schema_version": SCHEMA_VERSION,
+            "units": {"rate": "share of the throughput alone"},
+            "source": predictor.source,
+            "scope": predictor.scope,
+            "tables": list(predictor.tables),
+            "jobs": [asdict(job) for job in predictor.jobs],
+            **described,
+            "levels": list(predictor.calibration.levels),
+            "interval_factors": [
+                [factor if math.isfinite(factor) else None for factor in row]
+                for row in predictor.calibration.factor.tolist()
+            ],
+            "provenance": dict(provenance),
+            "sha256": hashes_of(temporary),
+        }
+        text = json.dumps(spec, indent=2) + "\n"
+        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+
+
+def find_predictor(path: str | Path, source: str) -> Path:
+    """The folder of a predictor: `path` itself, or that of `source` in a run or in its folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    root = Path(path)
+    for folder in (root, root / source, root / PREDICTORS / source):
+        if (folder / SPEC_FILE).is_file():
+            return folder
+    raise InputError(f"holds no predictor of source {source!r}", file=path)
+
+
+def load_predictor(folder: Path) -> InterferencePredictor:
+    """Read a folder that `save_predictor` wrote.
+
+    Raises:
+        InputError: naming the file that is missing, damaged, or of another kind or version.
+    """
+    path = folder / SPEC_FILE
+    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
+    try:
+        tensors = load_file(folder / WEIGHTS_FILE)
+        return _read(spec, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        cause = " ".join(str(error).split())
+        raise InputError(f"does not fit {WEIGHTS_FILE} ({cause})", file=path) from error
+
+
+def _read(spec: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> InterferencePredictor:
+    profiles = tensors.pop(PROFILES)
+    jobs = tuple(
+        MeasuredJob(str(j["label"]), str(j["model"]), int(j["gpus"]), int(j["nodes"]))
+        for j in spec["jobs"]
+    )
+    tables = tuple(str(name) for name in spec["tables"])
+    factor = np.array(
+        [[math.inf if f is None else float(f) for f in row] for row in spec["interval_factors"]]
+    )
+    levels = tuple(float(level) for level in spec["levels"])
+    if profiles.shape[:2] != (len(tables), len(jobs)) or factor.shape != (len(tables), len(levels)):
+        raise ValueError("shapes of profiles or interval_factors")
+    if spec["scope"] not in {ON_GPU, SPANNING}:
+        raise ValueError(f"scope {spec['scope']!r}")
+    return InterferencePredictor(
+        str(spec["source"]), int(spec["scope"]), tables, jobs, profiles,
+        _network(tensors, profiles.shape[-1]), Calibration(levels, factor),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,7 +235,7 @@ class OneTable:
 
 
 class LearnedInterference(TabulatedRates):
-    """Rates that `models.interference.network` predicts, for up to `largest` neighbours.
+    """Rates that `models.interference.fit` predicts, for up to `largest` neighbours.
 
     Jobs are neighbours as in the measurements: on one partial GPU (Gavel's), or on several nodes
     with a node in common (DeepShare's). Whether jobs fit into the memory of a GPU together is not

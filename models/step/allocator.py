@@ -1,4 +1,4 @@
-"""`AllocatorPolicy`: from one server's pipes to the next change of their weights."""
+"""`AllocatorPolicy`: from one server's pipes to the next change of their weights, and its team."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
-from models.architecture import MASKED_LOGIT, Policy, width_of
+from models.architecture import MASKED_LOGIT, Architecture, Policy, width_of
 
 RAISE, LOWER = 8, 9  # the look-aheads among the features of a pipe
 
 
+@bounded
 @dataclass(frozen=True)
 class AllocatorConfig:
     """Everything a person chooses about an allocator's policy; the spaces fix the rest.
@@ -28,21 +30,12 @@ class AllocatorConfig:
             in every step wander off before anything is learned.
         initial_look_ahead: first weight, in the logit of a change, of its look-ahead, which is
             below 0 where the step gets shorter; 0: a start that ignores it.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    hidden: int
-    initial_scale: float
+    hidden: Count
+    initial_scale: NonNegative
     initial_keep: float
     initial_look_ahead: float
-
-    def __post_init__(self) -> None:
-        if self.hidden < 1:
-            raise InputError(f"{self.hidden} is below 1", field="hidden")
-        if not self.initial_scale >= 0:
-            raise InputError(f"{self.initial_scale} is negative", field="initial_scale")
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
@@ -65,11 +58,6 @@ class AllocatorPolicy(Policy):
     Every change is a row: the features of its pipe with the look-ahead of this change before that
     of the other way, and which way it is. One network reads every row beside the server and the
     mean and the largest of all rows, so that any number of pipes in any order will do.
-
-    Args:
-        config: width and start.
-        pipe: features of a pipe.
-        server: features of the server.
     """
 
     def __init__(self, config: AllocatorConfig, pipe: int, server: int) -> None:
@@ -112,3 +100,16 @@ def changes(pipes: Tensor) -> Tensor:
     up = torch.cat([pipes, torch.ones_like(pipes[..., :1])], dim=-1)
     down = torch.cat([pipes[..., order], -torch.ones_like(pipes[..., :1])], dim=-1)
     return torch.cat([up, down], dim=1)
+
+
+@dataclass(frozen=True)
+class TeamConfig:
+    """What a person chooses about the policies of `meshwright/Joint-v0`.
+
+    Attributes:
+        placer: decides where the groups of the step run.
+        allocator: decides on bandwidth, for each server the same weights.
+    """
+
+    placer: Architecture
+    allocator: Architecture

@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT, Policy, width_of
 
 
 @dataclass(frozen=True)
 class ChannelWidths:
-    """How many features a channel, a link and a phase have."""
+    """Numbers of features."""
 
     channel: int
     link: int
     phase: int
 
 
+@bounded
 @dataclass(frozen=True)
 class ChannelPolicyConfig:
     """Everything a person chooses about a channel policy; the spaces fix the rest.
@@ -35,24 +38,12 @@ class ChannelPolicyConfig:
             weights for all channels.
         initial_deviation: standard deviation of a continuous weight's action at the start; of a
             level, the width of the bell over all levels, whose ends are 1 and -1.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    hidden: int
-    rounds: int
-    initial_scale: float
-    initial_deviation: float
-
-    def __post_init__(self) -> None:
-        for name, least in (("hidden", 1), ("rounds", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{getattr(self, name)} is below {least}", field=name)
-        if not self.initial_scale >= 0:
-            raise InputError(f"{self.initial_scale} is negative", field="initial_scale")
-        if not self.initial_deviation > 0:
-            raise InputError(f"{self.initial_deviation} is not positive", field="initial_deviation")
+    hidden: Count
+    rounds: Annotated[int, Ge(0)]
+    initial_scale: NonNegative
+    initial_deviation: Positive
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
@@ -86,10 +77,7 @@ class ChannelPolicy(Policy):
     so that neighbouring levels learn together. Channels that are not active get level 0, or a
     standard normal action that does not depend on the weights.
 
-    Args:
-        config: width, depth and start.
-        widths: feature widths of the observation.
-        levels: number of levels of a weight; None: the action is a real number.
+    `levels` is the number of levels of a weight; None: the action is a real number.
     """
 
     def __init__(

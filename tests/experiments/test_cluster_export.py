@@ -24,8 +24,7 @@ from experiments.run.app import run_app
 from experiments.run.saved_run import saved_config
 from experiments.train import main
 from models.artifacts import sha256_of
-from models.durations.folder import save_durations
-from models.durations.network import DurationPosterior
+from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF
 
 CLUSTER = (

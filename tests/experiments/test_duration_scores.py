@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.learning.duration_scores import Marginal, Scores
-from models.durations.posterior import BINS, edges_s
+from models.durations.network import BINS, edges_s
 from tests.strength import examples
 
 EDGES = edges_s().numpy()

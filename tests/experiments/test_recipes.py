@@ -18,8 +18,7 @@ from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters
 from experiments.run.overrides import check_command_line, written_out
 from experiments.train import main
-from models.durations.folder import save_durations
-from models.durations.network import DurationPosterior
+from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF
 
 RECIPES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))

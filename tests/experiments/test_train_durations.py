@@ -14,7 +14,7 @@ from small_split import overrides
 
 from experiments.evaluate import main as evaluate
 from experiments.train import main
-from models.durations.folder import load_durations
+from models.durations.network import load_durations
 
 SMALL = [
     "model=durations", "model.history=2", "model.hidden=4", "model.readout=8", "model.epochs=2",

@@ -18,8 +18,7 @@ from agents.cluster.migrating.priority_features import NAMES
 from envs.errors import InputError
 from experiments.evaluate import main as evaluate
 from experiments.train import main
-from models.durations.folder import save_durations
-from models.durations.network import DurationConfig, DurationPosterior
+from models.durations.network import DurationConfig, DurationPosterior, save_durations
 
 SMALL = [
     "model=priority", "agent.priority.path=posterior", "model.rounds=4", "model.pairs=3",

@@ -16,8 +16,7 @@ from envs.joint.env import toy_environment as joint_toy
 from envs.placement.env import toy_environment
 from models.architecture import Architecture
 from models.layout import widths_of
-from models.step.graph_batch import GraphBatch
-from models.step.policy import PlacementPolicy
+from models.step.policy import GraphBatch, PlacementPolicy
 from tests.paths import CONF
 
 MODELS = CONF / "model"

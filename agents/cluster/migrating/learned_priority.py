@@ -17,8 +17,8 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import RUNNING, ClusterState
 from envs.errors import InputError
 from models.artifacts import read_json_object, sha256_of
-from models.durations.folder import SPEC_FILE, load_durations
 from models.durations.index import GittinsPriority
+from models.durations.network import SPEC_FILE, load_durations
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

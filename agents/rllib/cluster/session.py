@@ -31,7 +31,7 @@ from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.errors import InputError
 from models.architecture import Policy
-from models.durations.posterior import bins_of
+from models.durations.network import bins_of
 
 EnvFactory = Callable[[], ClusterParallelEnv]
 EPISODES = "episodes"  # file of a checkpoint

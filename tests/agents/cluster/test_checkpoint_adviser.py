@@ -38,8 +38,7 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
-from models.durations.folder import save_durations
-from models.durations.network import DurationPosterior
+from models.durations.network import DurationPosterior, save_durations
 from models.export.checkpoint import load_checkpoint
 from tests.paths import CONF
 

@@ -11,8 +11,7 @@ from envs.errors import InputError
 from envs.placement.env import toy_environment
 from models.export.exporter import ModelCard, export_policy
 from models.layout import widths_of
-from models.step.graph_batch import GraphBatch
-from models.step.policy import PlacementPolicy, PolicyConfig
+from models.step.policy import GraphBatch, PlacementPolicy, PolicyConfig
 
 CARD = ModelCard("Toy", "meshwright/PlacementToy-v0", (-1.0, 4.0), "{}\n", "make run")
 

@@ -10,9 +10,8 @@ from identity_env import DEVICES, GROUPS, LAYOUT, small_config
 from pettingzoo import ParallelEnv
 
 from agents.rllib.config import PPOSettings, TrainingConfig
-from models.step.allocator import RAISE, AllocatorConfig
+from models.step.allocator import RAISE, AllocatorConfig, TeamConfig
 from models.step.policy import PolicyConfig
-from models.step.team import TeamConfig
 
 SERVERS = 2
 AGENTS = ["placer", *(f"allocator_{server}" for server in range(SERVERS))]

@@ -28,7 +28,7 @@ from envs.errors import InputError
 from models.architecture import Architecture
 from models.cluster.batch import ClusterBatch
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy, Outlook
-from models.durations.posterior import GittinsIndex
+from models.durations.network import GittinsIndex
 from models.layout import cluster_layout
 from tests.strength import examples
 

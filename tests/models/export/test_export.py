@@ -17,8 +17,7 @@ from envs.errors import InputError
 from models.artifacts import sha256_of
 from models.export.checkpoint import LISTED_FILES, OnnxRuntime, Pt2Runtime, load_checkpoint
 from models.export.exporter import ModelCard, export_policy
-from models.step.graph_batch import GraphBatch
-from models.step.policy import PlacementPolicy, PolicyConfig
+from models.step.policy import GraphBatch, PlacementPolicy, PolicyConfig
 from tests.models.random_observations import WIDTHS, padded, random_observation
 from tests.paths import ROOT
 

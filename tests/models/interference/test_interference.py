@@ -27,25 +27,26 @@ from models.interference.crossval import (
     examine,
     fold_without,
 )
-from models.interference.fit import Fitted, Task, fit
+from models.interference.fit import Fitted, InterferenceNetwork, Task, fit
 from models.interference.measurements import (
     MeasuredJob,
     Measurements,
+    choose_probes,
     deepshare_measurements,
+    fold,
     gavel_measurements,
 )
-from models.interference.network import InterferenceNetwork
-from models.interference.predictor import (
+from models.interference.rates import (
     SPEC_FILE,
     WEIGHTS_FILE,
     InterferencePredictor,
+    KnownJobs,
+    LearnedInterference,
     find_predictor,
     load_predictor,
     predictor_of,
     save_predictor,
 )
-from models.interference.probes import choose_probes, fold
-from models.interference.rates import KnownJobs, LearnedInterference
 from tests.strength import examples
 
 FEW = examples(25)

@@ -19,9 +19,8 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from models.durations.folder import save_durations
 from models.durations.index import GittinsPriority
-from models.durations.network import DurationConfig, DurationPosterior
+from models.durations.network import DurationConfig, DurationPosterior, save_durations
 
 CONFIG = DurationConfig(
     history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,

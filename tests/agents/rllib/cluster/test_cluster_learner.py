@@ -21,7 +21,7 @@ from agents.rllib.cluster.session import ClusterSession
 from agents.rllib.cluster.teacher import FirstFit
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.errors import InputError
-from models.durations.posterior import bins_of
+from models.durations.network import bins_of
 
 CLONING = Cloning(iterations=9, learning_rate=4e-3, num_epochs=4, first_share=0.0, last_share=0.0)
 

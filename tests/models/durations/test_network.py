@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +16,8 @@ import torch
 from duration_rows import SMALL, like_their_neighbours, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from scipy.stats import logistic
 from torch import nn
 
@@ -19,9 +26,24 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from models.artifacts import sha256_of
 from models.durations.index import GittinsPriority
-from models.durations.network import SPREADS, DurationConfig, DurationPosterior, fit, stretched
-from models.durations.posterior import BINS, GittinsIndex, bins_of, edges_s, log_middles
+from models.durations.network import (
+    BINS,
+    SPEC_FILE,
+    SPREADS,
+    WEIGHTS_FILE,
+    DurationConfig,
+    DurationPosterior,
+    GittinsIndex,
+    bins_of,
+    edges_s,
+    fit,
+    load_durations,
+    log_middles,
+    save_durations,
+    stretched,
+)
 from tests.strength import examples
 
 
@@ -228,3 +250,198 @@ def test_settings_out_of_range_name_themselves(field: str, value: float) -> None
     with pytest.raises(InputError) as caught:
         DurationConfig(**{**asdict(SMALL), field: value})
     assert caught.value.field == field
+
+
+logits_of_bins = st.lists(st.floats(-8.0, 8.0), min_size=BINS, max_size=BINS)
+
+
+def brute_force(probability: NDArray[np.float64], steps: int = 400) -> float:
+    """The index by numerical integration of the survival function, bin by bin."""
+    edges = np.concatenate([[0.0], np.exp(np.linspace(math.log(30.0), math.log(5_184_000.0), 25))])
+    best, spent, done = 0.0, 0.0, 0.0
+    for bin_, (low, high) in enumerate(itertools.pairwise(edges)):
+        middles = (np.arange(steps) + 0.5) / steps  # survival falls evenly within the bin
+        survival = 1.0 - done - probability[bin_] * middles
+        spent += float(survival.mean()) * (high - low)
+        done += float(probability[bin_])
+        best = max(best, done / spent)
+    return best
+
+
+@examples(100)
+@given(logits_of_bins)
+def test_the_index_is_that_of_brute_force(drawn: list[float]) -> None:
+    logits = torch.tensor(drawn, dtype=torch.float32)
+    probability = torch.softmax(logits.double(), -1).numpy()
+    expected = math.log(brute_force(probability))
+    assert float(GittinsIndex()(logits)) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("sure", range(BINS - 1))
+def test_a_job_sure_to_end_within_a_bin_has_the_index_of_its_middle(sure: int) -> None:
+    logits = torch.full((BINS,), -200.0)
+    logits[sure] = 200.0
+    edges = torch.cat([torch.zeros(1, dtype=torch.float64), edges_s()])
+    middle = float(edges[sure : sure + 2].mean())
+    assert float(GittinsIndex()(logits)) == pytest.approx(-math.log(middle), abs=1e-4)
+
+
+def test_a_shorter_job_has_a_higher_index() -> None:
+    logits = torch.eye(BINS) * 20.0
+    index = GittinsIndex()(logits)
+    assert (index[:-1] > index[1:]).all()
+
+
+def test_an_endless_job_has_a_finite_index_and_a_gradient() -> None:
+    logits = torch.full((3, BINS), -300.0)
+    logits[:, -1] = 300.0
+    logits.requires_grad_()
+    index = GittinsIndex()(logits)
+    index.sum().backward()
+    assert torch.isfinite(index).all()
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all()
+
+
+@examples(20)
+@given(logits_of_bins, st.integers(0, BINS - 1))
+def test_the_gradient_is_the_slope(drawn: list[float], bin_: int) -> None:
+    index = GittinsIndex().double()
+    logits = torch.tensor(drawn, dtype=torch.float64, requires_grad=True)
+    index(logits).backward()
+    assert logits.grad is not None
+    step = torch.zeros(BINS, dtype=torch.float64)
+    step[bin_] = 1e-6
+    with torch.no_grad():
+        here = float(index(logits))
+        up, down = float(index(logits + step)), float(index(logits - step))
+    slope = (up - down) / 2e-6
+    one_sided = ((up - here) / 1e-6, (here - down) / 1e-6)
+    if one_sided[0] == pytest.approx(one_sided[1], abs=1e-4):  # no other edge takes over here
+        assert float(logits.grad[bin_]) == pytest.approx(slope, abs=1e-4)
+
+
+def test_bins_hold_what_their_edges_say() -> None:
+    edges = edges_s()
+    assert len(edges) == BINS - 1
+    assert float(edges[0]) == pytest.approx(30.0)
+    assert float(edges[-1]) == pytest.approx(60 * 86_400)
+    between = torch.tensor([0.0, 29.0, 31.0, 3600.0, 86_400.0, 5_183_000.0, 6e6, math.inf])
+    bins = bins_of(between)
+    for seconds, bin_ in zip(between.tolist(), bins.tolist(), strict=True):
+        assert bin_ == 0 or edges[bin_ - 1] < seconds
+        assert bin_ == BINS - 1 or seconds <= edges[bin_]
+    assert bins_of(edges).tolist() == list(range(BINS - 1))
+
+
+@pytest.fixture
+def posterior() -> DurationPosterior:
+    torch.manual_seed(0)
+    return DurationPosterior(SMALL).eval()
+
+
+@pytest.fixture
+def folder(posterior: DurationPosterior, tmp_path: Path) -> Path:
+    save_durations(posterior, tmp_path / "durations", {"seed": 7})
+    return tmp_path / "durations"
+
+
+def test_what_is_read_predicts_the_same(posterior: DurationPosterior, folder: Path) -> None:
+    again = load_durations(folder)
+    assert again.config == SMALL
+    assert not again.training
+    rows = torch.from_numpy(random_rows(0, 20, SMALL.history))
+    with torch.no_grad():
+        assert torch.equal(again(rows), posterior(rows))
+
+
+def test_the_spec_says_what_it_is(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {WEIGHTS_FILE, SPEC_FILE}
+    spec = json.loads((folder / SPEC_FILE).read_text())
+    assert spec["kind"] == "meshwright.durations"
+    assert spec["schema_version"] == 1
+    assert spec["provenance"] == {"seed": 7}
+    assert spec["history"] == 2
+    assert len(spec["columns"]) == 9 + 2 * 2 * 4
+    assert spec["columns"][9] == "before 1: arrived"
+    assert spec["columns"][-1] == "after 2: time between the submissions"
+    np.testing.assert_allclose(spec["bins"], edges_s().numpy())
+    assert spec["sha256"] == {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(
+    posterior: DurationPosterior, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    torch.manual_seed(1)
+    other = DurationPosterior(SMALL)
+    with pytest.raises(TypeError):
+        save_durations(other, folder, {"not JSON": object()})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["durations"]
+    save_durations(other, folder, {})
+    assert torch.equal(load_durations(folder).bins.weight, other.bins.weight)
+
+
+def changed(key: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(spec: dict[str, Any]) -> None:
+        spec[key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (changed("kind", "meshwright.policy"), "kind"),
+        (changed("schema_version", 2), "schema_version"),
+        (changed("sha256", {}), "sha256"),
+        (changed("history", 3), "history"),
+        (changed("columns", ["log2 of the GPUs / 4"]), "columns"),
+        (changed("bins", [1.0, 2.0]), "bins"),
+        (changed("config", None), "config"),
+        (lambda spec: spec["config"].pop("heads"), "config"),
+        (lambda spec: spec["config"].update(depth=2), "config"),
+        (lambda spec: spec["config"].update(heads=0), "config.heads"),
+        (lambda spec: spec["config"].update(heads="two"), None),
+        (lambda spec: spec["config"].update(hidden=9), None),
+        (lambda spec: spec["config"].update(hidden=8.5), None),
+    ],
+)
+def test_a_spec_that_does_not_hold_is_refused(
+    folder: Path, change: Callable[[dict[str, Any]], object], field: str | None
+) -> None:
+    spec = json.loads((folder / SPEC_FILE).read_text())
+    change(spec)
+    (folder / SPEC_FILE).write_text(json.dumps(spec))
+    with pytest.raises(InputError) as caught:
+        load_durations(folder)
+    assert caught.value.file == folder / SPEC_FILE
+    assert caught.value.field == field
+
+
+def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
+    tensors = {name: value.clone() for name, value in load_file(folder / WEIGHTS_FILE).items()}
+    (folder / WEIGHTS_FILE).write_bytes(b"damaged")
+    with pytest.raises(InputError, match="sha256 differs") as caught:
+        load_durations(folder)
+    assert caught.value.file == folder / WEIGHTS_FILE
+    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
+    (folder / SPEC_FILE).write_text(json.dumps(spec))
+    with pytest.raises(InputError, match="does not fit"):
+        load_durations(folder)
+    del tensors["bins.bias"]
+    save_file(tensors, folder / WEIGHTS_FILE)
+    spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
+    (folder / SPEC_FILE).write_text(json.dumps(spec))
+    with pytest.raises(InputError, match=r"bins\.bias"):
+        load_durations(folder)
+    (folder / WEIGHTS_FILE).unlink()
+    with pytest.raises(InputError, match="missing"):
+        load_durations(folder)
+    (folder / SPEC_FILE).write_text("[]")
+    with pytest.raises(InputError):
+        load_durations(folder)
+    with pytest.raises(InputError, match="no such file"):
+        load_durations(folder / "nowhere")

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.cluster.links import Links, PackedLinks, PaddedLinks
-from models.cluster.rows import PackedRows, PaddedRows, Rows, mean
+from models.cluster.batch import Links, PackedLinks, PackedRows, PaddedLinks, PaddedRows, Rows, mean
 from tests.strength import examples
 
 sizes = st.tuples(
