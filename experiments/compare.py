@@ -24,11 +24,10 @@ from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.pictures.cluster_usage_chart import draw_cluster_usage
 from experiments.pictures.jct_cdf import draw_jct_cdf
 from experiments.run.app import Result, Run, run_app
-from experiments.run.artifacts import to_json, write_figure, write_text
-from experiments.run.provenance import stamp
-from experiments.step.comparison import console_table, markdown_table
+from experiments.run.artifacts import write_figure
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 
-TABLE_FILE, JCT_FILE, USAGE_FILE = "table.md", "jct.png", "usage.png"
+JCT_FILE, USAGE_FILE = "jct.png", "usage.png"
 COLUMNS = (
     "policy", "knows", "mean JCT", "p50", "p99", "mean wait", "slow-down", "in use", "unfair",
     "preempted", "jobs/s",
@@ -38,7 +37,6 @@ CAPTION = (
     "mean of JCT / work. in use: GPU-seconds held of those there were. unfair: share of the jobs "
     "later than with an equal share of the cluster."
 )
-WIDTH = 132  # characters of the table where there is no terminal
 
 
 @dataclass
@@ -127,18 +125,9 @@ def compare(config: CompareConfig, run: Run) -> Result:
         inputs |= {f"{name} {key}": digest for key, digest in checkpoint_input(node).items()}
     provenance = run.provenance.with_inputs(**inputs)
     cells = [row.cells() for row in found]
-    table = console_table(title, COLUMNS)
-    for row_cells in cells:
-        table.add_row(*row_cells)
-    table.caption = CAPTION
-    if not run.console.is_terminal:
-        run.console.width = WIDTH
-    run.console.print(table)
+    write_tables(run, title, [Table("Policies", COLUMNS, cells, CAPTION)], provenance)
     for line in source.rejections():
         run.console.print(line, soft_wrap=True)
-    rows = markdown_table(COLUMNS, cells)
-    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
-    write_text(run.folder / TABLE_FILE, f"{header}# {title}\n\n{CAPTION}\n\n{rows}")
     figures = pictures({row.policy: row for row in found}, config.shown, problem, title)
     for name, figure in figures.items():
         write_figure(run.folder / name, figure, provenance)

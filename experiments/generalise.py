@@ -51,7 +51,7 @@ from experiments.pictures.generalise_picture import draw_ratios
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance
-from experiments.run.tables import TABLE_FILE, Section, write_tables
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 
 PICTURE_FILE = "ratios.png"
 CAPTION = (
@@ -130,8 +130,8 @@ def report(found: Comparison, config: GeneraliseConfig, run: Run, provenance: Pr
         tables.insert(0, (f"Checkpoints ({len(found.learned)})", RATIO_COLUMNS, cells))
     name = config.split.name
     title = f"{name}, {config.window} windows, {config.information} durations"
-    sections = [Section(*table) for table in tables]
-    write_tables(run, title, CAPTION, sections, provenance, WIDTH)
+    sections = [Table(*table) for table in tables]
+    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
     picture = draw_ratios(
         [window.name for window in found.windows],
         found.bounds / found.values("mean_jct_s").min(axis=0),

@@ -29,8 +29,8 @@ from experiments.pictures.packing_picture import draw_packing
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import to_json, write_figure, write_text
 from experiments.run.provenance import file_hash, stamp
+from experiments.run.tables import console_table, markdown_table
 from experiments.run.targets import SEEDS, build, no_such_thing
-from experiments.step.comparison import console_table, markdown_table
 
 COLUMNS = ("rule", "allocated", "sd", "least", "most", "failed", "time")
 PICTURE_FILE, TABLE_FILE = "packing.png", "table.md"

@@ -24,8 +24,8 @@ from experiments.run.app import RESULT_FILE, Result, Run, run_app
 from experiments.run.artifacts import to_json, write_text
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import file_hash, stamp
+from experiments.run.tables import console_table, markdown_table
 from experiments.run.targets import SEEDS
-from experiments.step.comparison import console_table, markdown_table
 from experiments.train import TrainConfig
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")

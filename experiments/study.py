@@ -28,7 +28,7 @@ from experiments.learning.train_priority import WEIGHTS_FILE
 from experiments.run.app import Result, Run, run_app
 from experiments.run.saved_run import saved_config
 from experiments.run.stages import run_stages
-from experiments.run.tables import TABLE_FILE, Section, write_tables
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 
 CHANGEABLE = ("json=", "resume=", "hydra.")  # by a study that goes on
 TEST_COLUMNS = ("recipe", "split", "windows", "against", *MEASURES)
@@ -74,11 +74,11 @@ def study(config: StudyConfig, run: Run) -> Result:
     provenance = replace(run.provenance, seed=config.seed).with_inputs(**hashes)
     found = {recipe.name: _found(recipe, config) for recipe in plan.recipes}
     sections = [
-        Section("Test windows", TEST_COLUMNS, _test_rows(found)),
-        Section("Training", TRAINING_COLUMNS, _training_rows(found)),
-        Section("Files", FILE_COLUMNS, _file_rows(plan)),
+        Table("Test windows", TEST_COLUMNS, _test_rows(found)),
+        Table("Training", TRAINING_COLUMNS, _training_rows(found)),
+        Table("Files", FILE_COLUMNS, _file_rows(plan)),
     ]
-    write_tables(run, "Learned schedulers", CAPTION, sections, provenance, WIDTH)
+    write_tables(run, "Learned schedulers", sections, provenance, caption=CAPTION, width=WIDTH)
     values: dict[str, object] = {
         "recipes": found,
         "durations": [str(stage.folder / DURATIONS) for stage in plan.durations],

@@ -35,7 +35,7 @@ from experiments.pictures.transfer_picture import draw_forest
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance
-from experiments.run.tables import TABLE_FILE, Section, write_tables
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 
 PICTURE_FILE = "transfer.png"
 OVERALL = "the best overall"
@@ -161,12 +161,12 @@ def report(
     second = [(row.condition.name, *(told(row, policy) for policy in policies)) for row in rows]
     number = len(config.checkpoints)
     sections = [
-        Section(f"Other conditions, checkpoints: {number}", COLUMNS, first),
-        Section("Against each policy", ("condition", *policies), second),
+        Table(f"Other conditions, checkpoints: {number}", COLUMNS, first),
+        Table("Against each policy", ("condition", *policies), second),
     ]
     name = config.split.name
     title = f"{name}, {config.window} windows, {config.information} durations, zero-shot"
-    write_tables(run, title, CAPTION, sections, provenance, WIDTH)
+    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
     picture = draw_forest(
         [row.condition.name for row in rows],
         [row.ratios[OVERALL] for row in rows],

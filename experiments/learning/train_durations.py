@@ -27,7 +27,7 @@ from experiments.pictures.duration_picture import draw_reliability
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar, write_text
 from experiments.run.provenance import Provenance, portable
-from experiments.run.tables import TABLE_FILE, Section, write_tables
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.durations.network import DurationConfig, fit, save_durations
 
@@ -208,5 +208,5 @@ def write_table(
     columns = ("trace", *(method.method for method in scores))
     traces = [(name, *(f"{loss:.3f}" for loss in row)) for name, row in by_trace.items()]
     title = "Work that jobs still need"
-    sections = [Section("All traces", heads, cells), Section("By trace", columns, traces)]
-    write_tables(run, title, CAPTION, sections, provenance, WIDTH)
+    sections = [Table("All traces", heads, cells), Table("By trace", columns, traces)]
+    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)

@@ -36,7 +36,7 @@ from experiments.pictures.interference_pictures import Points, draw_errors, draw
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance, file_hash
-from experiments.run.tables import TABLE_FILE, Section, write_tables
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.interference.baselines import baselines
 from models.interference.crossval import (
@@ -280,7 +280,7 @@ def write_table(
     columns, cells = error_cells(rows, sources)
     intervals = [row.cells() for row in coverage]
     sections = [
-        Section("Errors on unseen models", columns, cells),
-        Section("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
+        Table("Errors on unseen models", columns, cells),
+        Table("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
     ]
-    write_tables(run, title, CAPTION, sections, provenance, WIDTH)
+    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)

@@ -36,7 +36,7 @@ from experiments.run.app import Result, Run
 from experiments.run.artifacts import to_json, write_figure, write_sidecar, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.provenance import portable, stamp
-from experiments.run.tables import TABLE_FILE, Section, write_tables
+from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.artifacts import sha256_of
 from models.durations.network import SPEC_FILE
@@ -117,10 +117,10 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     cells = [(name, f"{before[name]:.2f}", f"{found[name]:.2f}") for name in NAMES]
     examined = [(str(exam.round), exam.ratio.text()) for exam in exams]
     sections = [
-        Section("Weights", ("of", "before", "after"), cells),
-        Section("Exams", ("round", "mean JCT / before"), examined),
+        Table("Weights", ("of", "before", "after"), cells),
+        Table("Exams", ("round", "mean JCT / before"), examined),
     ]
-    write_tables(run, "What counts for a job", CAPTION, sections, provenance, WIDTH)
+    write_tables(run, "What counts for a job", sections, provenance, caption=CAPTION, width=WIDTH)
     values: dict[str, object] = {
         "rounds": settings.rounds,
         "replays": 2 * settings.rounds * settings.pairs,

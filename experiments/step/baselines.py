@@ -7,10 +7,10 @@ from typing import Any
 
 from experiments.learning.subjects import Subject
 from experiments.run.app import Run
-from experiments.run.artifacts import to_json, write_text
 from experiments.run.display import ProgressDisplay
-from experiments.run.provenance import Provenance, stamp
-from experiments.step.comparison import Row, console_table, markdown_table
+from experiments.run.provenance import Provenance
+from experiments.run.tables import Table, write_tables
+from experiments.step.comparison import Row
 from experiments.step.search import describe
 
 COLUMNS = ("method", "step time", "against lower bound", "search time")
@@ -52,13 +52,8 @@ def write_table(
 ) -> None:
     """Show the rows and write them to `table.md`."""
     cells = [_cells(row, lower_bound) for row in rows]
-    table = console_table(name, COLUMNS)
-    for row in cells:
-        table.add_row(*row)
-    table.caption = f"proved lower bound {lower_bound * 1e3:.1f} ms"
-    run.console.print(table)
-    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
-    write_text(run.folder / "table.md", f"{header}# {name}\n\n{markdown_table(COLUMNS, cells)}")
+    note = f"proved lower bound {lower_bound * 1e3:.1f} ms"
+    write_tables(run, name, [Table("Methods", COLUMNS, cells, note)], provenance)
 
 
 def _cells(row: Row, lower_bound: float) -> tuple[str, ...]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.table import Table
 
 from agents.base import PlannerResult
 from envs.step.communication import Communication
 from envs.step.problem import StepProblem
 from envs.units import GIBI
+from experiments.run.tables import console_table, markdown_table
 from experiments.step.evaluation import Evaluation, evaluate_plan
 
 COLUMNS = (
     "method", "step time", "against best single device", "against lower bound", "peak memory",
     "search time",
 )  # fmt: skip
-METHOD_WIDTH = 16  # characters
 DOES_NOT_FIT = "does not fit"
 
 
@@ -130,23 +128,6 @@ def row_of(
     if evaluation is not None and not evaluation.feasible:
         reason = evaluation.violations[0]
     return Row(method, evaluation, found.seconds, reason, tuple(found.trajectory))
-
-
-def console_table(title: str, columns: Sequence[str]) -> Table:
-    """An empty table whose headings may wrap and whose first column never does."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", caption_justify="left", box=SIMPLE
-    )
-    table.add_column(columns[0], no_wrap=True, min_width=METHOD_WIDTH)
-    for column in columns[1:]:
-        table.add_column(column, justify="right")
-    return table
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first column is left-aligned, the others right-aligned."""
-    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _short(reason: str) -> str:

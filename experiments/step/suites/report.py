@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from experiments.step.comparison import console_table, markdown_table
+from experiments.run.tables import console_table, markdown_table
 from experiments.step.suites.cell import Cell, Outcome
 
 SAME = 1e-9  # relative difference, by rounding, of two equal objectives
