@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +30,7 @@ _BROADCAST: Callable[..., torch.Size] = torch.broadcast_shapes
 
 _KINDS: dict[Kind, str] = {
     Kind.MATMUL: "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr ger _trilinear _scaled_mm "
-    "_addmm_activation _grouped_mm _scaled_grouped_mm",
+    "_addmm_activation _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm_v2 _int_mm",
     Kind.CONVOLUTION: "convolution convolution_backward _convolution cudnn_convolution",
     Kind.ATTENTION: "_scaled_dot_product_flash_attention_for_cpu _flash_attention_forward "
     "_scaled_dot_product_flash_attention_for_cpu_backward _flash_attention_backward "
@@ -66,12 +67,11 @@ _SELECTED = {"embedding": 0, "index": 0, "index_select": 0, "gather": 0, "_unsaf
              "nll_loss_forward": 0}  # fmt: skip
 _OVERWRITE = frozenset({"bernoulli_", "copy_", "exponential_", "fill_", "normal_", "random_",
                         "uniform_", "zero_"})  # fmt: skip
-_UNCOUNTED = frozenset({
-    "linear", "linear_backward", "matmul", "matmul_backward", "mkldnn_convolution",
-    "mkldnn_linear", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_int_mm",
-    "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
-    "_triton_multi_head_attention", "_triton_scaled_dot_attention",
-})  # fmt: skip
+_PRODUCT = re.compile(  # a word of the name of an operator that multiplies matrices
+    r"(^|_)([a-z]*mm|(fb)?gemm|matmul|linear|conv(olution|_?[a-z]*\dd)?|attention|attn|"
+    r"(add)?mv|v?dot|vecdot|ger|addr|rnn|mha|transformer)(_|$)"
+)
+_TORCH = frozenset({"aten", "prims", "_c10d_functional", "c10d_functional", "profiler"})
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,16 @@ def traits(func: Any) -> Traits:
     """The traits of an `OpOverload`.
 
     Raises:
-        InputError: the operator multiplies matrices, and nobody knows how to count its FLOP.
+        InputError: the operator may multiply matrices, and nobody knows how to count its FLOP.
     """
-    packet = func._overloadpacket
-    name: str = packet.__name__
+    name: str = func._overloadpacket.__name__
     composite = _has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU")
-    flop: FlopCount | None = _COUNTS.get(name) or flop_registry.get(packet)
-    if flop is None and not composite and name in _UNCOUNTED:
-        raise InputError("multiplies matrices but its FLOP are not known", record=func.name())
+    flop = _flop_count(func.namespace, name)
+    if flop is None and not composite and _may_multiply(func, name):
+        raise InputError(
+            f"{func.name()} may multiply matrices and nobody knows its FLOP; "
+            "name a formula with torch.utils.flop_counter.register_flop_formula"
+        )
     written: list[int | str] = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -165,6 +167,22 @@ def stored_elements(size: Sequence[int], stride: Sequence[int]) -> int:
     return prod(n for n, step in zip(size, stride, strict=True) if step != 0)
 
 
+def _flop_count(namespace: str, name: str) -> FlopCount | None:
+    """The formula of an operator; `addmm_` has that of `addmm`."""
+    plain = name.removesuffix("_")
+    if plain in _COUNTS:
+        return _COUNTS[plain]
+    registered: dict[str, FlopCount] = {str(known): count for known, count in flop_registry.items()}
+    return registered.get(f"{namespace}.{name}", registered.get(f"{namespace}.{plain}"))
+
+
+def _may_multiply(func: Any, name: str) -> bool:
+    """Whether it is a product by its name, or is not torch's own, so that nobody can tell."""
+    if torch.Tag.pointwise in func.tags:
+        return False
+    return func.namespace not in _TORCH or _PRODUCT.search(name.removesuffix("_")) is not None
+
+
 def _has_kernel(func: Any, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
@@ -208,6 +226,21 @@ def _batched_sum(input: Any, batch1: Any, batch2: Any, *args: Any, **kwargs: Any
     return int(2 * batch1.numel() * batch2.shape[-1])
 
 
+def _product(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
+    return int(2 * a.numel() * b.shape[-1])
+
+
+def _grouped_product(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
+    """Every row of `a` meets one group of `b`, or, where only `a` has groups, the reverse."""
+    if a.dim() == 3 and b.dim() == 2:
+        return int(2 * a.shape[1] * b.numel())
+    return int(2 * a.numel() * b.shape[-1])
+
+
+def _grouped_product_backward(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
+    return 2 * _grouped_product(a, b)
+
+
 def _matrix_vector(matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> int:
     return int(2 * matrix.numel())
 
@@ -247,5 +280,12 @@ _COUNTS: dict[str, FlopCount] = {
     "addr": _outer,
     "ger": _outer,
     "_trilinear": _trilinear,
-    "_addmm_activation": lambda bias, a, b, *args, **kwargs: int(2 * a.numel() * b.shape[-1]),
+    "_addmm_activation": lambda bias, a, b, *args, **kwargs: _product(a, b),
+    "_int_mm": _product,
+    "_scaled_mm_v2": _product,
+    "_grouped_mm": _grouped_product,
+    "_scaled_grouped_mm": _grouped_product,
+    "_scaled_grouped_mm_v2": _grouped_product,
+    "grouped_mm_fallback": _grouped_product,  # of transformers
+    "grouped_mm_fallback_backward": _grouped_product_backward,
 }

@@ -78,7 +78,7 @@ class FakeScalars(TorchDispatchMode):
     """Answers programs that ask the meta device for a number: there is none.
 
     Args:
-        answers: what a scalar of each type reads as; for other types torch's own error stays.
+        answers: what a scalar of each type reads as; other types cannot be read.
     """
 
     def __init__(self, answers: Mapping[torch.dtype, bool | float]) -> None:
@@ -95,6 +95,11 @@ class FakeScalars(TorchDispatchMode):
         """Run the operator, or answer in its place."""
         if func is torch.ops.aten._local_scalar_dense.default:
             tensor = args[0]
-            if tensor.is_meta and tensor.dtype in self._answers:
+            if tensor.is_meta:
+                if tensor.dtype not in self._answers:
+                    raise InputError(
+                        f"a number of type {tensor.dtype} is read of a tensor that has none "
+                        "while the model is built; make that tensor with device='cpu'"
+                    )
                 return self._answers[tensor.dtype]
         return func(*args, **(kwargs or {}))

@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
+from torch._library.utils import has_fake_kernel
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from envs.errors import InputError
@@ -85,16 +91,52 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # asks for a property of a tensor
             return func(*args, **kwargs)
-        known = traits(func)
+        try:
+            known = traits(func)
+        except InputError as error:
+            raise InputError(f"{self._where()}: {error.message}") from error
         if known.composite:
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
         node = torch._C._autograd._get_sequence_nr() - 1
-        out = func(*args, **kwargs)
+        out = self._run(func, args, kwargs)
         self._write_down(known, args, kwargs, out, node)
         return out
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The operator on tensors without values: shapes and types alone.
+
+        Raises:
+            InputError: what it returns depends on values, or nobody says what it returns.
+        """
+        try:
+            return func(*args, **kwargs)
+        except DataDependentOutputException as error:
+            cause: RuntimeError = error
+            fault = "reads a number of a tensor; make that number without tensors"
+        except DynamicOutputShapeException as error:
+            cause = error
+            fault = "has a shape that depends on data; use torch.where, topk or a fixed buffer"
+        except RuntimeError as error:  # NotImplementedError is one
+            cause = error
+            if isinstance(error, UnsupportedOperatorException) or not has_fake_kernel(func):
+                fault = "has no fake kernel; name one with torch.library.register_fake"
+            else:
+                fault = f"cannot run: {str(error).splitlines()[0]}"
+        raise InputError(f"{self._where()}: {func.name()} {fault}") from cause
+
+    def _where(self) -> str:
+        """The module that is running, in words; of a backward pass: the forward module."""
+        if self.phase is Phase.OPTIMIZER:
+            return "the optimizer"
+        path = self._modules.path if self._modules is not None else ""
+        if self.phase is Phase.BACKWARD:
+            ran: Any = torch._C._current_autograd_node()
+            forward = self._mirror(NONE if ran is None else int(ran._sequence_nr()))
+            path = self.records[forward].path if forward is not None else ""
+        return {"": "the model", "loss": "the loss"}.get(path, f"module {path!r}")
 
     def _write_down(
         self, known: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, node: int

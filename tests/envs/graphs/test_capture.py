@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 from envs.errors import InputError
 from envs.graphs.aten import traits
@@ -379,9 +380,127 @@ def test_depthwise_convolutions_cost_the_same_in_each_direction() -> None:
     assert backward.tolist() == [forward[0], 2 * forward[1]]  # data needs no gradient
 
 
-def test_an_operator_that_hides_products_is_refused() -> None:
-    with pytest.raises(InputError, match="_transformer_encoder_layer_fwd"):
-        traits(torch.ops.aten._transformer_encoder_layer_fwd.default)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((16, 32), (4, 32, 64)),
+        ((4, 8, 32), (32, 64)),
+        ((16, 32), (32, 64)),
+        ((4, 8, 32), (4, 32, 64)),
+    ],
+)
+def test_grouped_products_are_counted(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    groups = 4
+
+    class GroupedProduct(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(b, dtype=torch.bfloat16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            size = 64 if len(a) == 3 else 32 if len(b) == 2 else 16
+            offsets = torch.arange(1, groups + 1, dtype=torch.int32) * (size // groups)
+            both = len(a) == len(b) == 3
+            return torch._grouped_mm(x, self.weight, offs=None if both else offsets)
+
+    graph = capture(
+        GroupedProduct,
+        inputs=lambda: {"x": torch.zeros(a, dtype=torch.bfloat16)},
+        loss=lambda output: output.float().square().sum(),
+        optimizer=SGD,
+    )
+    (product,) = [i for i in operators(graph, "_grouped_mm") if graph.phase[i] == Phase.FORWARD]
+    assert graph.kind[product] == Kind.MATMUL
+    # every one of the 16 rows (8 of each group, where groups are columns or batches) x 32 x 64
+    rows = a[0] * a[1] if len(a) == len(b) == 3 else a[-2]
+    assert graph.forward_flop() == 2 * rows * 32 * 64
+    assert graph.backward_flop() == graph.forward_flop()  # the input needs no gradient
+
+
+def test_experts_in_one_grouped_product_cost_what_their_tokens_do() -> None:
+    sizes = transformers.MixtralConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=128, num_hidden_layers=1, use_cache=False,
+        num_attention_heads=4, num_key_value_heads=4, num_local_experts=8, num_experts_per_tok=2,
+        attn_implementation="eager", experts_implementation="grouped_mm",
+    )  # fmt: skip
+    tokens = torch.zeros(2, 16, dtype=torch.int64)
+    graph = capture(
+        lambda: transformers.MixtralForCausalLM(sizes).to(torch.bfloat16),
+        inputs=lambda: {"input_ids": tokens, "labels": tokens},
+        loss=lambda output: output.loss,
+        optimizer=SGD,
+    )
+    attention = 4 * 64 * 64 + 2 * 16 * 64
+    assert graph.forward_flop() == 2 * 32 * (attention + 64 * 8 + 2 * 3 * 64 * 128 + 64 * 96)
+    assert graph.backward_flop() == 2 * graph.forward_flop()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_transformer_encoder_layer_fwd",
+        "linear_backward",
+        "_mixed_dtypes_linear",
+        "mkldnn_rnn_layer",
+        "conv_tbc",
+    ],
+)
+def test_every_product_without_a_formula_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} may multiply matrices"):
+        traits(getattr(torch.ops.aten, name).default)
+
+
+def test_an_in_place_product_costs_what_the_plain_one_does() -> None:
+    x = torch.zeros(3, 5)
+    count = traits(torch.ops.aten.addmm_.default).flop
+    assert count is not None
+    assert (
+        count(torch.zeros(3, 4), x, torch.zeros(5, 4), out_val=torch.zeros(3, 4)) == 2 * 3 * 5 * 4
+    )
+
+
+@torch.library.custom_op("meshwright_test::unknown", mutates_args=())
+def unknown(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@torch.library.custom_op("meshwright_test::shapeless", mutates_args=())
+def shapeless(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+register_flop_formula(torch.ops.meshwright_test.shapeless)(lambda x, **kwargs: 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda y: y[torch.nonzero(y[:, 0] > 0)[:, 0]], r"aten::nonzero .* depends on data; use"),
+        (lambda y: y.masked_select(y > 0), r"aten::masked_select .* depends on data; use"),
+        (lambda y: y * y.sum().item(), r"_local_scalar_dense reads a number of a tensor; make"),
+        (lambda y: y if y.sum() > 0 else -y, r"_local_scalar_dense reads a number"),
+        (unknown, r"unknown may multiply matrices .*register_flop_formula"),
+        (shapeless, r"shapeless has no fake kernel; name one with torch\.library\.register_fake"),
+        (lambda y: y @ y, r"aten::mm cannot run: .* reduction dim"),
+    ],
+)
+def test_what_cannot_be_traced_ends_in_one_line_with_the_module_and_the_way_out(
+    fault: Callable[[Tensor], Tensor], message: str
+) -> None:
+    class Inner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return fault(x)
+
+    with pytest.raises(InputError, match=f"^module '1': .*{message}") as raised:
+        capture(lambda: nn.Sequential(nn.Linear(4, 3), Inner()), inputs=lambda: {
+            "input": torch.zeros(2, 4)
+        })  # fmt: skip
+    assert "\n" not in str(raised.value)
+
+
+def test_a_module_that_reads_a_number_while_it_is_built_is_told_how_to_make_it() -> None:
+    with pytest.raises(InputError, match="while the model is built; make that tensor with device"):
+        capture(lambda: nn.Dropout(torch.linspace(0, 0.5, 3)[1].item()), 2, 4)
 
 
 def test_embeddings_read_the_rows_they_select() -> None:
