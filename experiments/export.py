@@ -38,7 +38,7 @@ from experiments.run.targets import build
 from experiments.step.problem import load_problem, placement_env
 
 if TYPE_CHECKING:
-    from agents.rllib.config import TrainingConfig
+    from agents.rllib.step.config import TrainingConfig
     from models.step.policy import PlacementPolicy, PolicyConfig
 
 

@@ -13,50 +13,12 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from agents.rllib.learner import GRADIENT_NORM_METRIC
 from envs.errors import InputError
 from models.artifacts import sync
 
 Row = Mapping[str, float]
 
-ITERATION = "iteration"
-CHARTS = (
-    ITERATION,
-    "charts/env_steps",  # decisions so far
-    "charts/episodes",  # so far
-    "charts/seconds",  # wall clock spent training so far
-    "charts/SPS",  # decisions per second, this iteration, learning included
-    "charts/sample_seconds",  # of this iteration
-    "charts/learn_seconds",  # of this iteration
-    "charts/episodic_return",  # mean over this iteration's episodes
-    "charts/episodic_length",  # mean, decisions
-    "charts/feasible_share",  # of this iteration's episodes
-    "charts/step_time_s_mean",  # of this iteration's feasible episodes; nan without any
-    "charts/step_time_s_min",  # of this iteration's feasible episodes; nan without any
-    "charts/step_time_s_best",  # best plan so far, simulated on every operator; inf without any
-    "charts/learning_rate",
-    "charts/entropy_coefficient",
-)
-LOSSES = {  # column -> RLlib's name; all of the last minibatch of the iteration
-    "policy_loss": "policy_loss",
-    "value_loss": "vf_loss",
-    "total_loss": "total_loss",
-    "entropy": "entropy",  # nats
-    "kl": "mean_kl_loss",  # from the sampling policy, nats
-    "explained_variance": "vf_explained_var",
-    "gradient_norm": GRADIENT_NORM_METRIC,  # before clipping
-}
-
-
-def loss_column(module: str, name: str, modules: int) -> str:
-    """The column of a loss; with several modules it says whose."""
-    return f"losses/{name}" if modules == 1 else f"losses/{module}/{name}"
-
-
-def columns(modules: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a run with these modules, in order."""
-    losses = (loss_column(module, name, len(modules)) for module in modules for name in LOSSES)
-    return (*CHARTS, *losses)
+ITERATION = "iteration"  # the first column of a log
 
 
 class MetricsLog:

@@ -16,7 +16,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -34,29 +34,6 @@ SCHEMA_VERSION = 2
 KEPT = 2  # checkpoints that stay
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 _NAME = re.compile(r"iteration_(\d{6,})")
-
-
-@dataclass
-class Progress:
-    """How far a run is."""
-
-    iteration: int = 0
-    env_steps: int = 0
-    episodes: int = 0
-    horizon: int = 1  # decisions of the longest episode met
-    seconds: float = 0.0  # wall clock spent training
-    best_step_time: float = float("inf")  # seconds, of feasible plans
-    best_plan: dict[str, list[Any]] | None = None  # the arrays of its decisions
-    untrained: list[float] = field(default_factory=list)  # exam of the first policy, seconds
-    trajectory: list[tuple[float, float]] = field(default_factory=list)  # (seconds, best so far)
-    episodes_started: list[int] = field(default_factory=list)  # per environment: its seed counter
-    # per environment: fastest plan offered, and its record (step time, plan)
-    records: list[tuple[float, tuple[float, dict[str, list[Any]]] | None]] = field(
-        default_factory=list
-    )
-
-    def __post_init__(self) -> None:
-        self.trajectory = [(seconds, best) for seconds, best in self.trajectory]
 
 
 class Counted(Protocol):

@@ -21,9 +21,9 @@ from experiments.step.evaluation import Evaluation
 from experiments.step.search import describe
 
 if TYPE_CHECKING:
-    from agents.rllib.config import TrainingConfig
-    from agents.rllib.training import TrainingResult
-    from agents.rllib.warm_start import WarmStart
+    from agents.rllib.step.config import TrainingConfig
+    from agents.rllib.step.environment import WarmStart
+    from agents.rllib.step.training import TrainingResult
     from models.step.policy import PlacementPolicy
 
 METRICS_FILE = "metrics.csv"
@@ -121,7 +121,7 @@ def learn(
     The graph is fused once: the environments are copies of one that holds the instance. With a
     `warm_start` training goes on from a plan, whose seconds are part of the budget.
     """
-    from agents.rllib.training import train
+    from agents.rllib.step.training import train
 
     if not resume:
         origin = stamp({}, provenance, kind="training_checkpoints")

@@ -33,11 +33,11 @@ from experiments.step.problem import LoadedProblem
 from experiments.step.search import search
 
 if TYPE_CHECKING:
-    from agents.rllib.config import TrainingConfig
-    from agents.rllib.tasks import Task
+    from agents.rllib.step.config import TrainingConfig
+    from agents.rllib.step.tasks import Task
 
 Node = Mapping[str, Any]
-Found = Mapping[str, NDArray[Any]]  # `agents.rllib.archive.Found`
+Found = Mapping[str, NDArray[Any]]  # `agents.rllib.step.environment.Found`
 
 
 class Subject(Protocol):
@@ -93,7 +93,7 @@ class PlacementSubject:
 
     def task(self, config: TrainingConfig) -> Task:
         """Placements, kicked."""
-        from agents.rllib.tasks import PlacementTask
+        from agents.rllib.step.tasks import PlacementTask
 
         return PlacementTask(config.kick)
 
@@ -142,7 +142,7 @@ class BandwidthSubject:
                 f"{config.restart_share} is not 0: every phase gets its bandwidth once",
                 field="restart_share",
             )
-        from agents.rllib.tasks import BandwidthTask
+        from agents.rllib.step.tasks import BandwidthTask
 
         return BandwidthTask()
 
@@ -211,7 +211,7 @@ class JointSubject:
 
     def task(self, config: TrainingConfig) -> Task:
         """Placements and levels of pipes, kicked."""
-        from agents.rllib.tasks import JointTask
+        from agents.rllib.step.tasks import JointTask
 
         return JointTask(config.kick, config.draws)
 

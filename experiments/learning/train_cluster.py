@@ -171,7 +171,7 @@ def environments(
 
 def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser | None, Adviser]:
     """Who is imitated, and who the exams are measured by: the adviser shown, if nobody is named."""
-    from agents.rllib.cluster.teacher import FirstFit, ShownAdvice
+    from agents.rllib.cluster.drivers import FirstFit, ShownAdvice
 
     teacher = None if shown is None else ShownAdvice()
     reference: Adviser = FirstFit() if shown is None else ShownAdvice()

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agents.rllib.archive import Record
-from agents.rllib.warm_start import WarmStart
+from agents.rllib.step.environment import Record, WarmStart
 from envs.errors import InputError
 from envs.joint.env import JointEnv
 from envs.step.order import OneFOneB

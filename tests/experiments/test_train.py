@@ -167,13 +167,40 @@ def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFix
 
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
-agent: {_target_: agents.rllib.config.PPOSettings}
+agent:
+  _target_: agents.rllib.step.config.PPOSettings
+  num_envs: 16
+  batch_episodes: 16
+  minibatch_size: 256
+  num_epochs: 3
+  learning_rate: 1.0e-3
+  final_learning_rate: 1.0e-4
+  entropy_coefficient: 0.003
+  final_entropy_coefficient: 0.0003
+  anneal_steps: 100000
+  gamma: 1.0
+  gae_lambda: 0.97
+  clip: 0.2
+  value_coefficient: 0.5
+  max_gradient_norm: 0.5
 model: {_target_: models.step.policy.PolicyConfig}
 graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
 cost: {_target_: experiments.step.problem.CostByGraph}
 communication: {_target_: envs.step.step.Ports, name: none, uses_ports: false}
-training: {_target_: agents.rllib.config.TrainingConfig, budget_s: 1.0}
+training:
+  _target_: agents.rllib.step.config.TrainingConfig
+  model: ${model}
+  ppo: ${agent}
+  seed: 0
+  budget_s: 1.0
+  max_steps: null
+  checkpoint_every: 10
+  exam_episodes: 16
+  torch_threads: 1
+  restart_share: 0.0
+  kick: 0
+  draws: 1
 baselines: {}
 baseline_budget_s: 1.0
 placer: {_target_: agents.placement.single_device.SingleDevice}

@@ -35,7 +35,7 @@ SMALL = [
     "training.exam_windows=2", "training.exam_every=1", "training.max_decisions=128",
 ]  # fmt: skip
 TAUGHT = [
-    "teacher={_target_: agents.rllib.cluster.teacher.FirstFit}", "training.cloning.iterations=1",
+    "teacher={_target_: agents.rllib.cluster.drivers.FirstFit}", "training.cloning.iterations=1",
 ]  # fmt: skip
 
 

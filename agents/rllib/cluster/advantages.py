@@ -87,3 +87,169 @@ def advantages(
         gain = ahead - value + carried[t] * gain
         gains[t], expected[t] = gain, value
     return gains, expected
+
+
+class RewardScale:
+    """The standard deviation of the discounted sum of past rewards, which rewards are divided by.
+
+    Engstrom et al., "Implementation matters in deep policy gradients" (ICLR 2020), section 2; here
+    over seconds. Until two sums are known it is 1.
+
+    Args:
+        agents: B.
+    """
+
+    def __init__(self, agents: int) -> None:
+        self.sums = np.zeros(agents)
+        self.count, self.mean, self.squares = 0.0, 0.0, 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation so far."""
+        if self.count < 2 or self.squares <= 0.0:
+            return 1.0
+        return float(np.sqrt(self.squares / self.count))
+
+    def add(self, rewards: FloatArray, discounts: FloatArray, ends: NDArray[np.bool_]) -> None:
+        """Take in (T, B) rewards, what counts after each step, and where episodes end."""
+        for t in range(len(rewards)):
+            self.sums = self.sums + rewards[t]
+            self._merge(self.sums)
+            self.sums = np.where(ends[t], 0.0, self.sums * discounts[t])
+
+    def _merge(self, values: FloatArray) -> None:
+        """Chan, Golub and LeVeque's update of a variance by a batch (1979)."""
+        count = len(values)
+        total, off = self.count + count, float(values.mean()) - self.mean
+        self.squares += float(values.var()) * count + off**2 * self.count * count / total
+        self.mean += off * count / total
+        self.count = total
+
+    def document(self) -> dict[str, object]:
+        """As JSON takes it."""
+        return {
+            "sums": self.sums.tolist(),
+            "count": self.count,
+            "mean": self.mean,
+            "squares": self.squares,
+        }
+
+    def restore(self, document: dict[str, object]) -> None:
+        """Take up what `document` gave."""
+        self.sums = np.array(document["sums"], np.float64)
+        for name in ("count", "mean", "squares"):
+            setattr(self, name, float(document[name]))  # type: ignore[arg-type]
+
+
+class ValueScale:
+    """Mean and standard deviation of what the critic is to predict, over about `memory` batches.
+
+    The critic learns standard scores, as in Yu et al., "The surprising effectiveness of PPO in
+    cooperative multi-agent games" (arXiv:2103.01955, section 5.1). Means are exponential and free
+    of the bias of their start.
+
+    Args:
+        memory: batches.
+    """
+
+    def __init__(self, memory: float) -> None:
+        self.keep = 1.0 - 1.0 / memory
+        self.weight, self.first, self.second = 0.0, 0.0, 0.0
+
+    @property
+    def mean(self) -> float:
+        """Of the targets; 0 before the first."""
+        return self.first / self.weight if self.weight else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Of the targets; 1 before the first, and where all are equal."""
+        if not self.weight:
+            return 1.0
+        variance = self.second / self.weight - self.mean**2
+        return float(np.sqrt(variance)) if variance > 1e-12 * self.mean**2 + 1e-30 else 1.0
+
+    def add(self, targets: FloatArray) -> None:
+        """Take in the targets of a batch."""
+        share = 1.0 - self.keep
+        self.weight = self.keep * self.weight + share
+        self.first = self.keep * self.first + share * float(targets.mean())
+        self.second = self.keep * self.second + share * float(np.square(targets).mean())
+
+    def scored(self, targets: FloatArray) -> FloatArray:
+        """Targets as the critic learns them."""
+        scores: FloatArray = (targets - self.mean) / self.deviation
+        return scores
+
+    def values(self, scores: FloatArray) -> FloatArray:
+        """What the critic's outputs mean."""
+        values: FloatArray = scores * self.deviation + self.mean
+        return values
+
+    def document(self) -> dict[str, object]:
+        """As JSON takes it."""
+        return {"weight": self.weight, "first": self.first, "second": self.second}
+
+    def restore(self, document: dict[str, object]) -> None:
+        """Take up what `document` gave."""
+        for name in ("weight", "first", "second"):
+            setattr(self, name, float(document[name]))  # type: ignore[arg-type]
+
+
+def without_shared(
+    gains: FloatArray,
+    now: FloatArray,
+    episode: NDArray[np.int64],
+    rows: int,
+    alike: int,
+) -> FloatArray:
+    """(T, B) advantages less those of the others with the same jobs at the same time.
+
+    What befell all of them was not earned. Mao et al., "Variance reduction for reinforcement
+    learning in input-driven environments" (ICLR 2019): an advantage may be taken against anything
+    that depends on the input to come, here the jobs. The mean over other environments with the same
+    jobs at the same time is one such baseline, as in Decima (Mao et al., SIGCOMM 2019, section
+    5.3). One's own environment is left out of it, so that it does not depend on one's own actions.
+
+    Of another environment counts what it stood at in the last step up to that time, in the same
+    episode; one that was not in that episode at that time is left out, and where none is left
+    nothing is taken away.
+
+    Args:
+        gains: (T, B) advantages.
+        now: (T, B) time of the episode at each step, ascending within an episode.
+        episode: (T, B) its number.
+        rows: agents of the environments with the same jobs, which stand side by side.
+        alike: those environments; agent s of one and agent s of another are compared.
+    """
+    found = gains.copy()
+    schedulers = rows // alike
+    for first in range(0, gains.shape[1], rows):
+        for scheduler in range(schedulers):
+            columns = [first + scheduler + schedulers * place for place in range(alike)]
+            for column in columns:
+                total, count = np.zeros((2, len(gains)))
+                for other in columns:
+                    if other == column:
+                        continue
+                    level, there = _level(gains, now, episode, column, other)
+                    total += np.where(there, level, 0.0)
+                    count += there
+                found[:, column] -= total / np.maximum(count, 1.0)
+    return found
+
+
+def _level(
+    gains: FloatArray, now: FloatArray, episode: NDArray[np.int64], column: int, other: int
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """(T,) where `other` stood at the times of `column`, and whether it is known."""
+    level, there = np.zeros(len(gains)), np.zeros(len(gains), np.bool_)
+    for number in np.intersect1d(episode[:, column], episode[:, other]):
+        mine = np.flatnonzero(episode[:, column] == number)
+        theirs = np.flatnonzero(episode[:, other] == number)
+        times = now[theirs, other]
+        place = np.searchsorted(times, now[mine, column], side="right") - 1
+        known = (place >= 0) & (now[mine, column] <= times[-1])
+        level[mine] = gains[theirs[np.maximum(place, 0)], other]
+        there[mine] = known
+    return level, there

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge, Gt
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from agents.rllib.cluster.learner import POSTERIOR_COEFFICIENT, SchedulerLearner
-from agents.rllib.cluster.module import SchedulerModule
-from agents.rllib.learner import MAX_GRADIENT_NORM_KEY
-from agents.rllib.module import ARCHITECTURE_KEY
+from agents.rllib.cluster.learner import POSTERIOR_COEFFICIENT, SchedulerLearner, SchedulerModule
+from agents.rllib.learner import ARCHITECTURE_KEY, MAX_GRADIENT_NORM_KEY
+from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 from models.architecture import Architecture
 
 
+@bounded
 @dataclass(frozen=True)
 class ClusterPPO:
     """Proximal policy optimisation (arXiv:1707.06347) for schedulers whose steps take seconds.
@@ -41,59 +43,37 @@ class ClusterPPO:
         normalise_rewards: whether rewards are divided by a running standard deviation.
         posterior_coefficient: weight of the cross entropy of what jobs still need; 0: not learned.
         max_gradient_norm: global norm to which every gradient is clipped.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    num_envs: int
-    fragment: int
-    alike: int
-    minibatch_size: int
-    num_epochs: int
-    learning_rate: float
-    final_learning_rate: float
-    entropy_coefficient: float
-    final_entropy_coefficient: float
-    anneal_decisions: int
-    tau: float
-    credit: float
-    clip: float
-    most_kl: float
-    value_coefficient: float
-    value_memory: float
+    num_envs: Count
+    fragment: Count
+    alike: Count
+    minibatch_size: Count
+    num_epochs: Count
+    learning_rate: Positive
+    final_learning_rate: Positive
+    entropy_coefficient: NonNegative
+    final_entropy_coefficient: NonNegative
+    anneal_decisions: Count
+    tau: Annotated[float, Gt(0.0)]
+    credit: Annotated[float, Gt(0.0)]
+    clip: Positive
+    most_kl: Annotated[float, Gt(0.0)]
+    value_coefficient: NonNegative
+    value_memory: Annotated[float, Ge(1.0)]
     per_gpu: bool
     normalise_rewards: bool
-    posterior_coefficient: float
-    max_gradient_norm: float
+    posterior_coefficient: NonNegative
+    max_gradient_norm: Annotated[float, Gt(0.0)]
 
     def __post_init__(self) -> None:
-        counts = (
-            "num_envs", "fragment", "alike", "minibatch_size", "num_epochs", "anneal_decisions",
-        )  # fmt: skip
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
-        for name in (
-            "learning_rate", "final_learning_rate", "tau", "credit", "clip", "most_kl",
-            "max_gradient_norm",
-        ):  # fmt: skip
-            if not getattr(self, name) > 0:
-                raise InputError(f"{getattr(self, name)} is not positive", field=name)
-        for name in (
-            "entropy_coefficient", "final_entropy_coefficient", "value_coefficient",
-            "posterior_coefficient",
-        ):  # fmt: skip
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{getattr(self, name)} is negative", field=name)
-        if not self.value_memory >= 1:
-            raise InputError(f"{self.value_memory} is below 1", field="value_memory")
         if self.num_envs % self.alike:
             raise InputError(
                 f"{self.alike} does not divide num_envs {self.num_envs}", field="alike"
             )
 
 
+@bounded
 @dataclass(frozen=True)
 class Cloning:
     """A teacher is imitated before PPO begins.
@@ -104,27 +84,13 @@ class Cloning:
         num_epochs: passes over each iteration's decisions.
         first_share: of the steps that the pupil drives in the first iteration.
         last_share: the same in the last; linear in between.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    iterations: int
-    learning_rate: float
-    num_epochs: int
-    first_share: float
-    last_share: float
-
-    def __post_init__(self) -> None:
-        if self.iterations < 0:
-            raise InputError(f"{self.iterations} is negative", field="iterations")
-        if self.num_epochs < 1:
-            raise InputError(f"{self.num_epochs} is below 1", field="num_epochs")
-        if not self.learning_rate > 0:
-            raise InputError(f"{self.learning_rate} is not positive", field="learning_rate")
-        for name in ("first_share", "last_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{getattr(self, name)} is not in 0..1", field=name)
+    iterations: Annotated[int, Ge(0)]
+    learning_rate: Positive
+    num_epochs: Count
+    first_share: Share
+    last_share: Share
 
     def share(self, iteration: int) -> float:
         """Of the steps that the pupil drives in an iteration, from 0 on."""
@@ -132,6 +98,7 @@ class Cloning:
         return self.first_share + way * (self.last_share - self.first_share)
 
 
+@bounded
 @dataclass(frozen=True)
 class ClusterTraining:
     """One training run of schedulers.
@@ -152,36 +119,27 @@ class ClusterTraining:
         torch_threads: threads of torch in this process.
 
     Raises:
-        InputError: no limit is set, or a number is out of range.
+        InputError: no limit is set.
     """
 
     model: Architecture
     ppo: ClusterPPO
     cloning: Cloning
     seed: int
-    budget_s: float | None
-    max_decisions: int | None
-    curriculum_decisions: int | None
-    checkpoint_every: int
-    exam_every: int
-    exam_windows: int
-    exam_give_up: float
-    torch_threads: int
+    budget_s: Positive | None
+    max_decisions: Count | None
+    curriculum_decisions: Count | None
+    checkpoint_every: Count
+    exam_every: Count
+    exam_windows: Count
+    exam_give_up: Annotated[float, Gt(1.0)]
+    torch_threads: Count
 
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_decisions is None:
             raise InputError(
                 "set budget_s or max_decisions: training needs an end", field="budget_s"
             )
-        for name in ("budget_s", "max_decisions", "curriculum_decisions"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise InputError(f"{limit} is not positive", field=name)
-        if not self.exam_give_up > 1:
-            raise InputError(f"{self.exam_give_up} is not above 1", field="exam_give_up")
-        for name in ("checkpoint_every", "exam_every", "exam_windows", "torch_threads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
 
 
 def rllib_config(config: ClusterTraining) -> PPOConfig:

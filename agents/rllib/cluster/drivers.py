@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.rllib.cluster.lane import Lane
+from envs.cluster.environment.advice import Advice
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.observe_kernel import fill_mask
+from envs.errors import InputError
 from models.architecture import Policy
 
 Agent = tuple[Lane, int]  # an environment that has just been observed, and its scheduler
@@ -101,3 +105,42 @@ def greedy(policy: Policy, observations: Mapping[str, Tensor]) -> NDArray[np.int
         logits, _ = policy.decide(observations)
         actions: NDArray[np.int64] = logits.argmax(dim=-1).numpy()
     return actions
+
+
+class FirstFit:
+    """The first job of the window that can start goes to the first group it can go to."""
+
+    def begin(self, episode: SchedulingEpisode) -> FirstFit:
+        """It knows nothing about an episode."""
+        del episode
+        return self
+
+    def copy(self) -> FirstFit:
+        """Itself."""
+        return self
+
+    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
+        """A start, or else to wait; to preempt where to wait is not allowed either."""
+        table, state = episode.action_table, episode.simulator.state
+        mask = np.zeros(table.size, np.int8)
+        fill_mask(
+            state, episode.book, episode.views[scheduler], table, episode.sizes.most_forwards, mask
+        )
+        starts = np.flatnonzero(mask[: table.window * table.groups])
+        if len(starts):
+            return int(starts[0])
+        return table.size - 1 if mask[-1] else int(np.flatnonzero(mask)[-1])
+
+
+class ShownAdvice:
+    """What the observations of the environment advise."""
+
+    def begin(self, episode: SchedulingEpisode) -> Advice:
+        """The episode's own advice.
+
+        Raises:
+            InputError: its observations show none.
+        """
+        if episode.advice is None:
+            raise InputError("the observation shows nobody's advice", field="adviser")
+        return episode.advice

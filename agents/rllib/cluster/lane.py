@@ -2,18 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from numba import njit
 from numpy.typing import NDArray
+from torch import Tensor
 
-from agents.rllib.cluster.labels import remaining_seconds
 from agents.rllib.cluster.memory import ObservationMemory
 from envs.cluster.environment.advice import Advice, Adviser
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
+from envs.cluster.simulation.cluster_state import NONE, RUNNING
+from envs.errors import InputError
+
+NO_JOB = -1.0
+
+
+def remaining_seconds(episode: SchedulingEpisode, scheduler: int, out: NDArray[np.float32]) -> None:
+    """Write the seconds of work left, on the reference GPU and alone, of the jobs shown.
+
+    Args:
+        episode: whose `scheduler` has just been observed.
+        scheduler: its number.
+        out: (W + M,) the window first, then the running jobs; `NO_JOB` where there is none.
+    """
+    state, book = episode.simulator.state, episode.book
+    now = float(state.clock[0]["now"])
+    _fill(state.jobs, now, book.window[scheduler], book.shown[scheduler], out)
+
+
+@njit(cache=True)
+def _fill(
+    jobs: NDArray[np.void],
+    now: float,
+    window: NDArray[np.int32],
+    shown: NDArray[np.int32],
+    out: NDArray[np.float32],
+) -> None:
+    out[:] = NO_JOB
+    for place in range(len(out)):
+        job = window[place] if place < len(window) else shown[place - len(window)]
+        if job == NONE:
+            continue
+        record = jobs[job]
+        left = record.remaining
+        progressing = max(record.settled, record.ready)
+        if record.status == RUNNING and now > progressing:
+            left = max(left - (now - progressing) * record.rate, 0.0)
+        out[place] = left
+
+
+def snapshot(episode: SchedulingEpisode) -> dict[str, Tensor]:
+    """Every array of the simulator's state and of what schedulers know, as (n,) uint8."""
+    return {
+        name: torch.from_numpy(np.frombuffer(array.tobytes(), np.uint8).copy())
+        for name, array in _arrays(episode)
+    }
+
+
+def restored(episode: SchedulingEpisode, arrays: Mapping[str, Tensor]) -> None:
+    """Bring a fresh episode of the same instance to the state of a snapshot.
+
+    Advice begins anew from there: what it has gathered of jobs that finished it gathers again, by
+    their number and not in the order in which they finished.
+
+    Raises:
+        InputError: the snapshot is of another instance.
+    """
+    for name, array in _arrays(episode):
+        if name not in arrays or arrays[name].numel() != array.nbytes:
+            raise InputError("is not of this run's episode", record=name, field="episodes")
+        saved = np.frombuffer(arrays[name].numpy().tobytes(), array.dtype)
+        array[...] = saved.reshape(array.shape)
+    adviser = episode.observation.adviser
+    if adviser is not None:
+        episode.advice = adviser.begin(episode)
+
+
+def _arrays(episode: SchedulingEpisode) -> Iterator[tuple[str, NDArray[Any]]]:
+    for group, record in (("state", episode.simulator.state), ("book", episode.book)):
+        for field, value in record._asdict().items():
+            yield f"{group}.{field}", value
 
 
 class Stepped(NamedTuple):

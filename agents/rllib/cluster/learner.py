@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from ray.rllib.core.columns import Columns
@@ -16,19 +16,59 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from torch import Tensor
 from torch.nn import functional
 
-from agents.rllib.cluster.columns import (
-    AGREEMENT,
-    CLIPPED,
-    CROSS_ENTROPY,
-    KL,
-    NO_BIN,
-    POSTERIOR,
-    POSTERIOR_LOSS,
-    REMAINING_BIN,
-    TAUGHT,
-)
 from agents.rllib.cluster.memory import ObservationMemory
-from agents.rllib.learner import ClippedPPOLearner
+from agents.rllib.learner import ClippedPPOLearner, PolicyModule
+
+TAUGHT = "taught_actions"  # (n,) what the teacher would have done; where it is, policies are cloned
+REMAINING_BIN = "remaining_bin"  # (n, W + M) bin of the seconds a job still needs, `NO_BIN`: no job
+POSTERIOR = "posterior"  # (n, W + M, bins) logits over these bins
+NO_BIN = -1
+
+CROSS_ENTROPY = "cloning_cross_entropy"  # nats
+AGREEMENT = "cloning_agreement"  # share of the teacher's actions that are the most probable ones
+POSTERIOR_LOSS = "posterior_cross_entropy"  # nats
+KL = "approximate_kl"  # from the sampling policy, nats
+CLIPPED = "clipped_share"  # of the decisions, beyond the clip
+
+
+class Outlook(Protocol):
+    """What a policy says in one pass."""
+
+    @property
+    def logits(self) -> Tensor:
+        """(B, A), masked."""
+
+    @property
+    def value(self) -> Tensor:
+        """(B,)."""
+
+    @property
+    def posterior(self) -> Tensor:
+        """(B, W + M, bins) logits over the bins of what jobs still need."""
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A policy that also says how long jobs will take."""
+
+    def assess(self, observation: Mapping[str, Tensor]) -> Outlook:
+        """All of it, for (B, ...) observations."""
+
+
+class SchedulerModule(PolicyModule):
+    """`PolicyModule`, with the policy's posterior where the batch has labels for it."""
+
+    def _forward_train(self, batch: dict[str, Any], **arguments: Any) -> dict[str, Tensor]:
+        if REMAINING_BIN not in batch:
+            return super()._forward_train(batch, **arguments)
+        assert isinstance(self.policy, Foresighted)
+        outlook = self.policy.assess(batch[Columns.OBS])
+        return {
+            Columns.ACTION_DIST_INPUTS: outlook.logits,
+            Columns.EMBEDDINGS: outlook.value,
+            POSTERIOR: outlook.posterior,
+        }
+
 
 POSTERIOR_COEFFICIENT = "posterior_coefficient"  # keys of `learner_config_dict`
 EXPLAINED = "vf_explained_var"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.rllib.metrics import MetricsLog, columns
+from agents.rllib.metrics import MetricsLog
+from agents.rllib.step.training import columns
 from envs.errors import InputError
 
 ONE = columns(["default_policy"])

@@ -9,7 +9,8 @@ import torch
 from numpy.random import mtrand
 from torch import nn
 
-from agents.rllib.restore import KEPT, Progress, has_checkpoint, restore, save, seeded_generators
+from agents.rllib.restore import KEPT, has_checkpoint, restore, save, seeded_generators
+from agents.rllib.step.training import Progress
 from envs.errors import InputError
 
 IDENTITY = {"seed": 0}

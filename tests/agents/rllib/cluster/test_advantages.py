@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from agents.rllib.cluster.advantages import Discounting, advantages
+from agents.rllib.cluster.advantages import (
+    Discounting,
+    RewardScale,
+    ValueScale,
+    advantages,
+    without_shared,
+)
 from tests.strength import examples
 
 CLOCK = Discounting(tau=100.0, credit=30.0)
@@ -157,3 +165,110 @@ def test_without_end_of_credit_the_targets_are_discounted_sums() -> None:
     for t in reversed(range(6)):
         total = float(rewards[t, 0] + np.exp(-times[t, 0] / 100.0) * total)
         assert gains[t, 0] + expected[t, 0] == pytest.approx(total, rel=1e-9)
+
+
+def test_the_reward_scale_is_the_deviation_of_all_discounted_sums() -> None:
+    rng = np.random.default_rng(0)
+    rewards, discounts = rng.normal(5.0, 2.0, (40, 3)), rng.uniform(0.5, 1.0, (40, 3))
+    ends = rng.random((40, 3)) < 0.1
+    sums, running = [], np.zeros(3)
+    for t in range(40):
+        running = running + rewards[t]
+        sums.append(running)
+        running = np.where(ends[t], 0.0, running * discounts[t])
+    scale = RewardScale(3)
+    assert scale.deviation == 1.0
+    for part in (slice(0, 7), slice(7, 40)):
+        scale.add(rewards[part], discounts[part], ends[part])
+    assert scale.deviation == pytest.approx(np.std(sums), rel=1e-12)
+
+
+def test_the_value_scale_of_one_batch_is_that_of_the_batch() -> None:
+    rng = np.random.default_rng(0)
+    targets = rng.normal(-300.0, 7.0, (16, 4))
+    scale = ValueScale(10.0)
+    assert (scale.mean, scale.deviation) == (0.0, 1.0)
+    scale.add(targets)
+    assert scale.mean == pytest.approx(targets.mean())
+    assert scale.deviation == pytest.approx(targets.std())
+    np.testing.assert_allclose(scale.values(scale.scored(targets)), targets)
+    assert scale.scored(targets).std() == pytest.approx(1.0)
+
+
+def test_the_value_scale_forgets() -> None:
+    rng = np.random.default_rng(0)
+    scale = ValueScale(5.0)
+    scale.add(rng.normal(1000.0, 1.0, 100))
+    for _ in range(100):
+        scale.add(rng.normal(3.0, 2.0, 1000))
+    assert scale.mean == pytest.approx(3.0, abs=0.2)
+    assert scale.deviation == pytest.approx(2.0, rel=0.1)
+
+
+def test_equal_targets_do_not_divide_by_nothing() -> None:
+    scale = ValueScale(5.0)
+    scale.add(np.full(9, -4.0))
+    np.testing.assert_array_equal(scale.scored(np.full(2, -4.0)), [0.0, 0.0])
+
+
+@pytest.mark.parametrize("kind", [lambda: RewardScale(2), lambda: ValueScale(4.0)])
+def test_scales_go_through_json(kind: object) -> None:
+    rng = np.random.default_rng(0)
+    first, second = kind(), kind()  # type: ignore[operator]
+    arguments = [rng.normal(size=(5, 2))]
+    if isinstance(first, RewardScale):
+        arguments += [np.full((5, 2), 0.9), np.zeros((5, 2), np.bool_)]
+    first.add(*arguments)
+    second.restore(json.loads(json.dumps(first.document())))
+    first.add(*arguments)
+    second.add(*arguments)
+    assert first.document() == second.document()
+
+
+def plain(
+    gains: np.ndarray, now: np.ndarray, episode: np.ndarray, alike: int, schedulers: int
+) -> np.ndarray:
+    found = gains.copy()
+    steps, columns = gains.shape
+    for column in range(columns):
+        group, scheduler = column // (alike * schedulers), column % schedulers
+        for t in range(steps):
+            levels = []
+            for k in range(alike):
+                other = (group * alike + k) * schedulers + scheduler
+                if other == column:
+                    continue
+                theirs = [u for u in range(steps) if episode[u, other] == episode[t, column]]
+                before = [u for u in theirs if now[u, other] <= now[t, column]]
+                if before and any(now[u, other] >= now[t, column] for u in theirs):
+                    levels.append(gains[before[-1], other])
+            if levels:
+                found[t, column] -= np.mean(levels)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_the_mean_of_the_others_at_the_same_time(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    steps, alike, schedulers, groups = 14, 3, 2, 2
+    envs = alike * groups
+    episode = 1 + np.cumsum(rng.random((steps, envs)) < 0.15, axis=0)
+    now = np.zeros((steps, envs))
+    for env in range(envs):
+        for t in range(1, steps):
+            fresh = episode[t, env] != episode[t - 1, env]
+            now[t, env] = 0.0 if fresh else now[t - 1, env] + rng.integers(0, 4)
+    wide = [np.repeat(array, schedulers, axis=1) for array in (now, episode)]
+    gains = rng.normal(size=wide[0].shape)
+    found = without_shared(gains, *wide, rows=alike * schedulers, alike=alike)
+    np.testing.assert_allclose(found, plain(gains, *wide, alike, schedulers), rtol=1e-12)
+    assert not np.allclose(found, gains)
+
+
+def test_what_befalls_all_alike_is_taken_away() -> None:
+    rng = np.random.default_rng(0)
+    now = np.repeat(np.arange(10.0)[:, None], 4, axis=1)
+    episode = np.ones((10, 4), np.int64)
+    common = np.repeat(rng.normal(size=(10, 1)), 4, axis=1)
+    found = without_shared(common, now, episode, rows=4, alike=4)
+    np.testing.assert_allclose(found, 0.0, atol=1e-12)

@@ -13,12 +13,10 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from schedulers import environment, training
 from torch.nn import functional
 
-from agents.rllib.cluster.columns import NO_BIN, REMAINING_BIN, TAUGHT
 from agents.rllib.cluster.config import Cloning
-from agents.rllib.cluster.learner import Decisions
-from agents.rllib.cluster.progress import ClusterProgress
-from agents.rllib.cluster.session import ClusterSession
-from agents.rllib.cluster.teacher import FirstFit
+from agents.rllib.cluster.drivers import FirstFit
+from agents.rllib.cluster.learner import NO_BIN, REMAINING_BIN, TAUGHT, Decisions
+from agents.rllib.cluster.session import ClusterProgress, ClusterSession
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.errors import InputError
 from models.durations.network import bins_of

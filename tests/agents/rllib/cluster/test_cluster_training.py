@@ -15,10 +15,9 @@ from safetensors.torch import load_file
 from schedulers import MODEL, environment, training
 
 from agents.rllib.cluster.config import Cloning
-from agents.rllib.cluster.exam import Exam, score
-from agents.rllib.cluster.progress import COLUMNS
-from agents.rllib.cluster.teacher import FirstFit
-from agents.rllib.cluster.training import ClusterTrained, train_schedulers
+from agents.rllib.cluster.drivers import FirstFit
+from agents.rllib.cluster.session import COLUMNS
+from agents.rllib.cluster.training import ClusterTrained, Exam, score, train_schedulers
 from envs.cluster.environment.curriculum import Curriculum
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.generator import RandomJobs

@@ -10,10 +10,8 @@ import torch
 from schedulers import MODEL, SMALL, environment
 from scipy import stats
 
-from agents.rllib.cluster.drivers import PolicyDriver, TaughtDriver, drawn
-from agents.rllib.cluster.fragment import Fragment
-from agents.rllib.cluster.runner import LockStepRunner
-from agents.rllib.cluster.teacher import FirstFit, ShownAdvice
+from agents.rllib.cluster.drivers import FirstFit, PolicyDriver, ShownAdvice, TaughtDriver, drawn
+from agents.rllib.cluster.runner import Fragment, LockStepRunner
 from envs.errors import InputError
 from models.cluster.hierarchical import HierarchicalPolicy
 

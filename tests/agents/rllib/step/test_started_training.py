@@ -12,10 +12,9 @@ import pytest
 from identity_env import DEVICES, GROUPS
 from team_env import SERVERS, TeamIdentityEnv, team_config
 
-from agents.rllib.archive import Record
-from agents.rllib.tasks import JointTask
-from agents.rllib.training import TrainingResult, train
-from agents.rllib.warm_start import WarmStart
+from agents.rllib.step.environment import Record, WarmStart
+from agents.rllib.step.tasks import JointTask
+from agents.rllib.step.training import TrainingResult, train
 from envs.errors import InputError
 
 CLOCKS = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_seconds"}

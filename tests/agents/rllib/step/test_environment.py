@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.rllib.archive import Archive, Record
-from agents.rllib.environment import ALONE, EpisodeKeeper, TrainingEnv
-from agents.rllib.tasks import JointTask, PlacementTask, crossed, exchanged, kicked
+from agents.rllib.step.environment import ALONE, Archive, EpisodeKeeper, Record, TrainingEnv
+from agents.rllib.step.tasks import JointTask, PlacementTask, crossed, exchanged, kicked
 from envs.placement.env import PlacementEnv
 from envs.placement.generator import FixedInstance
 from envs.placement.toy import toy_pipeline

@@ -5,17 +5,14 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from identity_env import DEVICES, LAYOUT, IdentityEnv, small_config
+from identity_env import DEVICES, LAYOUT, IdentityEnv, small_config, small_ppo
 from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
 
-from agents.rllib.archive import Archive
-from agents.rllib.config import PPOSettings, TrainingConfig
-from agents.rllib.environment import ALONE, EpisodeKeeper, TrainingEnv
-from agents.rllib.exam import examine
-from agents.rllib.learner import ClippedPPOLearner
-from agents.rllib.module import PolicyModule
-from agents.rllib.session import PPOSession
-from agents.rllib.tasks import PlacementTask
+from agents.rllib.learner import ClippedPPOLearner, PolicyModule
+from agents.rllib.step.decisions import examine
+from agents.rllib.step.environment import ALONE, Archive, EpisodeKeeper, TrainingEnv
+from agents.rllib.step.tasks import PlacementTask
+from agents.rllib.step.training import PPOSession
 from envs.errors import InputError
 
 
@@ -81,7 +78,7 @@ def test_gradients_are_clipped_to_the_global_norm(session: PPOSession) -> None:
 
 def test_clipping_reaches_the_optimizer() -> None:
     """With a tiny limit the gradients in the parameters after an update are that tiny."""
-    ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, max_gradient_norm=1e-5)
+    ppo = small_ppo(learning_rate=1e-3, max_gradient_norm=1e-5)
     session = PPOSession(small_config(ppo=ppo), IdentityEnv, PlacementTask(0))
     batch, _ = session.sample(8)
     metrics = session.learn(batch, 32)[DEFAULT_MODULE_ID]
@@ -138,17 +135,20 @@ def test_policy_reads_the_spaces_widths(session: PPOSession) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({}, "set budget_s or max_steps"),
+        ({"max_steps": None}, "set budget_s or max_steps"),
         ({"max_steps": 1, "checkpoint_every": 0}, "field 'checkpoint_every': 0 is below 1"),
-        ({"max_steps": 0}, "field 'max_steps': 0 is not positive"),
+        ({"max_steps": 0}, "field 'max_steps': 0 is below 1"),
         ({"budget_s": -1.0}, "field 'budget_s': -1.0 is not positive"),
         ({"max_steps": 1, "exam_episodes": -1}, "field 'exam_episodes': -1 is negative"),
-        ({"max_steps": 1, "restart_share": 1.5}, "field 'restart_share': 1.5 is not in"),
+        (
+            {"max_steps": 1, "restart_share": 1.5},
+            "field 'restart_share': 1.5 is not between 0 and 1",
+        ),
     ],
 )
 def test_senseless_settings_are_named(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        TrainingConfig(**chosen)
+        small_config(**chosen)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_senseless_settings_are_named(chosen: dict[str, Any], message: str) -> N
         ({"num_envs": 0}, "field 'num_envs': 0 is below 1"),
         ({"minibatch_size": 0}, "field 'minibatch_size'"),
         ({"learning_rate": -1.0}, "field 'learning_rate': -1.0 is not positive"),
-        ({"gamma": 7.0}, "field 'gamma': 7.0 is not in"),
+        ({"gamma": 7.0}, "field 'gamma': 7.0 is not between 0 and 1"),
         ({"entropy_coefficient": -0.1}, "field 'entropy_coefficient': -0.1 is negative"),
     ],
 )
 def test_senseless_ppo_settings_are_named(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        PPOSettings(**chosen)
+        small_ppo(**chosen)

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
+from identity_env import small_config
 from omegaconf import OmegaConf
 from ray.rllib.core.distribution.torch.torch_distribution import (
     TorchDiagGaussian,
     TorchMultiCategorical,
 )
 
-from agents.rllib.config import TrainingConfig
-from agents.rllib.environment import ALONE
-from agents.rllib.session import PPOSession
-from agents.rllib.tasks import BandwidthTask
-from agents.rllib.training import train
+from agents.rllib.step.config import TrainingConfig
+from agents.rllib.step.environment import ALONE
+from agents.rllib.step.tasks import BandwidthTask
+from agents.rllib.step.training import PPOSession, train
 from envs.bandwidth.env import continuous_toy_environment, toy_environment
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
 from envs.errors import InputError
@@ -33,7 +33,7 @@ def config(**chosen: Any) -> TrainingConfig:
         for name in ("model/channels.yaml", "agent/ppo_bandwidth.yaml")
     )
     values = {"model": model, "ppo": ppo, "max_steps": 3_000, "exam_episodes": 1}
-    return TrainingConfig(**{**values, **chosen})
+    return small_config(**{**values, "checkpoint_every": 10, **chosen})
 
 
 @pytest.mark.parametrize("make", [toy_environment, continuous_toy_environment])

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from identity_env import DEVICES, GROUPS, LAYOUT, small_config
 from pettingzoo import ParallelEnv
 
-from agents.rllib.config import PPOSettings, TrainingConfig
+from agents.rllib.step.config import TrainingConfig
 from models.step.allocator import RAISE, AllocatorConfig, TeamConfig
 from models.step.policy import PolicyConfig
 
@@ -123,5 +123,4 @@ def team_config(**chosen: Any) -> TrainingConfig:
             hidden=16, initial_scale=0.1, initial_keep=0.0, initial_look_ahead=0.0
         ),
     )
-    ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, learning_rate=3e-3)
-    return small_config(**{"model": model, "ppo": ppo, **chosen})
+    return small_config(**{"model": model, **chosen})

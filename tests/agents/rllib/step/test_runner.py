@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from identity_env import GROUPS, IdentityEnv, small_config
+from identity_env import GROUPS, IdentityEnv, small_config, small_ppo
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -15,15 +15,14 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from team_env import AGENTS, SERVERS, TeamIdentityEnv, team_config
 
-from agents.rllib.config import PPOSettings
-from agents.rllib.environment import ALONE
 from agents.rllib.restore import seeded_generators
-from agents.rllib.runner import Episode
-from agents.rllib.session import PPOSession
-from agents.rllib.tasks import JointTask, PlacementTask
+from agents.rllib.step.environment import ALONE
+from agents.rllib.step.runner import Episode
+from agents.rllib.step.tasks import JointTask, PlacementTask
+from agents.rllib.step.training import PPOSession
 
 ENVS = 4
-PPO = PPOSettings(num_envs=ENVS, batch_episodes=ENVS, minibatch_size=16, gamma=0.9, gae_lambda=0.8)
+PPO = small_ppo(num_envs=ENVS, batch_episodes=ENVS, learning_rate=1e-3, gamma=0.9, gae_lambda=0.8)
 
 
 class RecordedEnv(TeamIdentityEnv):
@@ -136,7 +135,7 @@ def test_probabilities_are_those_of_the_actions_drawn() -> None:
 
 def test_actions_are_drawn_as_often_as_they_are_probable() -> None:
     session = PPOSession(
-        small_config(ppo=PPOSettings(num_envs=16, batch_episodes=16)), IdentityEnv, PlacementTask(0)
+        small_config(ppo=small_ppo(num_envs=16, batch_episodes=16)), IdentityEnv, PlacementTask(0)
     )
     batch, _ = session.sample(4 * GROUPS)  # 512 decisions
     parts = [episode.parts[ALONE] for episode in batch]

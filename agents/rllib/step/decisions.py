@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from agents.rllib.module import PolicyModule
-from agents.rllib.tasks import Task
+from agents.rllib.learner import PolicyModule
+from agents.rllib.step.tasks import Task
 
 # The actions in several environments; of a team, an observation and an action is one of every agent
 Act = Callable[[Sequence[Any]], list[Any]]
@@ -72,3 +73,49 @@ def _by_module(decide: Callable[[str, Sequence[Any]], list[Any]], task: Task) ->
         return actions
 
     return act
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One episode of the most probable decisions."""
+
+    step_time: float  # seconds of the plan it ends in, on every operator; inf: it does not fit
+    length: int  # decisions
+
+
+def examine(act: Act, envs: Sequence[Any], episodes: int, task: Task) -> list[Examined]:
+    """Episodes 0, 1, ... of `act`, stepped together; episode k starts at `reset(seed=k)`.
+
+    Args:
+        act: decides.
+        envs: at least one, of `task`.
+        episodes: how many.
+        task: what the environments are about.
+    """
+    found: list[Examined] = []
+    while len(found) < episodes:
+        found += _together(act, envs[: episodes - len(found)], len(found), task)
+    return found
+
+
+def _together(act: Act, envs: Sequence[Any], first_seed: int, task: Task) -> list[Examined]:
+    observations = {k: env.reset(seed=first_seed + k)[0] for k, env in enumerate(envs)}
+    lengths = dict.fromkeys(observations, 0)
+    ended: dict[int, Examined] = {}
+    while observations:
+        running = list(observations)
+        actions = act([observations[k] for k in running])
+        for k, action in zip(running, actions, strict=True):
+            observation, _, terminated, truncated, info = envs[k].step(action)
+            lengths[k] += 1
+            if task.team:  # mappings by agent
+                terminated, truncated = all(terminated.values()), all(truncated.values())
+                info = next(iter(info.values()))
+            if not (terminated or truncated):
+                observations[k] = observation
+                continue
+            del observations[k]
+            step_time, fits = task.outcome(envs[k].unwrapped)
+            feasible = bool(info["feasible"]) and fits
+            ended[k] = Examined(step_time if feasible else float("inf"), lengths[k])
+    return [ended[k] for k in range(len(envs))]

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from identity_env import GROUPS, IdentityEnv, small_config
+from identity_env import GROUPS, IdentityEnv, small_config, small_ppo
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from team_env import AGENTS, TeamIdentityEnv, team_config
 
-from agents.rllib.config import PPOSettings
-from agents.rllib.exam import examine
 from agents.rllib.learner import proportional_minibatches
-from agents.rllib.session import PPOSession
-from agents.rllib.tasks import JointTask, PlacementTask
-from agents.rllib.training import train
+from agents.rllib.step.decisions import examine
+from agents.rllib.step.tasks import JointTask, PlacementTask
+from agents.rllib.step.training import PPOSession, train
 from envs.errors import InputError
 
 CLOCKS = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_seconds"}
@@ -86,7 +84,7 @@ def test_each_module_is_clipped_by_its_own_norm(session: PPOSession) -> None:
 
 
 def test_clipping_reaches_both_optimizers() -> None:
-    ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, max_gradient_norm=1e-5)
+    ppo = small_ppo(learning_rate=1e-3, max_gradient_norm=1e-5)
     session = PPOSession(team_config(ppo=ppo), TeamIdentityEnv, JointTask(0))
     batch, _ = session.sample(GROUPS)
     metrics = session.learn(batch, 32)
@@ -128,7 +126,7 @@ def test_minibatches_pass_over_every_module_equally_often() -> None:
 
 
 def test_a_team_learns_what_is_wanted_of_each(tmp_path: Path) -> None:
-    ppo = PPOSettings(num_envs=8, batch_episodes=16, minibatch_size=64, learning_rate=3e-3)
+    ppo = small_ppo(num_envs=8, batch_episodes=16, minibatch_size=64)
     result = train(
         team_config(ppo=ppo, max_steps=4_000), TeamIdentityEnv, tmp_path, task=JointTask(0)
     )

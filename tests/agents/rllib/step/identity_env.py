@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from agents.rllib.config import PPOSettings, TrainingConfig
+from agents.rllib.step.config import PPOSettings, TrainingConfig
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
 from models.step.policy import PolicyConfig
 
@@ -88,22 +88,47 @@ class IdentityEnv(gym.Env[PaddedGraph, Any]):
         return graph
 
 
+def small_ppo(**chosen: Any) -> PPOSettings:
+    """PPO on batches of 4 episodes; what is chosen instead of that."""
+    values: dict[str, Any] = {
+        "num_envs": 4,
+        "batch_episodes": 4,
+        "minibatch_size": 16,
+        "num_epochs": 3,
+        "learning_rate": 3e-3,
+        "final_learning_rate": 1e-4,
+        "entropy_coefficient": 0.003,
+        "final_entropy_coefficient": 0.0003,
+        "anneal_steps": 100_000,
+        "gamma": 1.0,
+        "gae_lambda": 0.97,
+        "clip": 0.2,
+        "value_coefficient": 0.5,
+        "max_gradient_norm": 0.5,
+    }
+    return PPOSettings(**{**values, **chosen})
+
+
 def small_config(**chosen: Any) -> TrainingConfig:
     """A run of tiny iterations: 4 episodes of 8 decisions each."""
-    ppo = PPOSettings(num_envs=4, batch_episodes=4, minibatch_size=16, learning_rate=3e-3)
     values: dict[str, Any] = {
         "model": PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: 0.1}),
-        "ppo": ppo,
+        "ppo": small_ppo(),
+        "seed": 0,
+        "budget_s": None,
         "max_steps": 320,
         "checkpoint_every": 2,
         "exam_episodes": 4,
         "torch_threads": 1,
+        "restart_share": 0.0,
+        "kick": 0,
+        "draws": 1,
     }
     return TrainingConfig(**{**values, **chosen})
 
 
 if __name__ == "__main__":
-    from agents.rllib.training import train
+    from agents.rllib.step.training import train
 
     train(
         small_config(max_steps=int(sys.argv[2])),

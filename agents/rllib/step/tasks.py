@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
 
-from agents.rllib.archive import Found
 from envs.errors import InputError
 from models.architecture import Architecture
 from models.step.allocator import LOWER, RAISE, TeamConfig
+
+Found = Mapping[str, NDArray[Any]]  # a plan as the arrays of its decisions, by name
 
 PLACER, ALLOCATOR = "placer", "allocator"  # agents are called placer, allocator_0, allocator_1, ...
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from identity_env import GROUPS, LAST, IdentityEnv, small_config
+from identity_env import GROUPS, LAST, IdentityEnv, small_config, small_ppo
 
-from agents.rllib.config import PPOSettings
-from agents.rllib.training import longer_horizon, train
+from agents.rllib.step.training import longer_horizon, train
 from envs.errors import InputError
 from envs.placement.env import toy_environment
 from envs.placement.toy import OPTIMUM_S
@@ -35,7 +34,7 @@ def without_clocks(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
-    ppo = PPOSettings(num_envs=8, batch_episodes=16, minibatch_size=64, learning_rate=3e-3)
+    ppo = small_ppo(num_envs=8, batch_episodes=16, minibatch_size=64)
     model = PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: -0.1})
     result = train(small_config(model=model, ppo=ppo, max_steps=4_000), IdentityEnv, tmp_path)
     assert result.trained == pytest.approx((1.0,) * 4)
@@ -50,7 +49,7 @@ def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
 
 
 def test_a_clear_reward_is_learned_where_mistakes_end_the_episode(tmp_path: Path) -> None:
-    ppo = PPOSettings(num_envs=8, batch_episodes=16, minibatch_size=64, learning_rate=3e-3)
+    ppo = small_ppo(num_envs=8, batch_episodes=16, minibatch_size=64)
     config = small_config(ppo=ppo, max_steps=3_000)
     result = train(config, lambda: IdentityEnv(fragile=True), tmp_path)
     rows = rows_of(tmp_path)

@@ -2,14 +2,72 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from agents.rllib.archive import Archive, Record
-from agents.rllib.tasks import Task
+from agents.rllib.step.tasks import Found, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A feasible plan better than all before it in its environment."""
+
+    plan: Found
+    step_time: float  # seconds, simulated on every operator
+
+
+class Archive:
+    """One record per environment: many, so that the search does not hang on a single plan.
+
+    Returning to good states and exploring from there is the first half of Go-Explore (Ecoffet et
+    al., "First return, then explore", Nature 590, 2021).
+
+    Args:
+        size: number of environments.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.records: list[Record | None] = [None] * size
+
+    @property
+    def best(self) -> Record | None:
+        """The fastest of all; None before the first."""
+        found = [record for record in self.records if record is not None]
+        return min(found, key=lambda record: record.step_time, default=None)
+
+    def offer(self, index: int, record: Record) -> None:
+        """Keep `record` if it is environment `index`'s fastest."""
+        held = self.records[index]
+        if held is None or record.step_time < held.step_time:
+            self.records[index] = record
+
+    def draw(self, rng: np.random.Generator) -> Record | None:
+        """The faster of two records drawn at random; None before the first."""
+        found = [record for record in self.records if record is not None]
+        if not found:
+            return None
+        drawn = [found[int(rng.integers(len(found)))] for _ in range(2)]
+        return min(drawn, key=lambda record: record.step_time)
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart:
+    """A plan somebody else has found, the first of the archive, and what it took to find it."""
+
+    record: Record
+    seconds: float  # wall clock, which training counts as its own
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the decisions."""
+        decisions = {name: values.tolist() for name, values in self.record.plan.items()}
+        return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
+
 
 ALONE = ""  # the name of an agent without others
 

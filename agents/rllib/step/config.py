@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
-from agents.rllib.learner import MAX_GRADIENT_NORM_KEY, ClippedPPOLearner
-from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
-from agents.rllib.tasks import Task
+from agents.rllib.learner import (
+    ARCHITECTURE_KEY,
+    MAX_GRADIENT_NORM_KEY,
+    ClippedPPOLearner,
+    PolicyModule,
+)
+from agents.rllib.step.tasks import Task
+from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 from models.architecture import Architecture
 from models.step.allocator import TeamConfig
-from models.step.policy import PolicyConfig
 
 
+@bounded
 @dataclass(frozen=True)
 class PPOSettings:
     """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
@@ -37,39 +44,24 @@ class PPOSettings:
         clip: how far the probability ratio may move before the objective goes flat.
         value_coefficient: weight of the critic's squared error, which is never clamped.
         max_gradient_norm: global norm to which every gradient is clipped.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    num_envs: int = 16
-    batch_episodes: int = 16
-    minibatch_size: int = 256
-    num_epochs: int = 3
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-4
-    entropy_coefficient: float = 0.003
-    final_entropy_coefficient: float = 0.0003
-    anneal_steps: int = 100_000
-    gamma: float = 1.0
-    gae_lambda: float = 0.97
-    clip: float = 0.2
-    value_coefficient: float = 0.5
-    max_gradient_norm: float = 0.5
+    num_envs: Count
+    batch_episodes: Count
+    minibatch_size: Count
+    num_epochs: Count
+    learning_rate: Positive
+    final_learning_rate: Positive
+    entropy_coefficient: NonNegative
+    final_entropy_coefficient: NonNegative
+    anneal_steps: Count
+    gamma: Share
+    gae_lambda: Share
+    clip: Positive
+    value_coefficient: NonNegative
+    max_gradient_norm: Positive
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "batch_episodes", "minibatch_size", "num_epochs", "anneal_steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
-        for name in ("learning_rate", "final_learning_rate", "clip", "max_gradient_norm"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{getattr(self, name)} is not positive", field=name)
-        for name in ("entropy_coefficient", "final_entropy_coefficient", "value_coefficient"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{getattr(self, name)} is negative", field=name)
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{getattr(self, name)} is not in 0..1", field=name)
         if self.batch_episodes % self.num_envs:
             raise InputError(
                 f"{self.batch_episodes} is not a multiple of num_envs {self.num_envs}",
@@ -77,6 +69,7 @@ class PPOSettings:
             )
 
 
+@bounded
 @dataclass(frozen=True)
 class TrainingConfig:
     """One training run.
@@ -97,44 +90,28 @@ class TrainingConfig:
         draws: a team's start is the fastest of this many.
 
     Raises:
-        InputError: no limit is set, or a number is out of range.
+        InputError: no limit is set.
     """
 
-    model: Architecture | TeamConfig = field(default_factory=PolicyConfig)
-    ppo: PPOSettings = field(default_factory=PPOSettings)
-    seed: int = 0
-    budget_s: float | None = None
-    max_steps: int | None = None
-    checkpoint_every: int = 10
-    exam_episodes: int = 16
-    torch_threads: int = 1
-    restart_share: float = 0.0
-    kick: int = 0
-    draws: int = 1
+    model: Architecture | TeamConfig
+    ppo: PPOSettings
+    seed: int
+    budget_s: Positive | None
+    max_steps: Count | None
+    checkpoint_every: Count
+    exam_episodes: Annotated[int, Ge(0)]
+    torch_threads: Count
+    restart_share: Share
+    kick: Annotated[int, Ge(0)]
+    draws: Count
 
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_steps is None:
             raise InputError("set budget_s or max_steps: training needs an end", field="budget_s")
-        for name in ("budget_s", "max_steps"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise InputError(f"{limit} is not positive", field=name)
-        if not 0.0 <= self.restart_share <= 1.0:
-            raise InputError(f"{self.restart_share} is not in 0..1", field="restart_share")
-        for name in ("kick", "exam_episodes"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{getattr(self, name)} is negative", field=name)
-        for name in ("checkpoint_every", "torch_threads", "draws"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
 
 
 def rllib_config(config: TrainingConfig, task: Task) -> PPOConfig:
     """The same run in RLlib's terms, as far as its learner, in this process, needs it.
-
-    Args:
-        config: the run.
-        task: who decides.
 
     Raises:
         InputError: `config.model` is not what the task needs.

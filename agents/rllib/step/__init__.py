@@ -1,0 +1,1 @@
+"""One step: training of placement, bandwidth and joint policies on one problem."""
