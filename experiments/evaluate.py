@@ -18,7 +18,7 @@ from typing import Any
 from agents.base import Planner
 from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import Result, Run, Variant, run_app
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build
 from experiments.step.evaluation import (
@@ -30,7 +30,14 @@ from experiments.step.evaluation import (
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
 from experiments.step.problem import load_problem, order_rule_of
 
-CLUSTER_AGENTS = {"agent=checkpoint": "agent=cluster_checkpoint"}  # one name for what was exported
+VARIANTS = {
+    "env=cluster": Variant(
+        "evaluate_cluster",
+        EvaluateClusterConfig,
+        evaluate_cluster,
+        renamed={"agent=checkpoint": "agent=cluster_checkpoint"},  # one name for what was exported
+    )
+}
 
 
 @dataclass
@@ -126,13 +133,8 @@ def planner_of(agent: Mapping[str, Any], env: Mapping[str, Any]) -> Planner:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app that the command line asks for: `env=cluster` has a config of its own."""
-    given = sys.argv[1:] if arguments is None else arguments
-    chosen = [argument for argument in given if argument.startswith("env=")]
-    if chosen[-1:] == ["env=cluster"]:
-        told = [CLUSTER_AGENTS.get(argument, argument) for argument in given]
-        return run_app("evaluate_cluster", EvaluateClusterConfig, evaluate_cluster, told)
-    return run_app("evaluate", EvaluateConfig, evaluate, arguments)
+    """The app; `env=cluster` has a config of its own."""
+    return run_app("evaluate", EvaluateConfig, evaluate, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -25,16 +25,16 @@ from typing import Any
 from envs.errors import InputError
 from experiments.learning.one_problem import METRICS_FILE, learn
 from experiments.learning.subjects import subject_of
-from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters, train_cluster
+from experiments.learning.train_cluster import TrainClusterConfig, train_cluster
 from experiments.learning.train_durations import TrainDurationsConfig, train_durations
 from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
 from experiments.learning.train_priority import TrainPriorityConfig, train_priority
 from experiments.learning.warm_start import WarmStartConfig, require_start, warm_start
 from experiments.pictures.learning_curve import draw_learning_curve
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import Result, Run, Variant, run_app
 from experiments.run.artifacts import write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay
-from experiments.run.overrides import CONFIG_FILE, written_out
+from experiments.run.overrides import CONFIG_FILE
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build
 from experiments.step.baselines import baselines, row_values, write_table
@@ -46,6 +46,14 @@ SHOWN = (
     "graph", "topology", "iterations", "env_steps", "episodes", "seconds", "step_time_s",
     "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed",
 )  # fmt: skip
+VARIANTS = {
+    "model=interference": Variant(
+        "train_interference", TrainInterferenceConfig, train_interference
+    ),
+    "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
+    "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
+    "env=cluster*": Variant("train_cluster", TrainClusterConfig, train_cluster),
+}
 
 
 @dataclass
@@ -145,18 +153,8 @@ def train(config: TrainConfig, run: Run) -> Result:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app that the command line asks for: learned facts and clusters have their own configs."""
-    given = written_out(sys.argv[1:] if arguments is None else arguments)
-    chosen = [argument for argument in given if argument.startswith("model=")]
-    if chosen[-1:] == ["model=interference"]:
-        return run_app("train_interference", TrainInterferenceConfig, train_interference, arguments)
-    if chosen[-1:] == ["model=durations"]:
-        return run_app("train_durations", TrainDurationsConfig, train_durations, arguments)
-    if chosen[-1:] == ["model=priority"]:
-        return run_app("train_priority", TrainPriorityConfig, train_priority, arguments)
-    if is_about_clusters(given):
-        return run_app("train_cluster", TrainClusterConfig, train_cluster, arguments)
-    return run_app("train", TrainConfig, train, arguments)
+    """The app; what is learned of clusters and jobs has configs of its own."""
+    return run_app("train", TrainConfig, train, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

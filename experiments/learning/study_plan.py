@@ -16,7 +16,7 @@ from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters
 from experiments.learning.train_durations import DURATIONS, TrainDurationsConfig
 from experiments.learning.train_priority import WEIGHTS_FILE, TrainPriorityConfig
-from experiments.run.overrides import CONFIG_FILE, check_command_line, written_out
+from experiments.run.overrides import CONFIG_FILE, check_command_line, with_recipes
 from experiments.run.stages import Stage, quoted
 from experiments.run.targets import SEEDS
 
@@ -227,7 +227,7 @@ def _check(stage: Stage) -> None:
         check_command_line(overrides, "cluster_curves", CurvesConfig)
     elif stage.resumable:
         check_command_line(overrides, "train_cluster", TrainClusterConfig)
-        if not is_about_clusters(written_out(overrides)):
+        if not is_about_clusters(with_recipes(overrides)):
             raise InputError("trains no schedulers: name a recipe, or env=cluster_mixed")
     elif "model=priority" in overrides:
         check_command_line(overrides, "train_priority", TrainPriorityConfig)

@@ -6,14 +6,12 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol, TextIO, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
@@ -22,10 +20,12 @@ from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
 from experiments.run.overrides import (
     CONFIG_FILE,
     CONFIG_MODULE,
+    Composed,
     check_command_line,
     claim_folder,
     plain_config,
-    typed,
+    saved_keys,
+    with_recipes,
 )
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
 
@@ -77,13 +77,31 @@ class Result:
     shown: Sequence[str] | None = None
 
 
+@dataclass(frozen=True)
+class Variant:
+    """An app of its own behind the command of another: its config, its schema and its task.
+
+    `renamed` maps words of the command line to the words they stand for here.
+    """
+
+    config_name: str
+    schema: type[Any]
+    task: Callable[[Any, Run], Result]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
 def run_app(
     config_name: str,
     schema: type[Config],
     task: Callable[[Config, Run], Result],
     arguments: list[str] | None = None,
+    variants: Mapping[str, Variant] | None = None,
 ) -> int:
-    """Run `task` under Hydra with the config `conf/<config_name>.yaml`; returns the exit code.
+    """Run `task` with the config `conf/<config_name>.yaml`; returns the exit code.
+
+    Of `variants`, `group=option` to app, the first runs in its place whose option the command line
+    (or a recipe on it) chooses; the option may be a pattern, as in `env=cluster*`. A run that is
+    resumed is of the app whose keys its config has.
 
     The run folder receives `config.yaml` (resolved), `environment.json` (package versions,
     machine) and `result.json`. With `json=true` the content of `result.json` is all that reaches
@@ -95,42 +113,28 @@ def run_app(
     arguments = sys.argv[1:] if arguments is None else arguments
     command = command_line()
     flags = [argument for argument in arguments if argument.startswith("-")]
-    failure: list[InputError] = []
+    words = [argument for argument in arguments if argument not in flags]
+    app = chosen_variant(variants or {}, words) or Variant(config_name, schema, task)
+    words = [app.renamed.get(word, word) for word in words]
     try:
-        overrides = [argument for argument in arguments if argument not in flags]
         for flag in flags:
             if flag.partition("=")[0] not in FLAGS:
                 raise InputError(f"unknown option {flag!r} (known: {', '.join(FLAGS)})")
-        if set(flags) & set(HELP_FLAGS):
-            _print_help(config_name, task)
-        elif flags:
-            given = [argument for argument in overrides if "=" in argument]
-            asked = [argument for argument in overrides if "=" not in argument]
-            overrides = [*asked, *check_command_line(given, config_name, schema)[0]]
-        stdout = sys.stdout
-        if not flags:
-            overrides, config = check_command_line(overrides, config_name, schema)
-            claim_folder(overrides, config_name)
-            stdout = _claim_stdout() if config.json else sys.stdout
-
-        def job(composed: DictConfig) -> None:
-            folder = Path(HydraConfig.get().runtime.output_dir)
-            resumed = (folder / CONFIG_FILE).exists()
-            try:
-                config = typed(composed, schema)
-                provenance = Provenance(seed=config.seed, command=command)
-                _run(config, folder, task, stdout, provenance, resumed)
-            except (InputError, MemoryError) as error:
-                if not resumed:
-                    _discard(folder)
-                failure.append(error if isinstance(error, InputError) else _too_large(error))
-
-        sys.argv[1:] = [*flags, *overrides]
-        hydra.main(
-            config_path=f"pkg://{CONFIG_MODULE}", config_name=config_name, version_base="1.3"
-        )(job)()
-        if failure:
-            raise failure[0]
+        if flags:
+            _answer(flags, words, app)
+            return 0
+        composed = check_command_line(words, app.config_name, app.schema)
+        folder = composed.folder
+        resumed = (folder / CONFIG_FILE).exists()
+        claim_folder(folder, resume=getattr(composed.config, "resume", None) is not None)
+        stdout = _claim_stdout() if composed.config.json else sys.stdout
+        provenance = Provenance(seed=composed.config.seed, command=command)
+        try:
+            _run(composed, app.task, stdout, provenance, resumed=resumed)
+        except (InputError, MemoryError) as error:
+            if not resumed:
+                _discard(folder)
+            raise error if isinstance(error, InputError) else _too_large(error) from error
     except InputError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -143,28 +147,58 @@ def run_app(
     return 0
 
 
+def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Variant | None:
+    """The variant that a command line is about; None: the app itself."""
+    chosen = dict(word.split("=", 1) for word in with_recipes(words) if "=" in word)
+    keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
+    for word, variant in variants.items():
+        group, _, option = word.partition("=")
+        if keys is None and fnmatchcase(chosen.get(group, ""), option):
+            return variant
+        if keys == {key.name for key in fields(variant.schema)}:
+            return variant
+    return None
+
+
+def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
+    """Print what the flags ask for: help, the config, Hydra's own; nothing runs."""
+    if set(flags) & set(HELP_FLAGS):
+        _print_help(app)
+        overrides = list(words)
+    else:
+        given = [word for word in words if "=" in word]
+        asked = [word for word in words if "=" not in word]
+        overrides = [*asked, *check_command_line(given, app.config_name, app.schema).overrides]
+
+    def nothing(_: object) -> None:
+        """What Hydra is to run if it does not print."""
+
+    sys.argv[1:] = [*flags, *overrides]
+    module = f"pkg://{CONFIG_MODULE}"
+    hydra.main(config_path=module, config_name=app.config_name, version_base="1.3")(nothing)()
+
+
 def _too_large(error: MemoryError) -> InputError:
     cause = " ".join(str(error).split()) or "out of memory"
     return InputError(f"the input is too large for this machine's memory ({cause})")
 
 
 def _run(
-    config: Config,
-    folder: Path,
-    task: Callable[[Config, Run], Result],
+    composed: Composed[Any],
+    task: Callable[[Any, Run], Result],
     stdout: TextIO,
     provenance: Provenance,
+    *,
     resumed: bool,
 ) -> None:
+    config, folder = composed.config, Path(os.path.abspath(composed.folder))
     console = Console(stderr=config.json)
     if not resumed:
         environment = stamp(_environment(), provenance, kind="environment")
         write_text(folder / CONFIG_FILE, to_yaml(plain_config(config), provenance))
         write_json(folder / ENVIRONMENT_FILE, environment)
-    hydra_config = HydraConfig.get()
-    choices = {str(key): str(value) for key, value in hydra_config.runtime.choices.items()}
-    overrides = [str(override) for override in hydra_config.overrides.task]
-    result = task(config, Run(folder, console, provenance, choices, overrides))
+    run = Run(folder, console, provenance, composed.choices, composed.overrides)
+    result = task(config, run)
     document = stamp({**result.values, "run_folder": str(folder)}, result.provenance, kind="result")
     text = to_json(document)
     write_text(folder / RESULT_FILE, text)
@@ -187,11 +221,11 @@ def _print_values(console: Console, values: Mapping[str, object]) -> None:
         console.print(table)
 
 
-def _print_help(config_name: str, task: Callable[..., Result]) -> None:
+def _print_help(app: Variant) -> None:
     """What stands above Hydra's own help, the groups and the config."""
-    print((sys.modules[task.__module__].__doc__ or "").strip())
+    print((sys.modules[app.task.__module__].__doc__ or "").strip())
     print(
-        f"\nconf/{config_name}.yaml and conf/<group>/<option>.yaml say what every key means.\n"
+        f"\nconf/{app.config_name}.yaml and conf/<group>/<option>.yaml say what every key means.\n"
         "json=true prints result.json, and nothing else, on standard output.\n"
     )
 
@@ -219,12 +253,3 @@ def _discard(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def _run_folder(name: str, resume: str | None = None) -> str:
-    """`outputs/<app>/<date-time>`, or the folder of the run that is taken up again."""
-    return f"outputs/{name}/{_STARTED}" if resume is None else resume
-
-
-_STARTED = f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
-OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)

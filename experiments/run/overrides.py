@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import typing
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from envs.bounds import bounds_of, check_bounds
 from envs.errors import InputError
 from experiments.run.targets import check_seeds, check_targets, unknown_key
 
@@ -27,59 +32,78 @@ Schema = TypeVar("Schema")
 CONFIG_MODULE = "conf"
 CONFIG_FILE = "config.yaml"  # of a run folder
 FILE_OPTION = "file"  # the option of a group that reads a file given by its `path`
+RECIPE = "experiment"  # the group of what is chosen together
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (
     ".csv", ".gz", ".json", ".npz", ".parquet", ".txt", ".xls", ".yaml", ".yml",
 )  # fmt: skip
 _MISSING_REFERENCE = re.compile(r"Interpolation key '([^']+)' not found")
+_STARTED = f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
+
+
+def _run_folder(name: str, resume: str | None = None) -> str:
+    """`outputs/<app>/<date-time>`, or the folder of the run that is taken up again."""
+    return f"outputs/{name}/{_STARTED}" if resume is None else resume
+
+
+OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)
+
+
+@dataclass(frozen=True)
+class Composed(Generic[Schema]):
+    """What a command line composes to.
+
+    `choices` maps each config group to the option that was chosen; `overrides` is the command
+    line in Hydra's terms.
+    """
+
+    config: Schema
+    folder: Path  # of the run
+    choices: Mapping[str, str]
+    overrides: Sequence[str]
 
 
 def check_command_line(
     arguments: Sequence[str], config_name: str, schema: type[Schema]
-) -> tuple[list[str], Schema]:
-    """The overrides in Hydra's own terms and the typed config they compose to.
+) -> Composed[Schema]:
+    """The typed config that a command line composes to.
 
-    `group=<path>` becomes the group's `file` option; `group=<dotted name>` an object of anybody's
+    `group=<path>` is the group's `file` option; `group=<dotted name>` an object of anybody's
     package, named by `_target_`.
 
     Raises:
         InputError: an unknown key or option (naming the alternatives), a value of the wrong type
             or range, a missing key, a file that is not there.
     """
-    with _config_tree():
+    # hydra-zen makes configs of signatures, pydantic checks by types: neither finds the key that a
+    # typo meant in YAML that people write, which is what most of this file is about
+    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         groups = {group for group in loader.list_groups("") if group != "hydra"}
-        overrides = [
-            rewritten for argument in arguments for rewritten in _rewrite(argument, groups, loader)
-        ]
-        replaced = tuple(f"{x[1:]}." for x in overrides if x.startswith("~") and x[1:] in groups)
-        overrides = [f"++{x}" if replaced and x.startswith(replaced) else x for x in overrides]
+        overrides = [word for argument in arguments for word in _option(argument, groups, loader)]
         parsed = _parse(overrides)
-        choices = [x for x in parsed if x.key_or_group in groups or _extends(x)]
-        declared = _declared(config_name) if choices else DictConfig({})
-        for choice in choices:
-            if not _extends(choice) and not choice.package and choice.key_or_group not in declared:
-                raise InputError(unknown_key(choice.key_or_group, (str(key) for key in declared)))
-        base = _compose(config_name, [_text(x) for x in choices])
-        for override in parsed:
-            _check_key(override, base)
-        composed = _compose(config_name, overrides)
-    return overrides, typed(composed, schema)
+        try:
+            whole = compose(config_name, overrides=overrides, return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise _fault(parsed, groups, config_name, error) from error
+    config = typed(
+        OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"]), schema
+    )
+    try:
+        folder = Path(str(OmegaConf.select(whole, "hydra.run.dir")))
+    except OmegaConfBaseException as error:
+        raise InputError(_omegaconf_line(error)) from error
+    choices = {str(key): str(value) for key, value in whole.hydra.runtime.choices.items()}
+    return Composed(config, folder, choices, list(whole.hydra.overrides.task))
 
 
-def claim_folder(overrides: Sequence[str], config_name: str) -> None:
-    """Make the run folder that `overrides` compose to.
+def claim_folder(folder: Path, *, resume: bool) -> None:
+    """Make a run folder.
 
     Raises:
         InputError: it cannot be made, or another run lies in it that is not to be resumed.
     """
-    with _config_tree():
-        try:
-            config = compose(config_name, overrides=list(overrides), return_hydra_config=True)
-            folder = Path(str(OmegaConf.select(config, "hydra.run.dir")))
-        except (HydraException, OmegaConfBaseException) as error:
-            raise InputError(_omegaconf_line(error)) from error
-    if (folder / CONFIG_FILE).exists() and OmegaConf.select(config, "resume") is None:
+    if (folder / CONFIG_FILE).exists() and not resume:
         raise InputError("holds a run already", file=folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +116,7 @@ def typed(config: DictConfig, schema: type[Schema]) -> Schema:
     """`config` as an object of the dataclass `schema`, interpolations resolved.
 
     Raises:
-        InputError: a key is unknown, missing, of the wrong type or out of range.
+        InputError: a key is unknown, missing, of the wrong type or out of its declared bounds.
     """
     structured = OmegaConf.structured(schema)
     known = [str(name) for name in structured]
@@ -108,11 +132,36 @@ def typed(config: DictConfig, schema: type[Schema]) -> Schema:
         check_targets(plain)
         check_seeds(plain)
         resolved = OmegaConf.merge(structured, OmegaConf.create(plain))
+        _check_ranges(OmegaConf.to_container(resolved), schema, "")
         built = OmegaConf.to_object(resolved)
     except OmegaConfBaseException as error:
         raise InputError(_omegaconf_line(error)) from error
     assert isinstance(built, schema)
     return built
+
+
+def _check_ranges(value: object, hint: object, key: str) -> None:
+    """Hold a value against the bounds of its annotation, those of dataclasses field by field."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        for name, inner in bounds_of(hint).items():
+            _check_ranges(value.get(name), inner, f"{key}.{name}" if key else name)
+    elif typing.get_origin(hint) is dict and isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_ranges(item, typing.get_args(hint)[1], f"{key}.{name}")
+    else:
+        try:
+            check_bounds(value, hint, key)
+        except InputError as error:
+            raise InputError(f"config key '{error.field}': {error.message}") from error
+
+
+def saved_keys(folder: str | Path) -> set[str] | None:
+    """The keys of the config in a run folder; None where there is none that can be read."""
+    try:
+        saved = OmegaConf.load(Path(folder) / CONFIG_FILE)
+    except (OSError, ValueError, YAMLError):
+        return None
+    return {str(key) for key in saved} if isinstance(saved, DictConfig) else None
 
 
 def plain_config(config: object) -> dict[str, object]:
@@ -122,25 +171,13 @@ def plain_config(config: object) -> dict[str, object]:
     return {str(key): value for key, value in container.items()}
 
 
-@contextmanager
-def _config_tree() -> Iterator[None]:
-    """Hydra's global state on the config tree; afterwards it is as it was."""
-    state = GlobalHydra.instance()
-    outer = state.hydra
-    state.clear()
-    try:
-        with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
-            yield
-    finally:
-        state.hydra = outer
-
-
-def _rewrite(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
+def _option(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
+    """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.partition("@")[::2]
     if group not in groups or not equals:
         return [argument]
-    options = sorted(loader.get_group_options(group))
+    options = sorted(name for name in loader.get_group_options(group) if "." not in name)
     if value in options:
         return [argument]
     path = Path(value).expanduser()
@@ -151,8 +188,10 @@ def _rewrite(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]
         if FILE_OPTION in options and not package:
             quoted = str(path.resolve()).replace("'", r"\'")
             return [f"{group}={FILE_OPTION}", f"{group}.path='{quoted}'"]
-    elif _DOTTED.fullmatch(value) and not package:
-        return [f"~{group}", f"+{group}._target_={value}"]
+    elif _DOTTED.fullmatch(value):
+        node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
+        ConfigStore.instance().store(group=group, name=value, node=node)
+        return [argument]
     raise InputError(f"unknown value {key}={value} (known: {', '.join(options)})")
 
 
@@ -174,46 +213,43 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def _extends(override: Override) -> bool:
-    return override.is_add() or override.is_force_add() or override.is_delete()
-
-
-def _text(override: Override) -> str:
-    assert override.input_line is not None
-    return override.input_line
-
-
-@cache
-def _declared(config_name: str) -> DictConfig:
-    """A config as it is written; for readers, within `_config_tree`."""
-    return _compose(config_name, [])
-
-
-def _compose(config_name: str, overrides: list[str]) -> DictConfig:
+def _fault(
+    parsed: Sequence[Override], groups: set[str], config_name: str, error: Exception
+) -> InputError:
+    """Why a command line does not compose: its first unknown key, or else what Hydra says."""
+    added = [x for x in parsed if x.is_add() or x.is_force_add() or x.is_delete()]
+    chosen = [x for x in parsed if x.key_or_group in groups and x not in added]
     try:
-        return compose(config_name, overrides=overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(_omegaconf_line(error)) from error
+        declared = compose(config_name)
+        for choice in chosen:
+            if not choice.package and choice.key_or_group not in declared:
+                return InputError(unknown_key(choice.key_or_group, map(str, declared)))
+        texts = [str(x.input_line) for x in parsed if x in added or x in chosen]
+        base = OmegaConf.to_container(compose(config_name, overrides=texts), resolve=False)
+    except (HydraException, OmegaConfBaseException) as deeper:
+        return InputError(_omegaconf_line(deeper))
+    for override in parsed:
+        if override not in added and not override.is_hydra_override():
+            unknown = _unknown(override.key_or_group, base)
+            if unknown is not None:
+                return InputError(unknown)
+    return InputError(_omegaconf_line(error))
 
 
-def _check_key(override: Override, base: DictConfig) -> None:
-    key = override.key_or_group
-    if override.is_hydra_override() or _extends(override):
-        return
-    node: object = OmegaConf.to_container(base, resolve=False)
+def _unknown(key: str, node: object) -> str | None:
+    """What is told of a key that is not in a config; None where it is, or is below a scalar."""
     walked: list[str] = []
     for part in key.split("."):
         if isinstance(node, list):
             node = {str(index): item for index, item in enumerate(node)}
         if not isinstance(node, Mapping):
-            return
+            return None
         node = {str(name): item for name, item in node.items()}
         walked.append(part)
         if part not in node:
-            raise InputError(
-                unknown_key(".".join(walked), (name for name in node if not name.startswith("_")))
-            )
+            return unknown_key(".".join(walked), (x for x in node if not x.startswith("_")))
         node = node[part]
+    return None
 
 
 def _omegaconf_line(error: Exception) -> str:
@@ -232,25 +268,18 @@ def _omegaconf_line(error: Exception) -> str:
     return " ".join(told) or type(error).__name__
 
 
-GROUP = "experiment"
-
-
-def written_out(arguments: Sequence[str]) -> list[str]:
+def with_recipes(arguments: Sequence[str]) -> list[str]:
     """The words of a command line; before them `group=option` of every recipe that it names.
 
     A recipe that is not there has none: composing the config tells.
     """
-    named = [argument.partition("=")[2] for argument in arguments if _names_a_recipe(argument)]
+    named = [x.partition("=")[2] for x in arguments if x.lstrip("+").startswith(f"{RECIPE}=")]
     return [*(word for name in named for word in _choices(name)), *arguments]
-
-
-def _names_a_recipe(argument: str) -> bool:
-    return argument.lstrip("+").startswith(f"{GROUP}=")
 
 
 def _choices(name: str) -> Iterator[str]:
     """`group=option` of the groups that a recipe overrides; those of the recipes in it first."""
-    file = files(CONFIG_MODULE).joinpath(GROUP, f"{name}.yaml")
+    file = files(CONFIG_MODULE).joinpath(RECIPE, f"{name}.yaml")
     if not file.is_file():
         return
     recipe = OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))

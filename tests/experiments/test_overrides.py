@@ -16,7 +16,7 @@ SINGLE = "agent=agents.placement.single_device.SingleDevice"
 
 
 def check(*arguments: str) -> EvaluateConfig:
-    return check_command_line([SINGLE, *arguments], "evaluate", EvaluateConfig)[1]
+    return check_command_line([SINGLE, *arguments], "evaluate", EvaluateConfig).config
 
 
 def test_defaults_compose() -> None:
@@ -51,7 +51,7 @@ def test_an_agent_of_any_package_takes_arguments() -> None:
         [f"agent={target}", "agent.groups=8", "agent.samples=3", "agent.seed=1"],
         "evaluate",
         EvaluateConfig,
-    )[1]
+    ).config
     assert config.agent == {"_target_": target, "groups": 8, "samples": 3, "seed": 1}
 
 

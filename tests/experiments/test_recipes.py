@@ -15,9 +15,10 @@ from omegaconf import OmegaConf
 from small_split import overrides
 
 from experiments.learning import train_cluster
-from experiments.learning.train_cluster import TrainClusterConfig, is_about_clusters
-from experiments.run.overrides import check_command_line, written_out
-from experiments.train import main
+from experiments.learning.train_cluster import TrainClusterConfig
+from experiments.run.app import chosen_variant
+from experiments.run.overrides import check_command_line, with_recipes
+from experiments.train import VARIANTS, main
 from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF
 
@@ -46,14 +47,14 @@ def words_of(name: str) -> list[str]:
 def composed(name: str, *more: str) -> TrainClusterConfig:
     """For reading alone."""
     words = [*words_of(name), *more]
-    return check_command_line(words, "train_cluster", TrainClusterConfig)[1]
+    return check_command_line(words, "train_cluster", TrainClusterConfig).config
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_composes_and_is_about_clusters(name: str) -> None:
     words = words_of(name)
     assert words[0] == f"+experiment={name}"
-    assert is_about_clusters(written_out(words))
+    assert chosen_variant(VARIANTS, words) is VARIANTS["env=cluster*"]
     config = composed(name)
     assert config.overheads["restart_s"] == 60.0
     assert config.interference["_target_"] == "envs.cluster.interference.analytic.SharedBottleneck"
@@ -119,8 +120,8 @@ def test_information_traces_and_teachers() -> None:
 def test_the_command_line_comes_after_the_recipe() -> None:
     assert composed("cluster_known", "overheads.restart_s=5").overheads["restart_s"] == 5.0
     words = ["+experiment=cluster_known", "env=placement"]
-    assert not is_about_clusters(written_out(words))
-    assert written_out(["+experiment=nowhere", "seed=1"]) == ["+experiment=nowhere", "seed=1"]
+    assert chosen_variant(VARIANTS, words) is None
+    assert with_recipes(["+experiment=nowhere", "seed=1"]) == ["+experiment=nowhere", "seed=1"]
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ SOME = [
 
 
 def config(folder: Path, *more: str) -> SplitAppConfig:
-    return check_command_line([*overrides(folder), *more], "split_app", SplitAppConfig)[1]
+    return check_command_line([*overrides(folder), *more], "split_app", SplitAppConfig).config
 
 
 def test_windows_are_disjoint_and_offer_the_load(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_splits_that_ship(data: Path, name: str) -> None:
     """Their files, windows, loads and bounds are those that were written before training."""
     chosen = check_command_line(
         [f"split={name}", f"split.data={data}"], "split_app", SplitAppConfig
-    )[1]
+    ).config
     facts = chosen.split.facts
     compare(facts, facts_of(Split(chosen.split), {}))
     for row in facts["test"]:

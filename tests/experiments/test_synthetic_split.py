@@ -26,7 +26,7 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(*more: str) -> Split:
     given = ["split=synthetic", *more]
-    return Split(check_command_line(given, "split_app", SplitAppConfig)[1].split)
+    return Split(check_command_line(given, "split_app", SplitAppConfig).config.split)
 
 
 def test_its_windows_need_no_file() -> None:

@@ -50,7 +50,7 @@ def run(work: Path, *more: str) -> int:
 
 
 def split_of(work: Path) -> Split:
-    return Split(check_command_line(given(work), "transfer", TransferConfig)[1].split)
+    return Split(check_command_line(given(work), "transfer", TransferConfig).config.split)
 
 
 def test_ratios_under_each_condition(work: Path) -> None:
