@@ -15,10 +15,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.cluster.environment.duration_features import done
 from envs.cluster.environment.features import minutes
 from envs.cluster.environment.history import neighbours
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.cluster.simulation.lent import lent
 
@@ -116,7 +116,7 @@ def fill(
     for place in range(len(jobs)):
         job, row = jobs[place], out[place]
         record = state.jobs[job]
-        mine = done(state, job)
+        mine = attained_by(record, now)
         gpus = log(max(record.gpus, 1))
         row[0] = gpus
         row[1] = mine == 0.0
@@ -138,7 +138,7 @@ def compare(
     row: FloatArray,
 ) -> None:
     """Write the columns about the siblings of a job that has done so many seconds of work."""
-    half = len(siblings) // 2
+    half, now = len(siblings) // 2, state.clock[0].now
     absent, ended, took = 0, 0, 0.0
     for column in range(len(siblings)):
         other = siblings[column]
@@ -153,7 +153,7 @@ def compare(
             ended += 1
             took += minutes(beside.work)
             row[9] += near / 4.0
-        elif done(state, other) > mine:
+        elif attained_by(beside, now) > mine:
             row[10] += runs * near
             row[11] += (1.0 - runs) * near
             row[12] += together / 2.0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from envs.cluster.environment.features import count, minutes
 from envs.cluster.environment.history import MEAN, NUMBER, VARIANCE, add_finished, gangs, neighbours
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.cluster.simulation.lent import lent
 
@@ -147,7 +148,7 @@ def fill(
             held += now - record.settled
         row[0] = log2(max(record.gpus, 1)) / 4.0
         row[1] = minutes(now - record.submit)
-        row[2] = minutes(done(state, job))
+        row[2] = minutes(attained_by(record, now))
         row[3] = minutes(held)
         alike = means[gang[job]]
         row[4] = alike[MEAN]
@@ -161,18 +162,6 @@ def fill(
                 continue
             at = OWN_WIDTH + MEANS_WIDTH + NEAR_WIDTH * neighbour
             row[at] = 1.0
-            row[at + 1] = minutes(done(state, other))
+            row[at + 1] = minutes(attained_by(state.jobs[other], now))
             row[at + 2] = state.jobs[other].status == FINISHED
             row[at + 3] = minutes(abs(state.jobs[other].submit - record.submit))
-
-
-@njit(cache=True)
-def done(state: ClusterState, job: int) -> float:
-    """Seconds of work that a job has done."""
-    record, now = state.jobs[job], state.clock[0].now
-    remaining = record.remaining
-    if record.status == RUNNING:
-        progressing = max(record.settled, record.ready)
-        if now > progressing:
-            remaining = max(remaining - (now - progressing) * record.rate, 0.0)
-    return float(record.work - remaining)

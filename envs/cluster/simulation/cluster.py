@@ -106,7 +106,7 @@ class ClusterSimulator:
         return bool(kernel.advance(self.state, self.tables, self.overheads, until))
 
     def settle(self) -> None:
-        """Bring `remaining` and `executed` of the running jobs up to now."""
+        """Bring `remaining`, `attained` and `executed` of the running jobs up to now."""
         kernel.settle(self.state)
 
     def start(self, job: int, shares: Sequence[Share], partial: int | None = None) -> None:

@@ -41,11 +41,25 @@ ROUNDING_S = 1e-6  # work that may be lacking at a checkpoint: more than roundin
 
 
 @njit(cache=True, forceinline=True)
-def settle_record(record: Record, now: float) -> None:
-    """Bring `remaining` and `executed` of a running job up to now."""
+def progress_of(record: Record, now: float) -> float:
+    """Seconds of work that a running job has done since it was settled."""
     progressing = max(record.settled, record.ready)
-    if now > progressing:
-        record.remaining = max(record.remaining - (now - progressing) * record.rate, 0.0)
+    return (now - progressing) * record.rate if now > progressing else 0.0
+
+
+@njit(cache=True, forceinline=True)
+def attained_by(record: Record, now: float) -> float:
+    """Seconds of work that a job has done, settled or not."""
+    attained: float = record.attained
+    return attained + progress_of(record, now) if record.status == RUNNING else attained
+
+
+@njit(cache=True, forceinline=True)
+def settle_record(record: Record, now: float) -> None:
+    """Bring `remaining`, `attained` and `executed` of a running job up to now."""
+    progress = progress_of(record, now)
+    record.remaining = max(record.remaining - progress, 0.0)
+    record.attained += progress
     record.executed += now - record.settled
     record.settled = now
 
@@ -385,9 +399,9 @@ def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, nod
         stop(state, tables, job)
         record = state.jobs[job]
         if overheads.checkpoint_s > 0.0:
-            done = record.work - record.remaining + ROUNDING_S
-            kept = done // overheads.checkpoint_s * overheads.checkpoint_s
-            record.remaining = max(record.work - kept, 0.0)
+            reached = (record.attained + ROUNDING_S) // overheads.checkpoint_s
+            record.attained = reached * overheads.checkpoint_s
+            record.remaining = max(record.work - record.attained, 0.0)
     state.clock[0].free -= place.free
     place.free = 0
     place.up = 0
@@ -461,7 +475,7 @@ def complete(state: ClusterState, tables: RateTables, job: int) -> None:
     clock, record = state.clock[0], state.jobs[job]
     record.executed += clock.now - record.settled
     record.settled = clock.now
-    record.remaining = 0.0
+    record.remaining, record.attained = 0.0, record.work
     record.finish = clock.now
     take_back(state, tables, job)
     record.status = FINISHED

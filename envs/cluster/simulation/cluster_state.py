@@ -21,9 +21,11 @@ JOB = np.dtype(
         ("submit", np.float64),  # seconds
         ("work", np.float64),  # seconds at rate 1
         ("remaining", np.float64),  # seconds at rate 1, as of `settled`
+        # seconds of work done, as of `settled`; work - remaining would round with the work
+        ("attained", np.float64),
         ("rate", np.float64),  # work per second; 0 unless it runs
         ("alone", np.float64),  # its rate where it runs if it had no neighbours
-        ("settled", np.float64),  # time up to which `remaining` and `executed` are true
+        ("settled", np.float64),  # time up to which `remaining`, `attained` and `executed` are true
         ("ready", np.float64),  # time at which it progresses: the start and its overhead
         ("end", np.float64),  # predicted completion while it runs
         ("start", np.float64),  # of the first run, or -1
