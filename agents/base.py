@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.partition.problem import PartitionProblem
+from envs.step.communication import Communication
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 
 Status = Literal["optimal", "feasible", "infeasible", "limit"]
 
 
+@runtime_checkable
 class Agent(Protocol):
     """Decides one action at a time."""
 
@@ -50,6 +52,7 @@ class PlannerResult:
     allocation: BandwidthAllocation | None = None  # of bandwidth, where that was decided
 
 
+@runtime_checkable
 class Planner(Protocol):
     """Decides a whole step at once."""
 
@@ -63,6 +66,7 @@ class Planner(Protocol):
         """
 
 
+@runtime_checkable
 class PartitionPlanner(Protocol):
     """Divides a graph between accelerators and the host CPU for a max-load or latency objective."""
 
@@ -72,6 +76,7 @@ class PartitionPlanner(Protocol):
         """As `Planner.plan`; `step_time` and `lower_bound` are those of the objective."""
 
 
+@runtime_checkable
 class BandwidthPlanner(Protocol):
     """Allocates bandwidth to a step whose placement and order are given."""
 
@@ -85,6 +90,7 @@ class BandwidthPlanner(Protocol):
         """As `Planner.plan`, with `plan` itself; the bound is for every allocation to `plan`."""
 
 
+@runtime_checkable
 class JointPlanner(Protocol):
     """Decides placement, order and bandwidth together."""
 
@@ -92,3 +98,18 @@ class JointPlanner(Protocol):
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; the bound is for every plan with every allocation."""
+
+
+@runtime_checkable
+class SharedPlanner(Protocol):
+    """Improves plans whose transfers share the network as they come."""
+
+    def improve(
+        self,
+        problem: StepProblem,
+        communication: Communication,
+        plans: Sequence[Plan],
+        budget_s: float,
+        deterministic_limit: int | None = None,
+    ) -> PlannerResult:
+        """As `Planner.plan`, under `communication` and starting from `plans`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agents.bandwidth.enforcement.hosts import Hosts
 from agents.bandwidth.enforcement.script import EnforcementFile, Script
@@ -12,6 +12,7 @@ from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 
 
+@runtime_checkable
 class Backend(Protocol):
     """What turns the plan of a server into commands."""
 

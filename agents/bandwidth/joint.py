@@ -124,12 +124,12 @@ class JointMilp:
             incumbent, levels=self.levels, kick_groups=self.coarse[-1],
             formulation=formulation, seed=self.seed,
         )  # fmt: skip
-        search = FusionMilp(
+        planner = FusionMilp(
             coarse=self.coarse, levels=self.levels, formulation=formulation,
             warm_start=None, seed=self.seed,
         )  # fmt: skip
         if first.plan is not None:
             refinement.descend(first.plan.placement.device, budget_s)
         left = deterministic_limit and max(deterministic_limit - (limit or 0), 1)
-        reason = search.improve(incumbent, refinement, budget_s, left, None)
+        reason = planner.search(incumbent, refinement, budget_s, left, None)
         return incumbent.result(evaluations=refinement.simulations, reason=reason)

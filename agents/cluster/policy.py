@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +13,7 @@ Share = tuple[int, int]  # (node, GPUs there)
 Knowledge = Literal["nothing", "predictions", "durations"]
 
 
+@runtime_checkable
 class PlacementRule(Protocol):
     """Where the next job goes."""
 
@@ -27,6 +28,7 @@ class PlacementRule(Protocol):
         """
 
 
+@runtime_checkable
 class ClusterPolicy(Protocol):
     """Decides at every event.
 

@@ -104,10 +104,10 @@ class FusionMilp:
             formulation=self.formulation, seed=self.seed,
         )  # fmt: skip
         hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
-        reason = self.improve(incumbent, refinement, budget_s, deterministic_limit, hint)
+        reason = self.search(incumbent, refinement, budget_s, deterministic_limit, hint)
         return incumbent.result(evaluations=refinement.simulations, reason=reason)
 
-    def improve(
+    def search(
         self,
         incumbent: Incumbent,
         refinement: Refinement,

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from hydra.errors import InstantiationException
@@ -24,6 +24,8 @@ SIMPLE_TYPES: dict[type, str] = {
 }  # fmt: skip
 PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "numpy"})
 FULL_KEY = "full_key: "  # what Hydra tells of the node inside the one that is built
+Kind = TypeVar("Kind")
+
 SEEDS = 2**32  # every generator in use takes seeds below
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it logs, it raises as well
@@ -107,6 +109,18 @@ def _refusal(
             return InputError(f"config key '{where}.{cause.field}': {cause.message}")
         return InputError(cause.message, file=f"config key '{where}'", field=cause.field)
     return InputError(cause.message, file=cause.file, record=cause.record, field=cause.field)
+
+
+def build_as(kind: type[Kind], node: Mapping[str, object], key: str, thing: str) -> Kind:
+    """The `kind` of object that the config node under `key` describes.
+
+    Raises:
+        InputError: the node describes no `thing`, or as `build`.
+    """
+    built = build(node, key)
+    if not isinstance(built, kind):
+        raise no_such_thing(key, node, thing)
+    return built
 
 
 def no_such_thing(key: str, node: object, thing: str) -> InputError:

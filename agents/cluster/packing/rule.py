@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Packer(Protocol):
         """Where `request` goes now; None: it fits nowhere."""
 
 
+@runtime_checkable
 class PackingRule(Protocol):
     """Which of the nodes and GPUs on which a request fits receives it."""
 

@@ -6,7 +6,7 @@ profile and a gang size), T GPU types, K numbers of nodes, Q rows of a table of 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,7 @@ class RateTables(NamedTuple):
     largest: int  # size of the largest multisets in `sets`: 1, 2 or 3
 
 
+@runtime_checkable
 class RateModel(Protocol):
     """An interference model."""
 
