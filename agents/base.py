@@ -38,7 +38,7 @@ class PlannerResult:
 
     For a `PartitionProblem` the step time is the problem's objective, and the order of the plan is
     the graph's own. Where bandwidth was decided too, the step time is that of
-    `envs.step.allocated_problem.allocated_problem(problem, allocation)`.
+    `envs.step.allocated.allocated_problem(problem, allocation)`.
     """
 
     plan: Plan | None

@@ -7,7 +7,7 @@ import math
 from agents.bandwidth.joint_search.incumbent import JointIncumbent
 from agents.base import BandwidthPlanner, Planner, PlannerResult
 from envs.errors import InputError
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 

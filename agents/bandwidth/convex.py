@@ -16,10 +16,9 @@ from agents.bandwidth.square_root import square_root_allocation
 from agents.bandwidth.traffic import PipeTraffic, channel_capacity
 from agents.base import PlannerResult
 from envs.errors import InputError
-from envs.step.allocated_problem import uniform_allocation
+from envs.step.allocated import uniform_allocation, weighted_allocation
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
-from envs.step.weighted_allocation import weighted_allocation
 
 FloatArray = NDArray[np.float64]
 

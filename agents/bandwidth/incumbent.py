@@ -10,7 +10,7 @@ from agents.bandwidth.convex_program.piped_step import PATH_ROUNDING, PipedStep
 from agents.bandwidth.traffic import channel_capacity
 from agents.base import PlannerResult, Status
 from agents.placement.incumbent import AT_THE_BOUND
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

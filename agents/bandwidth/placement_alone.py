@@ -9,7 +9,7 @@ from agents.base import Planner, PlannerResult
 from agents.placement.incumbent import AT_THE_BOUND
 from agents.placement.lower_bound import lower_bound
 from envs.hardware.network import Network
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 
@@ -20,7 +20,7 @@ class PlacementAlone:
     Args:
         placement: plans on the topology through pipes of those shares, with the whole budget.
         allocation: gives every channel its rate, for instance
-            `envs.step.allocated_problem.uniform_allocation`.
+            `envs.step.allocated.uniform_allocation`.
     """
 
     def __init__(

@@ -14,9 +14,9 @@ from agents.placement.integer_program.moves import MovePricing
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import Refinement
 from envs.errors import InputError
-from envs.step.communication import Communication, Simulator
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
+from envs.step.step import Communication, Simulator
 
 IntArray = NDArray[np.int64]
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.hardware.network import Network
+from envs.step.allocated import weighted_allocation
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from envs.step.weighted_allocation import weighted_allocation
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

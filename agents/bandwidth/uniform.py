@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.bandwidth.rule import RuleOfShares
-from envs.step.allocated_problem import uniform_allocation
+from envs.step.allocated import uniform_allocation
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 

@@ -12,7 +12,7 @@ from agents.base import PlannerResult
 from agents.placement.grouping import BoolArray, GroupedProblem
 from agents.placement.incumbent import Incumbent
 from envs.errors import InputError
-from envs.step.arrays import Scratch, StepArrays
+from envs.step.kernel import Scratch, StepArrays
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator, step_time_one_f_one_b
 

@@ -19,8 +19,7 @@ from agents.placement.partitioning.incumbent import PartitionIncumbent
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
-from envs.partition.traffic import HostTraffic
+from envs.partition.problem import HostTraffic, PartitionProblem
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]

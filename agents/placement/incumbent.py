@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult, Status
 from agents.placement.grouping import GroupedProblem
 from agents.placement.lower_bound import lower_bound
-from envs.step.communication import Simulator
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator
+from envs.step.step import Simulator, StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -19,10 +19,10 @@ from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
 from envs.bandwidth.toy import toy_sends
 from envs.errors import InputError
 from envs.reward import memory_overflow
+from envs.step.allocated import weighted_allocation
 from envs.step.phased import PhasedSimulator, PhasedStep
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
-from envs.step.weighted_allocation import weighted_allocation
 
 FloatArray = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bandwidth.observation import BandwidthBounds
 from envs.bandwidth.phases import PassBoundaries, PhaseCut
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes

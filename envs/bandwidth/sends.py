@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envs.bandwidth.generator import bounds_of
 from envs.bandwidth.instance import BandwidthInstance
-from envs.cost.transfer import link_transfer_seconds
+from envs.cost import link_transfer_seconds
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.topology import Topology

@@ -6,19 +6,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim import Optimizer
 
 from envs.errors import InputError
 from envs.graphs.aten import dtype_index
-from envs.graphs.fake_module import build_module, faked
-from envs.graphs.module_tracking import FusedDropout, ModulePaths
+from envs.graphs.fake_module import FakeScalars, FusedDropout, ModulePaths, build_module, faked
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.graphs.optimizer_trace import OptimizerFactory, OptimizerTrace
 from envs.graphs.recorder import Recorder
 from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
 
@@ -221,3 +221,78 @@ def _unique_names(recorder: Recorder) -> tuple[str, ...]:
         seen[label] += 1
         names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
     return tuple(names)
+
+
+OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+
+_SCALARS = {
+    torch.bool: False, torch.float16: 1.0, torch.bfloat16: 1.0, torch.float32: 1.0,
+    torch.float64: 1.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class UpdateCost:
+    """The update of one parameter as a single fused operator.
+
+    Attributes:
+        flop: matrix multiplications only (0 for SGD and Adam).
+        bytes_read: distinct tensors read once: parameter, gradient, state.
+        bytes_written: distinct tensors written once: parameter, state.
+        state_bytes: the state the optimizer keeps for the parameter (host scalars such as Adam's
+            step counter are left out).
+    """
+
+    flop: float
+    bytes_read: float
+    bytes_written: float
+    state_bytes: float
+
+
+@dataclass
+class OptimizerTrace:
+    """Update costs by shape and type of the parameter; equal parameters are traced once.
+
+    The second step is costed: the first one creates the state. A norm that the optimizer reads
+    back reads as 1, which changes no cost.
+    """
+
+    factory: OptimizerFactory
+
+    def __post_init__(self) -> None:
+        self._known: dict[tuple[torch.Size, torch.dtype], UpdateCost] = {}
+
+    def cost(self, parameter: nn.Parameter) -> UpdateCost:
+        """The update of a parameter of this shape and type."""
+        key = (parameter.shape, parameter.dtype)
+        if key not in self._known:
+            self._known[key] = self._trace(*key)
+        return self._known[key]
+
+    def _trace(self, shape: torch.Size, dtype: torch.dtype) -> UpdateCost:
+        parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+        parameter.grad = torch.empty_like(parameter)
+        optimizer = self.factory([parameter])
+        for group in optimizer.param_groups:
+            group["foreach"] = False
+        recorder = Recorder(Phase.OPTIMIZER)
+        with FakeScalars(_SCALARS):
+            optimizer.step()
+            with recorder:
+                optimizer.step()
+        sizes = {
+            key: float(storage.nbytes())
+            for key, storage in recorder.storages.items()
+            if storage.device.type == "meta"
+        }
+        state = {
+            value.untyped_storage()._cdata: float(value.untyped_storage().nbytes())
+            for value in optimizer.state[parameter].values()
+            if isinstance(value, torch.Tensor) and value.device.type == "meta"
+        }
+        return UpdateCost(
+            flop=sum(record.flop for record in recorder.records),
+            bytes_read=sum(sizes.get(key, 0.0) for key in recorder.external_read),
+            bytes_written=sum(sizes.get(key, 0.0) for key in recorder.external_written),
+            state_bytes=sum(state.values()),
+        )

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from envs.errors import InputError
 from envs.graphs.aten import Traits, dtype_index, stored_elements, traffic, traits
-from envs.graphs.module_tracking import ModulePaths
+from envs.graphs.fake_module import ModulePaths
 from envs.graphs.op_graph import NONE, Kind, Phase
 
 

@@ -11,11 +11,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from envs.graphs.capture import capture_training_step
+from envs.graphs.capture import OptimizerFactory, capture_training_step
 from envs.graphs.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.optimizer_trace import OptimizerFactory
-from envs.graphs.zoo_model import ZooModel
+from envs.graphs.zoo import ZooModel
 
 PIXELS = 224
 CLASSES = 1000

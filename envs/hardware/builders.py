@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from itertools import product
 
 from envs.errors import InputError
-from envs.hardware.catalogue import device_spec
-from envs.hardware.devices import DeviceSpec
-from envs.hardware.fabric import Fabric
-from envs.hardware.links import LinkSpec
+from envs.hardware.devices import DeviceSpec, device_spec
+from envs.hardware.fabric import Fabric, LinkSpec
 from envs.hardware.servers import HybridCubeMeshServer, NvlinkServer, NvswitchServer, Server
 from envs.hardware.topology import Topology, fabric_topology
-from envs.quantities import read_count
+from envs.units import read_count
 
 
 def single_server(name: str, server: Server) -> Topology:

@@ -1,9 +1,23 @@
-"""Devices: a kind by its datasheet, and one of them in a server."""
+"""Kinds of devices: what one can do, and the catalogue of those with published figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from envs.errors import InputError
+from envs.units import (
+    DTYPES,
+    GIBI,
+    GIGA,
+    MICROSECOND,
+    TERA,
+    parse_bandwidth,
+    parse_bytes,
+    parse_flops,
+    parse_seconds,
+    read_quantity,
+)
 
 
 @dataclass(frozen=True)
@@ -31,3 +45,163 @@ class Device:
     name: str
     spec: DeviceSpec
     server: int
+
+
+# Fractions of the two peaks that real kernels reach. One pair for every device, so that relative
+# speeds are those of the datasheets: matrix multiplications of training size in vendor libraries
+# run at 0.7 to 0.95 of the peak, STREAM-like kernels at 0.7 to 0.9 of the memory bandwidth.
+COMPUTE_EFFICIENCY = 0.8
+MEMORY_EFFICIENCY = 0.8
+
+# What an operator costs however small it is: a kernel launch on a GPU, a function call on a CPU.
+GPU_LAUNCH_OVERHEAD = 5 * MICROSECOND
+CPU_LAUNCH_OVERHEAD = 1 * MICROSECOND
+
+
+def _device(
+    name: str,
+    tera_flops: Mapping[str, float],
+    gigabytes_per_second: float,
+    memory_bytes: float,
+    source: str,
+    launch_overhead_s: float = GPU_LAUNCH_OVERHEAD,
+) -> DeviceSpec:
+    return DeviceSpec(
+        name=name,
+        peak_flops={dtype: rate * TERA for dtype, rate in tera_flops.items()},
+        memory_bandwidth=gigabytes_per_second * GIGA,
+        memory_bytes=memory_bytes,
+        launch_overhead_s=launch_overhead_s,
+        compute_efficiency=COMPUTE_EFFICIENCY,
+        memory_efficiency=MEMORY_EFFICIENCY,
+        source=source,
+    )
+
+
+_P100_SXM2 = {"float64": 5.3, "float32": 10.6, "float16": 21.2}
+_P100_PCIE = {"float64": 4.7, "float32": 9.3, "float16": 18.7}
+_V100_SXM2 = {"float64": 7.8, "float32": 15.7, "float16": 125.0}
+_T4 = {"float64": 8.1 / 32, "float32": 8.1, "float16": 65.0}
+_A10 = {"float64": 31.2 / 64, "float32": 31.2, "float16": 125.0, "bfloat16": 125.0}
+_A100 = {"float64": 9.7, "float32": 19.5, "float16": 312.0, "bfloat16": 312.0}
+_HOPPER = {"float64": 34.0, "float32": 67.0, "float16": 989.5, "bfloat16": 989.5, "float8": 1979.0}
+
+# 64 cores x 2.45 GHz x 2 FMA units x 8 lanes x 2 FLOP; half of it in double precision.
+_EPYC_7763 = {"float64": 64 * 2.45e-3 * 16, "float32": 64 * 2.45e-3 * 32}
+
+CATALOGUE: dict[str, DeviceSpec] = {
+    spec.name: spec
+    for spec in (
+        _device(
+            "V100-16GB", _V100_SXM2, 900, 16 * GIBI,
+            "NVIDIA Tesla V100 GPU Accelerator, data sheet, SXM2 column",
+        ),
+        _device(
+            "V100-32GB", _V100_SXM2, 900, 32 * GIBI,
+            "NVIDIA Tesla V100 GPU Accelerator, data sheet, SXM2 column",
+        ),
+        _device(
+            "P100-16GB", _P100_SXM2, 732, 16 * GIBI,
+            "NVIDIA Tesla P100 (NVLink-optimized servers), data sheet",
+        ),
+        _device(
+            "P100-PCIe-16GB", _P100_PCIE, 732, 16 * GIBI,
+            "NVIDIA Tesla P100 (PCIe-based servers), data sheet, 16 GB column",
+        ),
+        _device(
+            "T4", _T4, 320, 16 * GIBI,
+            "NVIDIA T4 Tensor Core GPU, product brief; float64: 1/32 of float32 (Turing "
+            "architecture white paper)",
+        ),
+        _device(
+            "A10", _A10, 600, 24 * GIBI,
+            "NVIDIA A10 Tensor Core GPU, data sheet; float64: 1/64 of float32 (Ampere GA102 "
+            "architecture white paper)",
+        ),
+        _device(
+            "A100-40GB", _A100, 1555, 40 * GIBI,
+            "NVIDIA A100 Tensor Core GPU, data sheet, 40GB SXM column",
+        ),
+        _device(
+            "A100-80GB", _A100, 2039, 80 * GIBI,
+            "NVIDIA A100 Tensor Core GPU, data sheet, 80GB SXM column",
+        ),
+        _device(
+            "H100", _HOPPER, 3350, 80 * GIBI,
+            "NVIDIA H100 Tensor Core GPU, data sheet, SXM column, tensor rates halved to dense",
+        ),
+        _device(
+            "H200", _HOPPER, 4800, 141 * GIGA,
+            "NVIDIA H200 Tensor Core GPU, data sheet, SXM column, tensor rates halved to dense",
+        ),
+        _device(
+            "CPU", _EPYC_7763, 204.8, 256 * GIBI,
+            "AMD EPYC 7763, product page: 64 cores, 2.45 GHz base clock, AVX2, 8 channels of "
+            "DDR4-3200; 256 GiB fitted",
+            CPU_LAUNCH_OVERHEAD,
+        ),
+    )
+}  # fmt: skip
+
+
+def device_spec(kind: str | DeviceSpec) -> DeviceSpec:
+    """The catalogue's entry for `kind`; a `DeviceSpec` stands for itself.
+
+    Raises:
+        InputError: the catalogue has no such kind.
+    """
+    if isinstance(kind, DeviceSpec):
+        return kind
+    if kind not in CATALOGUE:
+        raise InputError(
+            f"unknown device kind {kind!r} (known: {', '.join(CATALOGUE)})", field="device"
+        )
+    return CATALOGUE[kind]
+
+
+def custom_device(
+    base: str,
+    name: str,
+    peak_flops: Mapping[str, str | float] | None = None,
+    memory_bandwidth: str | float | None = None,
+    memory: str | float | None = None,
+    launch_overhead: str | float | None = None,
+    compute_efficiency: float | None = None,
+    memory_efficiency: float | None = None,
+    source: str | None = None,
+) -> DeviceSpec:
+    """A device like the catalogue's `base`, called `name`, with the figures given here.
+
+    Rates in `peak_flops` replace those of the same dtype and leave the others.
+
+    Raises:
+        InputError: naming the key, on an unknown base or dtype, a wrong unit, or an efficiency
+            outside (0, 1].
+    """
+    spec = device_spec(base)
+    rates = dict(spec.peak_flops)
+    for dtype, rate in (peak_flops or {}).items():
+        key = f"peak_flops.{dtype}"
+        if dtype not in DTYPES:
+            raise InputError(f"unknown dtype (known: {', '.join(DTYPES)})", field=key)
+        rates[dtype] = read_quantity(parse_flops, rate, key=key, at_least=1.0)
+    spec = replace(spec, name=name, peak_flops=rates, source=source or f"{name}, after {base}")
+    if memory_bandwidth is not None:
+        rate = read_quantity(parse_bandwidth, memory_bandwidth, key="memory_bandwidth", at_least=1)
+        spec = replace(spec, memory_bandwidth=rate)
+    if memory is not None:
+        spec = replace(spec, memory_bytes=read_quantity(parse_bytes, memory, key="memory"))
+    if launch_overhead is not None:
+        seconds = read_quantity(parse_seconds, launch_overhead, key="launch_overhead")
+        spec = replace(spec, launch_overhead_s=seconds)
+    for key, value in (
+        ("compute_efficiency", compute_efficiency),
+        ("memory_efficiency", memory_efficiency),
+    ):
+        if value is not None and not 0 < value <= 1:
+            raise InputError(f"{value!r} is not in (0, 1]", field=key)
+    return replace(
+        spec,
+        compute_efficiency=compute_efficiency or spec.compute_efficiency,
+        memory_efficiency=memory_efficiency or spec.memory_efficiency,
+    )

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from envs.errors import InputError
-from envs.hardware.fabric import Fabric
-from envs.hardware.links import Link, NodeKind
+from envs.hardware.fabric import Fabric, Link, NodeKind
 
 _PICOSECOND = 1e-12
 _Label = tuple[int, int, float, tuple[int, ...], tuple[str, ...]]

@@ -11,11 +11,9 @@ from itertools import combinations
 from typing import Protocol
 
 from envs.errors import InputError
-from envs.hardware.catalogue import device_spec
-from envs.hardware.devices import DeviceSpec
-from envs.hardware.fabric import Fabric
-from envs.hardware.links import LinkSpec
-from envs.quantities import read_count
+from envs.hardware.devices import DeviceSpec, device_spec
+from envs.hardware.fabric import Fabric, LinkSpec
+from envs.units import read_count
 
 
 class Server(Protocol):

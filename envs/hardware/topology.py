@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.hardware.devices import Device
-from envs.hardware.fabric import Fabric
-from envs.hardware.fabric_network import fabric_network
-from envs.hardware.links import NodeKind
-from envs.hardware.network import Network, port_network
+from envs.hardware.fabric import Fabric, NodeKind
+from envs.hardware.network import Network, fabric_network, port_network
 from envs.hardware.routes import Routes
 from envs.units import GIGA, MICROSECOND
 

@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from envs.errors import InputError
-from envs.joint.generator import default_generator
 from envs.joint.observation import AllocatorObservation, PlacerObservation
 from envs.joint.render import joint_frame
 from envs.joint.state import JointState
-from envs.joint.toy import LAYERS, toy_stages
+from envs.joint.toy import LAYERS, default_generator, toy_stages
 from envs.joint.weighted_step import MakeSimulator
-from envs.placement.completion import CompletionRule
 from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
+from envs.placement.groups import CompletionRule
 from envs.placement.reward import Outcome, PlacementReward
 from envs.reward import memory_overflow
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
@@ -56,7 +55,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     2^(l / levels per octave). The rates of the channels (`envs.hardware.network`) are their
     weighted max-min shares (`weighted_allocation`), each channel with the
     weight of its pipe; a pipe has the sum of its channels' rates. They hold for the whole step and
-    are not borrowed: the simulated step is that of `envs.step.allocated_problem.allocated_problem`.
+    are not borrowed: the simulated step is that of `envs.step.allocated.allocated_problem`.
 
     All actions of a step are carried out together; then one step is simulated. Before, every agent
     is shown what its own action would do if no other agent acted: the step time with the current
@@ -91,7 +90,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     ## Starting State
     A new instance from the generator (the environment's only source of randomness, seeded by
     `reset`), nothing placed, every group where the instance's `start` has it, all levels 0, which
-    on servers that are all alike is `envs.step.allocated_problem.uniform_allocation`.
+    on servers that are all alike is `envs.step.allocated.uniform_allocation`.
     `reset(options={"start": (G,) devices, "levels": (S, S) levels})` says otherwise.
 
     ## Episode End
@@ -109,12 +108,12 @@ class JointEnv(ParallelEnv[str, Observation, int]):
 
     ## Arguments
     * `generator`: yields the instance of each episode; default: random training graphs on four
-      servers with two links each (`envs.joint.generator.default_generator`).
+      servers with two links each (`envs.joint.toy.default_generator`).
     * `servers`: S, of every instance.
     * `reward`: the terms and their weights.
     * `order_rule`: the order of a placement; 1F1B by default.
     * `simulator`: makes what plays a problem by the rule: `StepSimulator` by default;
-      `envs.step.faster_order.FasterOrder` also tries the order of a dynamic runtime. What the
+      `envs.step.ready.FasterOrder` also tries the order of a dynamic runtime. What the
       allocators see is played in the present order, what the placer sees in that of each device.
     * `sweeps`: groups decided together in each sweep over the groups.
     * `turns`: whether allocators take turns: in the k-th step only that of server k mod S may

@@ -1,4 +1,4 @@
-"""A joint problem small enough to try every placement with every weight."""
+"""What an episode of `Joint-v0` is about: by default, and in the toy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from dataclasses import replace
 import numpy as np
 
 from envs.bandwidth.toy import star
+from envs.cost import RooflineCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import OpGraph
+from envs.hardware.builders import planes
+from envs.hardware.servers import PcieServer
+from envs.placement.generator import SyntheticInstances
 from envs.step.problem import StepProblem
 from envs.step.toy_layers import add_backward, add_forward, add_updates, layer_seconds
+
+
+def default_generator() -> SyntheticInstances:
+    """Random training graphs on four servers of one V100, with two 25 Gb/s links each."""
+    pcie = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
+    network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
+    topology = planes("two_planes", PcieServer("V100-16GB", 1, pcie, nics=2), 4, network)
+    return SyntheticInstances(topology, RooflineCost())
+
 
 LAYERS, MICRO_BATCHES, SERVERS = 5, 2, 3
 ACTIVATION_BYTES = (4.0, 1.0, 4.0, 1.0)  # from each layer to the next, and as gradients back

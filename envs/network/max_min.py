@@ -1,12 +1,19 @@
-"""Weighted max-min fair rates: Bertsekas and Gallager, *Data Networks*, section 6.5.2."""
+"""Weighted max-min fair rates by progressive filling.
+
+Bertsekas and Gallager, *Data Networks*, 2nd ed., section 6.5.2: the rates of all flows grow in
+proportion to their weights until a link is full; its flows are frozen there and the others grow on.
+With strict priorities the flows of class 0 are filled first, those of class 1 on what class 0
+leaves, and so on. `max_min_rates` is the checked face of the kernel `fill`."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.network.filling import fill, filling
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -123,3 +130,220 @@ def _refuse(wrong: NDArray[np.bool_], values: FloatArray, owner: str, field: str
 
 def _floats(values: FloatArray) -> FloatArray:
     return np.ascontiguousarray(values, dtype=np.float64)
+
+
+_FULL = 1e-12  # a link with less than this share of its capacity left is full for the next class
+_STALE = 0.125  # weights are summed anew when subtraction has taken all but this share of a sum
+
+
+class Filling(NamedTuple):
+    """Working memory of `fill`; one per thread."""
+
+    room: FloatArray  # (K,) bytes/s that frozen flows leave
+    crowd: FloatArray  # (K,) sum of the weights of growing flows
+    kept: FloatArray  # (K,) the last exact sum
+    level: FloatArray  # (K,) rate per weight at which the link is full
+    taken: FloatArray  # (K,) weights frozen in this round, not yet taken from room and crowd
+    growing: IntArray  # (K,) flows not frozen; zero between calls
+    start: IntArray  # (K,) first member in `member`
+    end: IntArray  # (K,)
+    member: IntArray  # flows of each link; as long as all rows of links together
+    touched: IntArray  # (K,) links in use
+    seen: IntArray  # (K,) the last call that used a link
+    ticket: IntArray  # (1,) number of calls
+
+
+def filling(num_links: int, num_entries: int) -> Filling:
+    """Fresh working memory for K links and flows that cross `num_entries` links altogether."""
+    k = num_links
+    return Filling(
+        room=np.zeros(k),
+        crowd=np.zeros(k),
+        kept=np.zeros(k),
+        level=np.zeros(k),
+        taken=np.zeros(k),
+        growing=np.zeros(k, dtype=np.int64),
+        start=np.zeros(k, dtype=np.int64),
+        end=np.zeros(k, dtype=np.int64),
+        member=np.zeros(num_entries, dtype=np.int64),
+        touched=np.zeros(k, dtype=np.int64),
+        seen=np.zeros(k, dtype=np.int64),
+        ticket=np.zeros(1, dtype=np.int64),
+    )
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def fill(
+    active: IntArray,  # flows, the classes of `priority` ascending
+    num_active: int,  # how many of `active` are meant
+    flow_ptr: IntArray,  # (F + 1,)
+    flow_links: IntArray,  # links of each flow, none twice
+    weight: FloatArray,  # (F,) >= 0
+    priority: IntArray,  # (F,)
+    capacity: FloatArray,  # (K,) bytes/s, inf allowed
+    rate: FloatArray,  # (F,) out: bytes/s of the active flows; others stay as they are
+    work: Filling,
+) -> None:
+    """Weighted max-min rates of `active[:num_active]`, class after class.
+
+    A flow of weight 0 gets rate 0, one that no finite link holds back gets inf. Every link is
+    frozen once at most, so that the loop ends after K rounds in each class.
+    """
+    work.ticket[0] += 1
+    ticket = work.ticket[0]
+    low = 0
+    while low < num_active:
+        high = low + 1
+        while high < num_active and priority[active[high]] == priority[active[low]]:
+            high += 1
+        links = _gather(
+            active, low, high, flow_ptr, flow_links, weight, capacity, rate, ticket, work
+        )
+        level = 0.0
+        while links > 0:
+            links, level = _next_level(links, level, weight, rate, work)
+            for t in range(links):
+                link = work.touched[t]
+                if work.level[link] == level and work.growing[link] > 0:
+                    _freeze(link, level, flow_ptr, flow_links, weight, rate, work)
+        if high < num_active:
+            _close_full_links(active, low, high, flow_ptr, flow_links, capacity, work)
+        low = high
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _gather(
+    active: IntArray,
+    low: int,
+    high: int,
+    flow_ptr: IntArray,
+    flow_links: IntArray,
+    weight: FloatArray,
+    capacity: FloatArray,
+    rate: FloatArray,
+    ticket: int,
+    work: Filling,
+) -> int:
+    """Marks the flows as growing (rate -1), lists them by link; returns the number of links."""
+    links = 0
+    for a in range(low, high):
+        flow = active[a]
+        if weight[flow] == 0.0:
+            rate[flow] = 0.0
+            continue
+        rate[flow] = np.inf if flow_ptr[flow] == flow_ptr[flow + 1] else -1.0
+        for k in range(flow_ptr[flow], flow_ptr[flow + 1]):
+            link = flow_links[k]
+            if work.seen[link] != ticket:
+                work.seen[link] = ticket
+                work.room[link] = capacity[link]
+            if work.growing[link] == 0:
+                work.touched[links] = link
+                work.crowd[link] = 0.0
+                links += 1
+            work.growing[link] += 1
+            work.crowd[link] += weight[flow]
+    place = 0
+    for t in range(links):
+        link = work.touched[t]
+        work.kept[link] = work.crowd[link]
+        work.level[link] = max(work.room[link], 0.0) / work.crowd[link]
+        work.start[link] = place
+        work.end[link] = place
+        place += work.growing[link]
+    for a in range(low, high):
+        flow = active[a]
+        if rate[flow] == -1.0:
+            for k in range(flow_ptr[flow], flow_ptr[flow + 1]):
+                link = flow_links[k]
+                work.member[work.end[link]] = flow
+                work.end[link] += 1
+    return links
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _next_level(
+    links: int, level: float, weight: FloatArray, rate: FloatArray, work: Filling
+) -> tuple[int, float]:
+    """The number of links still in use, and the rate per weight at which the next of them fill.
+
+    First the flows frozen at the last `level` are taken from their links, all those of a link in
+    one subtraction.
+    """
+    left = 0
+    lowest = np.inf
+    for t in range(links):
+        link = work.touched[t]
+        if work.taken[link] > 0.0:
+            if level < np.inf:
+                work.room[link] -= work.taken[link] * level
+            work.crowd[link] -= work.taken[link]
+            work.taken[link] = 0.0
+            if work.growing[link] > 0:
+                if work.crowd[link] < _STALE * work.kept[link]:
+                    _sum_again(link, weight, rate, work)
+                work.level[link] = max(work.room[link], 0.0) / work.crowd[link]
+        if work.growing[link] > 0:
+            work.touched[left] = link
+            left += 1
+            lowest = min(lowest, work.level[link])
+    return left, lowest
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _freeze(
+    full: int,
+    level: float,
+    flow_ptr: IntArray,
+    flow_links: IntArray,
+    weight: FloatArray,
+    rate: FloatArray,
+    work: Filling,
+) -> None:
+    """Ends the growth of all flows on link `full`."""
+    alone = work.growing[full] == 1 and work.taken[full] == 0.0
+    for m in range(work.start[full], work.end[full]):
+        flow = work.member[m]
+        if rate[flow] == -1.0:
+            rate[flow] = max(work.room[full], 0.0) if alone else weight[flow] * level
+            for k in range(flow_ptr[flow], flow_ptr[flow + 1]):
+                work.growing[flow_links[k]] -= 1
+                work.taken[flow_links[k]] += weight[flow]
+    work.taken[full] = 0.0
+    if level < np.inf:
+        work.room[full] = 0.0
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _sum_again(link: int, weight: FloatArray, rate: FloatArray, work: Filling) -> None:
+    """The sum of the weights still growing on a link, free of the errors of subtraction."""
+    place = work.start[link]
+    total = 0.0
+    for m in range(work.start[link], work.end[link]):
+        flow = work.member[m]
+        if rate[flow] == -1.0:
+            work.member[place] = flow
+            total += weight[flow]
+            place += 1
+    work.end[link] = place
+    work.crowd[link] = total
+    work.kept[link] = total
+
+
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def _close_full_links(
+    active: IntArray,
+    low: int,
+    high: int,
+    flow_ptr: IntArray,
+    flow_links: IntArray,
+    capacity: FloatArray,
+    work: Filling,
+) -> None:
+    """Leaves nothing to the next class of links on which only rounding is left."""
+    for a in range(low, high):
+        flow = active[a]
+        for k in range(flow_ptr[flow], flow_ptr[flow + 1]):
+            link = flow_links[k]
+            if work.seen[link] == work.ticket[0] and work.room[link] < _FULL * capacity[link]:
+                work.room[link] = 0.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.network.filling import fill, filling
+from envs.network.max_min import fill, filling
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -29,7 +29,7 @@ class SharedLinks:
 
     A transfer takes its latency first, then drains its bytes. Where a pair of devices has several
     paths, a transfer drains over all of them at once. All transfers on a path, and the paths among
-    each other, share the links max-min fairly (`envs.network.filling`); rates change when a
+    each other, share the links max-min fairly (`envs.network.max_min`); rates change when a
     transfer begins to drain or ends. A transfer from a device to itself ends at once.
 
     Raises:

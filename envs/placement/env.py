@@ -11,14 +11,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.placement.completion import CompletionRule
 from envs.placement.generator import (
     FixedInstance,
     InstanceGenerator,
     PlacementInstance,
     default_generator,
 )
-from envs.placement.groups import GroupPlacement
+from envs.placement.groups import CompletionRule, GroupPlacement
 from envs.placement.observation import PlacementObservation, PlacementState
 from envs.placement.render import timeline_frame
 from envs.placement.reward import Outcome, PlacementReward

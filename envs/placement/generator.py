@@ -8,20 +8,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.completion import (
+from envs.placement.groups import (
     CompletionRule,
     FastestDevice,
     group_seconds,
     group_state_bytes,
+    group_traffic,
 )
-from envs.placement.traffic import group_traffic
 from envs.step.fusion import fuse, fuse_around, fused_problem
 from envs.step.problem import CostModel, StepProblem
 

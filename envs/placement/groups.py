@@ -1,19 +1,78 @@
-"""The groups of an episode: where they stand, what they hold, and where the next one may go."""
+"""The groups of an episode: where they stand, what they hold, what they send each other."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.graphs.contraction import Fusion
-from envs.placement.completion import group_seconds, group_state_bytes
+from envs.graphs.contraction import Fusion, sum_rows
+from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+
+
+class CompletionRule(Protocol):
+    """Says where every group of a fused problem stands before it is decided."""
+
+    def __call__(self, fused: StepProblem, fusion: Fusion) -> IntArray:
+        """(G,) a device that can run it for every group."""
+
+
+class FastestDevice:
+    """Everything on the fastest single device that can run it all and hold its state.
+
+    Where there is none, the groups fill the devices front to back: each goes to the fastest device
+    that can run it and has room for its parameters, gradients and optimizer state; when none has,
+    to the one with the most room left.
+    """
+
+    def __call__(self, fused: StepProblem, fusion: Fusion) -> IntArray:
+        """(G,) devices.
+
+        Raises:
+            InputError: no device can run some group.
+        """
+        seconds = group_seconds(fused, fusion)
+        state = group_state_bytes(fused, fusion)
+        total = np.where(state.sum() <= fused.capacity, seconds.sum(axis=0), np.inf)
+        if np.isfinite(total).any():
+            return np.full(fusion.num_groups, np.argmin(total), dtype=np.int64)
+        free = fused.capacity.copy()
+        device = np.empty(fusion.num_groups, dtype=np.int64)
+        for group in range(fusion.num_groups):
+            able = np.isfinite(seconds[group])
+            if not able.any():
+                raise InputError(
+                    "no device can run it",
+                    file=f"graph {fused.graph.name}",
+                    record=f"group {group}",
+                )
+            roomy = able & (state[group] <= free)
+            if roomy.any():
+                chosen = np.argmin(np.where(roomy, seconds[group], np.inf))
+            else:
+                chosen = np.argmax(np.where(able, free, -np.inf))
+            device[group] = chosen
+            free[chosen] -= state[group]
+        return device
+
+
+def group_seconds(fused: StepProblem, fusion: Fusion) -> FloatArray:
+    """(G, D) compute seconds of each group's pieces, inf where the device cannot run one."""
+    return sum_rows(fused.op_seconds, fusion.piece_group, fusion.num_groups)
+
+
+def group_state_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
+    """(G,) bytes of parameters, gradients and optimizer state of each group."""
+    return sum_rows(fused.graph.state_bytes, fusion.piece_group, fusion.num_groups)
+
+
 BoolArray = NDArray[np.bool_]
 
 
@@ -104,3 +163,44 @@ class GroupPlacement:
         total = np.zeros(self.able.shape[1])
         np.add.at(total, self.device, seconds)
         return total
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTraffic:
+    """E ordered pairs of groups with tensors from the first to the second, sorted."""
+
+    source: IntArray  # (E,) group
+    target: IntArray  # (E,) group
+    seconds: FloatArray  # (E, L) transfer seconds of a whole step on each link class
+    forward_share: FloatArray  # (E,) part of the tensors (by bytes) that belong to the forward pass
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return len(self.source)
+
+
+def group_traffic(fused: StepProblem, fusion: Fusion) -> GroupTraffic:
+    """The traffic between groups; a tensor counts once for every group that receives it."""
+    graph, groups = fused.graph, fusion.num_groups
+    edges = graph.edges
+    sender = fusion.piece_group[edges[:, 0]]
+    receiver = fusion.piece_group[edges[:, 1]]
+    across = sender != receiver
+    deliveries, first = np.unique(
+        edges[across, 2] * groups + receiver[across], return_index=True
+    )  # (tensor, receiving group)
+    tensor = deliveries // groups
+    pair = sender[across][first] * groups + deliveries % groups
+    pairs, edge = np.unique(pair, return_inverse=True)
+    edge = edge.reshape(-1).astype(np.int64)
+    nbytes = graph.tensor_bytes[tensor]
+    forward = graph.phase[edges[across, 1][first]] == Phase.FORWARD
+    total = sum_rows(nbytes, edge, len(pairs))
+    share = sum_rows(np.where(forward, nbytes, 0.0), edge, len(pairs))
+    return GroupTraffic(
+        source=(pairs // groups).astype(np.int64),
+        target=(pairs % groups).astype(np.int64),
+        seconds=sum_rows(fused.transfer_seconds[tensor], edge, len(pairs)),
+        forward_share=np.divide(share, total, out=np.zeros_like(total), where=total > 0),
+    )

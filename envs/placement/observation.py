@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
-from envs.placement.completion import group_seconds, group_state_bytes
 from envs.placement.generator import PlacementInstance
-from envs.placement.traffic import GroupTraffic, group_traffic
+from envs.placement.groups import GroupTraffic, group_seconds, group_state_bytes, group_traffic
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
 
 IntArray = NDArray[np.int64]

@@ -10,19 +10,17 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
-from envs.network.collectives.collective import Collective
-from envs.network.collectives.play import CollectiveRun
-from envs.network.collectives.schedule import Operation
-from envs.step.gradient_buckets import (
+from envs.network.collectives.schedule import Collective, CollectiveRun, Operation
+from envs.step.problem import StepProblem
+from envs.step.replicated_step import (
     Bucket,
     BucketRule,
     Gradient,
+    ReplicatedStep,
     gradient_buckets,
     gradients,
     updates_last,
 )
-from envs.step.problem import StepProblem
-from envs.step.replicated_step import ReplicatedStep
 from envs.step.timeline import Timeline
 
 IntArray = NDArray[np.int64]

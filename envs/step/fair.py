@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.step.arrays import step_arrays
 from envs.step.bottlenecks import Bottlenecks, bottlenecks
-from envs.step.fair_kernel import fair_state, play_fair
-from envs.step.fair_rates import rate_scratch
+from envs.step.fair_kernel import fair_state, play_fair, rate_scratch
+from envs.step.kernel import step_arrays
 from envs.step.order import OneFOneB, OrderRule
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
-from envs.step.arrays import FloatArray, IndexArray, IntArray, step_arrays
+from envs.step.kernel import FloatArray, IndexArray, IntArray, step_arrays
 from envs.step.problem import StepProblem
 
 BoolArray = NDArray[np.bool_]

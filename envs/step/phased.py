@@ -161,7 +161,7 @@ class PhasedSimulator:
     """Plays plans through pipes between the servers whose rates change with the phases of a step.
 
     Devices, ports inside the servers and the order of service are those of
-    `envs.step.step.StepSimulator` on `envs.step.allocated_problem.allocated_problem`: the pipe
+    `envs.step.step.StepSimulator` on `envs.step.allocated.allocated_problem`: the pipe
     from one server to another serves its transfers one after another, each for its latency and
     then until its bytes have drained at the pipe's rate. Phase p begins when all operators at
     positions before `begins[p]` of the order have ended; from then on the pipes have the rates of

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.network.pipes import pipe_of_pairs
-from envs.step.arrays import step_arrays
-from envs.step.kernel import relabel
+from envs.step.kernel import relabel, step_arrays
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
 from envs.hardware.network import Network
-from envs.step.communication import Simulator
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator
+from envs.step.step import Simulator, StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -1,31 +1,66 @@
-"""Simulate one training step of a placed graph."""
+"""Simulate one training step of a placed graph, and what communication models have in common."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numba
 import numpy as np
 
-from envs.step.arrays import (
+from envs.step.kernel import (
     FloatArray,
     IntArray,
     Scratch,
     StepArrays,
+    play,
+    record,
+    relabel,
     scratch,
     step_arrays,
 )
-from envs.step.kernel import play, record, relabel
 from envs.step.order import OneFOneB, OrderRule, one_f_one_b
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
+
+
+class Simulator(Protocol):
+    """Plays plans of one problem under one communication model."""
+
+    @property
+    def problem(self) -> StepProblem:
+        """Graph, topology and durations."""
+
+    def order(self, device: IntArray) -> IntArray:
+        """(N,) the order the simulator's rule gives to placement `device` (N,)."""
+
+    def step_time(self, device: IntArray, order: IntArray | None = None) -> float:
+        """Seconds of one step of placement `device` (N,); without `order` the rule decides."""
+
+    def step_times(self, devices: IntArray, order: IntArray | None = None) -> FloatArray:
+        """(B,) seconds of B placements `devices` (B, N), each in `order` or as the rule decides."""
+
+    def run(self, device: IntArray, order: IntArray | None = None) -> Timeline:
+        """The whole step of placement `device` (N,), with its peak memory."""
+
+
+@runtime_checkable
+class Communication(Protocol):
+    """How transfers share the network: makes the simulator of a problem."""
+
+    @property
+    def name(self) -> str:
+        """What tables and files call it."""
+
+    def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> Simulator:
+        """The simulator of `problem`; `order_rule` gives an order to a bare placement."""
 
 
 @dataclass(frozen=True)
 class Ports:
     """What a transfer holds while it lasts: its two ports, or nothing, since it takes no time.
 
-    A `envs.step.communication.Communication`.
+    A `envs.step.step.Communication`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`Timeline`: everything that happened in one simulated step."""
+"""`Timeline`: everything that happened in one simulated step, and the memory it took."""
 
 from __future__ import annotations
 
@@ -7,11 +7,65 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.step.memory import peak_memory
+from envs.graphs.op_graph import OpGraph
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+
+
+def peak_memory(
+    graph: OpGraph,
+    num_devices: int,
+    device: IntArray,  # (N,)
+    op_start: FloatArray,  # (N,) seconds
+    op_finish: FloatArray,  # (N,) seconds
+    transfer_tensor: IntArray,  # (K,)
+    transfer_destination: IntArray,  # (K,) device
+    transfer_start: FloatArray,  # (K,) seconds
+    transfer_finish: FloatArray,  # (K,) seconds
+) -> FloatArray:
+    """(D,) bytes.
+
+    Parameters, gradients and optimizer state stay for the whole step. A tensor lives on its
+    producer's device from the producer's start until its producer, its consumers there and its
+    departing transfers have ended; a received copy lives from the transfer's start until its
+    consumers there have ended. At equal times memory is freed before it is taken.
+    """
+    edges = graph.edges
+    producer = graph.producer
+    home = device[producer]
+    last = op_finish[producer].copy()
+    local = device[edges[:, 1]] == home[edges[:, 2]]
+    np.maximum.at(last, edges[local, 2], op_finish[edges[local, 1]])
+    np.maximum.at(last, transfer_tensor, transfer_finish)
+    # a received copy is one (tensor, device) pair
+    copy = transfer_tensor * num_devices + transfer_destination
+    rank = np.argsort(copy)
+    remote = edges[~local]
+    row = rank[
+        np.searchsorted(copy[rank], remote[:, 2] * num_devices + device[remote[:, 1]])
+    ] if len(remote) else np.zeros(0, dtype=np.int64)  # fmt: skip
+    copy_last = transfer_finish.copy()
+    np.maximum.at(copy_last, row, op_finish[remote[:, 1]])
+
+    place = np.concatenate([home, transfer_destination])
+    start = np.concatenate([op_start[producer], transfer_start])
+    end = np.concatenate([last, copy_last])
+    size = np.concatenate([graph.tensor_bytes, graph.tensor_bytes[transfer_tensor]])
+    live = (size > 0) & (end > start)
+    place, start, end, size = place[live], start[live], end[live], size[live]
+    times = np.concatenate([end, start])  # frees first at equal times: the sort is stable
+    change = np.concatenate([-size, size])
+    where = np.concatenate([place, place])
+    by_time = np.argsort(times, kind="stable")
+    peak = np.zeros(num_devices)
+    np.add.at(peak, device, graph.state_bytes)
+    for d in range(num_devices):
+        steps = change[by_time][where[by_time] == d]
+        if len(steps):
+            peak[d] += max(0.0, float(np.cumsum(steps).max()))
+    return peak
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,12 +18,11 @@ from envs.bandwidth.instance import BandwidthInstance
 from envs.errors import InputError
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
-from envs.step.communication import Communication
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.phased import PhasedSimulator
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import SINGLE_PORT, StepSimulator
+from envs.step.step import SINGLE_PORT, Communication, StepSimulator
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.targets import build

@@ -8,8 +8,8 @@ import numpy as np
 from rich.table import Table
 
 from agents.base import PlannerResult
-from envs.step.communication import Communication
 from envs.step.problem import StepProblem
+from envs.step.step import Communication
 from envs.units import GIBI
 from experiments.run.tables import console_table, markdown_table
 from experiments.step.evaluation import Evaluation, evaluate_plan

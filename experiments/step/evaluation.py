@@ -14,10 +14,9 @@ from agents.base import Agent, PlannerResult
 from agents.placement.lower_bound import LowerBound, lower_bound
 from envs.errors import InputError
 from envs.placement.env import PlacementEnv
-from envs.step.communication import Communication
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator
+from envs.step.step import Communication, StepSimulator
 from envs.step.timeline import Timeline
 from experiments.step.problem import placement_env
 

@@ -19,11 +19,10 @@ from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
 from envs.placement.toy import toy_pipeline
 from envs.step.allocated import Allocated
-from envs.step.communication import Communication
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import SINGLE_PORT
+from envs.step.step import SINGLE_PORT, Communication
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.step.evaluation import evaluate_plan, require_fit

@@ -18,10 +18,10 @@ from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
 from envs.step.allocated import Allocated
-from envs.step.communication import Communication
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
+from envs.step.step import Communication
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.problem import communication_of

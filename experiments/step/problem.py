@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from envs.bandwidth.env import BandwidthEnv
-from envs.cost.roofline import RooflineCost
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import RooflineCost, TabulatedCost
 from envs.errors import InputError
 from envs.graphs.op_graph import FloatArray, OpGraph
 from envs.graphs.readers import READERS, GraphReader, read_graph_file
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
-from envs.graphs.zoo import capture_zoo_model, zoo_graph, zoo_model
-from envs.graphs.zoo_model import ZooModel
+from envs.graphs.zoo import ZooModel, capture_zoo_model, zoo_graph, zoo_model
 from envs.hardware.topology import Topology
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
-from envs.step.communication import Communication
 from envs.step.order import OrderRule
 from envs.step.problem import CostModel, StepProblem
+from envs.step.step import Communication
 from envs.units import MILLISECOND
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash

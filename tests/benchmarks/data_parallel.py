@@ -18,26 +18,24 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from envs.cost.roofline import RooflineCost  # noqa: E402
+from envs.cost import RooflineCost  # noqa: E402
 from envs.graphs.op_graph import OpGraph  # noqa: E402
 from envs.hardware.topology import Topology  # noqa: E402
-from envs.network.collectives.collective import Collective  # noqa: E402
-from envs.network.collectives.double_tree import DoubleTree  # noqa: E402
-from envs.network.collectives.halving_doubling import HalvingDoubling  # noqa: E402
 from envs.network.collectives.hierarchical import BlueConnect, HierarchicalRing  # noqa: E402
-from envs.network.collectives.parameter_server import ParameterServer  # noqa: E402
-from envs.network.collectives.recursive_doubling import RecursiveDoubling  # noqa: E402
+from envs.network.collectives.recursive import HalvingDoubling, RecursiveDoubling  # noqa: E402
 from envs.network.collectives.ring import RingAllReduce  # noqa: E402
+from envs.network.collectives.schedule import Collective  # noqa: E402
+from envs.network.collectives.trees import DoubleTree, ParameterServer  # noqa: E402
 from envs.step.data_parallel import DataParallelSimulator  # noqa: E402
-from envs.step.gradient_buckets import (  # noqa: E402
+from envs.step.order import OneFOneB  # noqa: E402
+from envs.step.problem import StepProblem  # noqa: E402
+from envs.step.replicated_step import (  # noqa: E402
     ONE_BUCKET,
     PYTORCH,
     gradient_buckets,
     updates_by_bucket,
     updates_last,
 )
-from envs.step.order import OneFOneB  # noqa: E402
-from envs.step.problem import StepProblem  # noqa: E402
 from envs.units import MILLISECOND  # noqa: E402
 from experiments.run.targets import build  # noqa: E402
 

@@ -25,15 +25,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/envs/step")]
 from random_steps import topology_of  # noqa: E402
 from reference_step import play_in_order  # noqa: E402
 
-from envs.cost.roofline import RooflineCost  # noqa: E402
-from envs.graphs.op_graph import NONE, OpGraph, Phase  # noqa: E402
+from envs.cost import RooflineCost  # noqa: E402
+from envs.graphs.builder import GraphBuilder  # noqa: E402
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase  # noqa: E402
 from envs.graphs.readers import read_graph_file  # noqa: E402
-from envs.graphs.synthetic import layered  # noqa: E402
+from envs.graphs.synthetic import log_uniform  # noqa: E402
 from envs.graphs.zoo import zoo_graph  # noqa: E402
-from envs.step.communication import Simulator  # noqa: E402
 from envs.step.fair import FairSimulator  # noqa: E402
 from envs.step.problem import StepProblem  # noqa: E402
-from envs.step.step import StepSimulator  # noqa: E402
+from envs.step.step import Simulator, StepSimulator  # noqa: E402
+from envs.units import GIGA, MEGA  # noqa: E402
 from experiments.step.problem import topology_file  # noqa: E402
 
 GRAPHS = {
@@ -60,6 +61,55 @@ def four_devices(path: Path) -> StepProblem:
         transfer_seconds=np.stack([np.zeros_like(moves), moves, moves], axis=1),
         capacity=topology.memory_bytes,
     )
+
+
+def layered(
+    rng: np.random.Generator, operators: int, width: int = 4, density: float = 0.4
+) -> OpGraph:
+    """Layers of 1..`width` operators; each operator reads from one or more of the layer before.
+
+    `density` is the probability of each further edge between neighbouring layers.
+    """
+    edges: set[tuple[int, int]] = set()
+    previous: list[int] = []
+    first = 0
+    while first < operators:
+        layer = list(range(first, min(operators, first + int(rng.integers(1, width + 1)))))
+        for op in layer if previous else []:
+            edges.add((int(rng.choice(previous)), op))
+            edges.update((u, op) for u in previous if rng.random() < density)
+        previous, first = layer, layer[-1] + 1
+    return _with_costs(rng, operators, edges)
+
+
+def _with_costs(rng: np.random.Generator, operators: int, edges: set[tuple[int, int]]) -> OpGraph:
+    """Random costs on given edges: one output per operator, a parameter for half of them."""
+    builder = GraphBuilder(name=f"layered_{operators}")
+    work = log_uniform(rng, GIGA, 100 * GIGA, operators)
+    size = log_uniform(rng, MEGA, 32 * MEGA, operators)
+    reads = sorted(edges)
+    producers = {u for u, _ in reads}
+    read = np.zeros(operators)
+    for u, v in reads:
+        read[v] += size[u]
+    tensors: dict[int, int] = {}
+    for op in range(operators):
+        builder.add_operator(
+            f"op{op}",
+            kind=Kind.MATMUL,
+            flop=float(work[op]),
+            bytes_read=float(read[op]),
+            bytes_written=float(size[op]),
+        )
+        if op in producers:
+            tensors[op] = builder.add_tensor(op, float(size[op]))
+        if rng.random() < 0.5:
+            builder.add_parameter(
+                f"op{op}.weight", op, parameter=float(size[op]), gradient=0.0, optimizer=0.0
+            )
+    for u, v in reads:
+        builder.add_use(tensors[u], v)
+    return builder.build()
 
 
 def pipeline(problem: StepProblem) -> np.ndarray:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.lower_bound import lower_bound
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

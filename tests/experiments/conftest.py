@@ -7,7 +7,7 @@ import pytest
 import yaml
 from layered_step import layered_step
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan

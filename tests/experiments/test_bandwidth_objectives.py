@@ -13,9 +13,9 @@ from layered_step import layered_step
 
 from agents.base import PlannerResult
 from agents.placement.contiguous import ContiguousSplit, EqualShares
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.graphs.storage import save_graph
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.order import OneFOneB
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem

@@ -15,7 +15,7 @@ import yaml
 from layered_step import layered_step
 
 from envs.graphs.storage import save_graph
-from envs.step.allocated_problem import uniform_allocation
+from envs.step.allocated import uniform_allocation
 from experiments.enforce import EnforceConfig, enforce
 from experiments.run.app import run_app
 from experiments.step.problem import topology_file

@@ -14,7 +14,7 @@ import yaml
 from layered_step import layered_step
 from rich.console import Console
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from envs.step.fair import Fair

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from layered_step import layered_step
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.graphs.storage import save_graph
 from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB

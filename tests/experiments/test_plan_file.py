@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
-from envs.step.allocated_problem import uniform_allocation
+from envs.step.allocated import uniform_allocation
 from envs.step.order import OneFOneB
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem

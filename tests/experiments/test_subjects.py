@@ -15,7 +15,7 @@ from envs.errors import InputError
 from envs.joint.env import toy_environment as joint_toy_environment
 from envs.placement.env import PlacementEnv
 from envs.placement.env import toy_environment as placement_toy_environment
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.order import OneFOneB
 from envs.step.step import SINGLE_PORT, StepSimulator
 from experiments.learning.subjects import (

@@ -15,7 +15,7 @@ from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from envs.joint.env import JointEnv, toy_environment
 from envs.joint.toy import toy_stages
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.step import StepSimulator
 from experiments.learning.subjects import JointSubject
 from experiments.learning.warm_start import WARM_START_FILE, Warmed, WarmStartConfig, warm_start

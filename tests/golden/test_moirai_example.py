@@ -13,7 +13,7 @@ from agents.placement.annealing import Annealing
 from agents.placement.cp_sat import CpSat
 from agents.placement.dp import ContiguousDP
 from agents.placement.heft import Heft
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

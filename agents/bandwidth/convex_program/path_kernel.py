@@ -1,6 +1,6 @@
 """The longest path of a step whose transfers between servers go through pipes, compiled.
 
-The step is that of `envs.step.kernel.play` on `envs.step.allocated_problem.allocated_problem`.
+The step is that of `envs.step.kernel.play` on `envs.step.allocated.allocated_problem`.
 With the plan fixed every resource serves its users in a fixed sequence, so the step is a fixed
 acyclic graph of operators and transfers, and only the transfers through pipes have weights that
 depend on the rates.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from envs.step.arrays import FloatArray, IndexArray, IntArray
+from envs.step.kernel import FloatArray, IndexArray, IntArray
 
 NOTHING = -1
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from agents.bandwidth.convex_program.path_kernel import NOTHING, Ways, longest_path
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
-from envs.step.arrays import StepArrays, step_arrays
-from envs.step.kernel import relabel
+from envs.step.kernel import StepArrays, relabel, step_arrays
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 

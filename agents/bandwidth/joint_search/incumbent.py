@@ -10,7 +10,7 @@ from agents.bandwidth.joint_search.pipes import FloatArray, IntArray, Pipes
 from agents.bandwidth.joint_search.response import ResponsiveSimulator
 from agents.base import BandwidthPlanner, PlannerResult, Status
 from agents.placement.incumbent import Incumbent
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -9,9 +9,9 @@ from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.moves import MovePricing
 from agents.placement.integer_program.refinement import Refinement
 from agents.placement.integer_program.rounds import Formulation
-from envs.step.allocated_problem import allocated_problem
-from envs.step.communication import Simulator
+from envs.step.allocated import allocated_problem
 from envs.step.ready import ReadySimulator
+from envs.step.step import Simulator
 
 
 class JointRefinement(Refinement):

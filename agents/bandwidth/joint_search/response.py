@@ -8,9 +8,8 @@ import numba
 import numpy as np
 
 from agents.bandwidth.joint_search.pipes import INSIDE, FloatArray, IntArray, Pipes
-from envs.network.filling import Filling, fill, filling
-from envs.step.arrays import IndexArray, Scratch, StepArrays
-from envs.step.kernel import play
+from envs.network.max_min import Filling, fill, filling
+from envs.step.kernel import IndexArray, Scratch, StepArrays, play
 from envs.step.order import OneFOneB, one_f_one_b
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem

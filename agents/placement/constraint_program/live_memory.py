@@ -10,7 +10,7 @@ from agents.placement.constraint_program.transfers import Transfer, TransferVari
 
 
 def add_live_memory(operators: OperatorVariables, transfers: TransferVariables) -> bool:
-    """State and live tensors fit every device at all times, as `envs.step.memory` counts.
+    """State and live tensors fit every device at all times, as `envs.step.timeline` counts.
 
     Returns whether they might have overflowed any.
 

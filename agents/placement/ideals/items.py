@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.partition.traffic import HostTraffic
+from envs.partition.problem import HostTraffic
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]

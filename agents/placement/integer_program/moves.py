@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.placement.grouping import GroupedProblem
-from envs.step.communication import Simulator
-from envs.step.step import StepSimulator
+from envs.step.step import Simulator, StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

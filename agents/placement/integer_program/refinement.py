@@ -13,11 +13,10 @@ from agents.placement.integer_program.moves import MovePricing, draw_moves
 from agents.placement.integer_program.rounds import Formulation, Rounds
 from agents.placement.symmetry import canonical, device_classes
 from envs.graphs.contraction import Fusion, contract, sum_rows
-from envs.step.communication import Simulator
 from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import StepProblem
 from envs.step.ready import ReadySimulator
-from envs.step.step import StepSimulator
+from envs.step.step import Simulator, StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envs.errors import InputError
-from envs.hardware.links import LinkSpec
-from envs.network.collectives.collective import AlphaBeta
+from envs.hardware.fabric import LinkSpec
 from envs.network.collectives.ring import RingAllReduce
+from envs.network.collectives.schedule import AlphaBeta
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from envs.cluster.interference.assignment import IntArray, assign
 from envs.cluster.interference.quantities import read_share
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.quantities import check_keys, read_count, read_quantity
-from envs.units import parse_bytes, parse_seconds
+from envs.units import check_keys, parse_bytes, parse_seconds, read_count, read_quantity
 
 _KEYS = ("gradients", "input", "busy", "least_gpus", "most_gpus", "step")
 

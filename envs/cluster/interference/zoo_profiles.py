@@ -7,13 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from envs.cluster.interference.profiles import JobProfile
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.zoo import zoo_graph, zoo_model
-from envs.graphs.zoo_model import ZooModel
+from envs.graphs.zoo import ZooModel, zoo_graph, zoo_model
 from envs.hardware.builders import single_server
-from envs.hardware.catalogue import CATALOGUE
-from envs.hardware.links import LinkSpec
+from envs.hardware.devices import CATALOGUE
+from envs.hardware.fabric import LinkSpec
 from envs.hardware.servers import PcieServer
 
 PIXELS = 3 * 224 * 224 * 4  # bytes of an image in float32

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import lcm
 
 from envs.errors import InputError
-from envs.network.collectives.collective import AlphaBeta
 from envs.network.collectives.ring import (
     TO_NEXT,
     blocks_of,
@@ -21,6 +20,7 @@ from envs.network.collectives.ring import (
     ring_reduce_scatter,
 )
 from envs.network.collectives.schedule import (
+    AlphaBeta,
     Message,
     Operation,
     Round,

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envs.errors import InputError
-from envs.network.collectives.collective import AlphaBeta, checked_participants
-from envs.network.collectives.schedule import Message, Operation, Round, Schedule, freeze
+from envs.network.collectives.schedule import (
+    AlphaBeta,
+    Message,
+    Operation,
+    Round,
+    Schedule,
+    checked_participants,
+    freeze,
+)
 
 TO_NEXT = 1  # rank i sends to rank i + 1, as in the literature, MPICH and NCCL
 TO_PREVIOUS = -1  # rank i sends to rank i - 1, as gloo's ring all-reduce does

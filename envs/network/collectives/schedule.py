@@ -1,4 +1,4 @@
-"""`Schedule`: the messages of a collective, round by round, with what they carry."""
+"""Collectives: their messages round by round, their closed forms, playing them on a topology."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.hardware.topology import Topology
+from envs.network.shared_links import SharedLinks
 
 FloatArray = NDArray[np.float64]
 
@@ -141,3 +143,152 @@ def side_by_side(parts: Sequence[Sequence[Round]]) -> list[Round]:
         [message for rounds in parts if number < len(rounds) for message in rounds[number]]
         for number in range(longest)
     ]
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """A homogeneous network: every rank has one full-duplex port to all others.
+
+    A message of V bytes takes `latency + V / bandwidth` seconds (Hockney, The communication
+    challenge for MPP: Intel Paragon and Meiko CS-2, Parallel Computing 20(3), 1994). Messages that
+    leave or enter one rank at the same time share its port equally.
+    """
+
+    latency: float  # seconds
+    bandwidth: float  # bytes/s, each way
+
+    def seconds(self, size: float) -> float:
+        """Seconds of one message of `size` bytes."""
+        return self.latency + size / self.bandwidth
+
+
+@runtime_checkable
+class Collective(Protocol):
+    """One algorithm for one operation."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    @property
+    def operation(self) -> Operation:
+        """What it promises."""
+
+    def schedule(self, participants: int) -> Schedule:
+        """Its messages for n participants.
+
+        Raises:
+            InputError: n is not positive, or not a number the algorithm can serve.
+        """
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """Seconds for vectors of `size` bytes on a homogeneous network: its closed form.
+
+        Raises:
+            InputError: as `schedule`.
+        """
+
+
+def checked_participants(participants: int) -> int:
+    """The number itself.
+
+    Raises:
+        InputError: it is not positive.
+    """
+    if participants < 1:
+        raise InputError(f"{participants} participants; there must be at least one")
+    return participants
+
+
+class Progress:
+    """Which messages of a schedule may start, while others end.
+
+    Args:
+        schedule: the messages.
+        size: bytes of a vector.
+        devices: (ranks,) where each rank is; ranks may share a device.
+
+    Raises:
+        InputError: `devices` does not name a device for every rank.
+    """
+
+    def __init__(self, schedule: Schedule, size: float, devices: Sequence[int]) -> None:
+        if len(devices) != schedule.ranks:
+            raise InputError(
+                f"names {len(devices)} devices, the collective has {schedule.ranks} ranks",
+                field="devices",
+            )
+        self.size = schedule.message_bytes(size)  # (M,) bytes
+        self.source = [devices[message.source] for message in schedule.messages]
+        self.destination = [devices[message.destination] for message in schedule.messages]
+        self.left = len(schedule.messages)  # messages that have not ended
+        self.start = np.zeros(self.left)  # (M,) seconds, of those that have
+        self.finish = np.zeros(self.left)  # (M,) seconds
+        self._waiting = [len(before) for before in schedule.predecessors]
+        self._after: list[list[int]] = [[] for _ in schedule.messages]
+        for number, before in enumerate(schedule.predecessors):
+            for other in before:
+                self._after[other].append(number)
+
+    def first(self) -> list[int]:
+        """The messages that wait for nothing."""
+        return [number for number, waiting in enumerate(self._waiting) if waiting == 0]
+
+    def begin(self, message: int, now: float) -> tuple[int, int, float]:
+        """Note that `message` starts; its source device, destination device and bytes."""
+        self.start[message] = now
+        return self.source[message], self.destination[message], float(self.size[message])
+
+    def end(self, message: int, now: float) -> list[int]:
+        """Note that `message` has ended; the messages that may start because of it."""
+        self.finish[message] = now
+        self.left -= 1
+        free = []
+        for number in self._after[message]:
+            self._waiting[number] -= 1
+            if self._waiting[number] == 0:
+                free.append(number)
+        return free
+
+    def run(self) -> CollectiveRun:
+        """All starts and finishes, when no message is left."""
+        return CollectiveRun(self.start, self.finish)
+
+
+@dataclass(frozen=True, eq=False)
+class CollectiveRun:
+    """When every message of a collective started and finished, in seconds."""
+
+    start: FloatArray  # (M,)
+    finish: FloatArray  # (M,)
+
+    @property
+    def seconds(self) -> float:
+        """When the last message ends."""
+        return float(self.finish.max(initial=0.0))
+
+
+def play_collective(
+    schedule: Schedule, size: float, topology: Topology, devices: Sequence[int]
+) -> CollectiveRun:
+    """Play a collective of vectors of `size` bytes alone on `topology`.
+
+    Args:
+        schedule: the messages.
+        size: bytes of a vector.
+        topology: the links and latencies.
+        devices: (ranks,) where each rank is; ranks may share a device.
+
+    Raises:
+        InputError: `devices` does not name a device of the topology for every rank, two of them
+            have no path, or `size` is negative or not finite.
+    """
+    links = SharedLinks(topology)
+    progress = Progress(schedule, size, devices)
+    for message in progress.first():
+        links.send(message, *progress.begin(message, 0.0))
+    while progress.left:
+        for message in links.advance(links.next_event()):
+            for following in progress.end(message, links.now):
+                links.send(following, *progress.begin(following, links.now))
+    return progress.run()

@@ -14,7 +14,7 @@ from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.lower_bound import lower_bound
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.network import Network
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from envs.cost.transfer import link_transfer_seconds
+from envs.cost import link_transfer_seconds
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
 from envs.hardware.devices import DeviceSpec
-from envs.hardware.links import LinkSpec
+from envs.hardware.fabric import LinkSpec
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from envs.step.plans import Placement, Plan

@@ -7,7 +7,7 @@ from agents.bandwidth.alternation import Alternation
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.placement_alone import PlacementAlone
 from envs.errors import InputError
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.bandwidth.joint_steps import (

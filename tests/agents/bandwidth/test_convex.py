@@ -18,11 +18,10 @@ from agents.bandwidth.traffic import PipeTraffic, channel_capacity
 from agents.bandwidth.uniform import UniformShares
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from envs.step.weighted_allocation import weighted_allocation
 from tests.agents.bandwidth.placed_steps import (
     AMPLE,
     cluster,

@@ -7,7 +7,7 @@ from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint import JointMilp
 from agents.bandwidth.placement_alone import PlacementAlone
 from envs.errors import InputError
-from envs.step.allocated_problem import uniform_allocation
+from envs.step.allocated import uniform_allocation
 from envs.step.problem import StepProblem
 from tests.agents.bandwidth.joint_steps import (
     AMPLE_S,

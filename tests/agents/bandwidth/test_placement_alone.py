@@ -6,7 +6,7 @@ from hypothesis import given
 from agents.bandwidth.placement_alone import PlacementAlone
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.milp import Milp
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.problem import StepProblem
 from tests.agents.bandwidth.joint_steps import (
     AMPLE_S,

@@ -9,7 +9,7 @@ from agents.bandwidth.proportional import ProportionalShares, proportional_alloc
 from agents.bandwidth.square_root import SquareRootShares, square_root_allocation
 from agents.bandwidth.traffic import channel_capacity, shared_by_weight
 from agents.bandwidth.uniform import UniformShares
-from envs.step.allocated_problem import uniform_allocation
+from envs.step.allocated import uniform_allocation
 from experiments.step.problem import topology_file
 from tests.agents.bandwidth.placed_steps import (
     cluster,

@@ -15,7 +15,7 @@ from agents.base import PartitionPlanner, PlannerResult
 from agents.placement.cp_sat import CpSat
 from agents.placement.dp import ContiguousDP
 from agents.placement.single_device import SingleDevice
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase

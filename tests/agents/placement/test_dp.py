@@ -18,7 +18,7 @@ from agents.placement.ideals.items import Items
 from agents.placement.ideals.lattice import prefixes
 from agents.placement.ideals.search import Effort, LoadSearch
 from agents.placement.ideals.supply import supplies
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning

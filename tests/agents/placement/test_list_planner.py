@@ -18,7 +18,7 @@ from agents.placement.heft import Heft
 from agents.placement.list_scheduling.planner import schedule_by, schedule_order, wave_order
 from agents.placement.packing import Packing
 from agents.placement.sct import MSct
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers import read_moirai

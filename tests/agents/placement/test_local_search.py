@@ -15,7 +15,7 @@ from agents.placement.neighbourhood.levels import levels_of, topological
 from agents.placement.neighbourhood.start import list_schedule
 from agents.placement.partition_search import PartitionSearch
 from agents.placement.single_device import SingleDevice
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.readers.moirai import read_moirai
 from envs.partition.max_load import MaxLoadProblem

@@ -14,7 +14,7 @@ from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.windows import WindowFormulation
 from agents.placement.milp import Milp, unfused
 from agents.placement.single_device import SingleDevice
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.graphs.readers import read_moirai

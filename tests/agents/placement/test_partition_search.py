@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agents.base import PlannerResult
 from agents.placement.partition_search import PartitionSearch
 from agents.placement.partitioning.atoms import PartitionAtoms
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem

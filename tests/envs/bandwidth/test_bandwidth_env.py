@@ -32,7 +32,7 @@ from envs.bandwidth.toy import (
     toy_sends,
 )
 from envs.errors import InputError
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.step import StepSimulator
 from tests.paths import CONF
 from tests.strength import examples

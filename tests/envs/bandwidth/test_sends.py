@@ -13,7 +13,7 @@ from envs.bandwidth.toy import star
 from envs.errors import InputError
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.step import StepSimulator
 

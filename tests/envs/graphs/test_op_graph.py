@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.convert import from_networkx, to_networkx
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.graphs.storage import graph_hash
-from envs.graphs.synthetic import synthetic_training_graph
-from tests.strength import examples
 
 
 def diamond_graph() -> OpGraph:
@@ -170,32 +163,3 @@ def test_an_infinite_time_means_unsupported_and_is_accepted() -> None:
         diamond_graph(), profile_classes=("gpu",), profile_seconds=np.full((4, 1), np.inf)
     )
     assert np.isinf(graph.profile_seconds).all()
-
-
-@examples(20)
-@given(seed=st.integers(0, 10**6))
-def test_networkx_and_back_changes_nothing_but_parameter_names(seed: int) -> None:
-    graph = synthetic_training_graph(np.random.default_rng(seed), 2, 2, 2)
-    back = from_networkx(to_networkx(graph))
-    owners = tuple(graph.op_names[owner] for owner in graph.parameter_owner)
-    assert graph_hash(back) == graph_hash(replace(graph, parameter_names=owners))
-
-
-def test_a_plain_networkx_graph_has_one_tensor_per_node() -> None:
-    source = nx.DiGraph([("a", "b"), ("a", "c")])
-    graph = from_networkx(source)
-    assert graph.num_tensors == 1
-    assert graph.consumers(0).tolist() == [1, 2]
-
-
-def test_a_networkx_tensor_with_two_sizes_is_refused() -> None:
-    source = nx.DiGraph()
-    source.add_edge("a", "b", bytes=1.0)
-    source.add_edge("a", "c", bytes=2.0)
-    with pytest.raises(InputError, match="record edge a -> c: field 'bytes'"):
-        from_networkx(source)
-
-
-def test_a_networkx_cycle_is_refused() -> None:
-    with pytest.raises(InputError, match="cycle"):
-        from_networkx(nx.DiGraph([("a", "b"), ("b", "a")]))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xlrd
 
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import (

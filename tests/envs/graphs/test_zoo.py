@@ -15,11 +15,17 @@ import pytest
 import torch
 
 from envs.errors import InputError
-from envs.graphs.cache import cache_key, cached_graph, default_folder
 from envs.graphs.mixture_of_experts import ExpertLayer, MixtureOfExpertsConfig
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.graphs.zoo import capture_zoo_model, zoo_graph, zoo_model
-from envs.graphs.zoo_model import ZOO
+from envs.graphs.zoo import (
+    ZOO,
+    cache_key,
+    cached_graph,
+    capture_zoo_model,
+    default_folder,
+    zoo_graph,
+    zoo_model,
+)
 from tests.paths import ROOT
 
 # published parameter counts
@@ -188,7 +194,7 @@ class TestCache:
     ) -> None:
         before = cache_key({"batch": 1})
         assert before == cache_key({"batch": 1}) != cache_key({"batch": 2})
-        monkeypatch.setattr("envs.graphs.cache.version", lambda package: "0.0")
+        monkeypatch.setattr("envs.graphs.zoo.version", lambda package: "0.0")
         assert cache_key({"batch": 1}) != before
 
     def test_the_folder_can_be_chosen(

@@ -9,7 +9,7 @@ import pytest
 
 from envs.errors import InputError
 from envs.hardware import builders
-from envs.hardware.catalogue import custom_device
+from envs.hardware.devices import custom_device
 from envs.hardware.servers import (
     HYBRID_CUBE_MESH,
     HybridCubeMeshServer,

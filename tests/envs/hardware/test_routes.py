@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
-from envs.hardware.catalogue import device_spec
-from envs.hardware.fabric import Fabric
-from envs.hardware.links import LinkSpec, NodeKind
+from envs.hardware.devices import device_spec
+from envs.hardware.fabric import Fabric, LinkSpec, NodeKind
 from envs.hardware.routes import Routes
 from envs.hardware.topology import Topology, fabric_topology
 from tests.strength import examples

@@ -15,14 +15,13 @@ from omegaconf import OmegaConf
 
 from envs.errors import InputError
 from envs.joint.env import PLACER, JointEnv, toy_environment
-from envs.joint.generator import default_generator
-from envs.joint.toy import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, toy_stages
+from envs.joint.toy import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, default_generator, toy_stages
 from envs.placement.env import PlacementEnv
 from envs.placement.generator import InstanceGenerator, PlacementInstance
 from envs.placement.toy import toy_pipeline
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
-from envs.step.faster_order import FasterOrder
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.fusion import fused_problem
+from envs.step.ready import FasterOrder
 from envs.step.step import StepSimulator
 from tests.paths import CONF
 

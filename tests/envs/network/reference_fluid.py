@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from reference_max_min import INFINITE, exact_max_min
 
-from envs.network.flows import FlowSet
+from envs.network.fluid import FlowSet
 
 
 def reference_completion(capacity: list[float], flows: FlowSet) -> list[float]:

@@ -9,20 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes, uniform
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.network.collectives.binomial_tree import BinomialBroadcast, BinomialTree
-from envs.network.collectives.collective import AlphaBeta, Collective
-from envs.network.collectives.double_tree import DoubleTree, DoubleTreeBroadcast
-from envs.network.collectives.halving_doubling import HalvingDoubling
 from envs.network.collectives.hierarchical import BlueConnect, HierarchicalRing
-from envs.network.collectives.parameter_server import ParameterServer
-from envs.network.collectives.play import play_collective
-from envs.network.collectives.recursive_doubling import RecursiveDoubling
+from envs.network.collectives.recursive import HalvingDoubling, RecursiveDoubling
 from envs.network.collectives.ring import (
     TO_NEXT,
     TO_PREVIOUS,
@@ -30,10 +24,23 @@ from envs.network.collectives.ring import (
     RingAllReduce,
     RingReduceScatter,
 )
-from envs.network.collectives.schedule import Message, Operation, Schedule
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.network.collectives.schedule import (
+    AlphaBeta,
+    Collective,
+    Message,
+    Operation,
+    Schedule,
+    play_collective,
+)
+from envs.network.collectives.trees import (
+    BinomialBroadcast,
+    BinomialTree,
+    DoubleTree,
+    DoubleTreeBroadcast,
+    ParameterServer,
+)
+from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.problem import StepProblem
-from envs.step.weighted_allocation import weighted_allocation
 from tests.strength import examples
 
 COUNTS = [*range(1, 10), 16, 32]

@@ -12,8 +12,8 @@ import pytest
 from reference_fluid import reference_completion
 
 from envs.errors import InputError
-from envs.network.flow_file import read_flow_file
-from envs.network.flows import flow_set
+from envs.network.flow_file import ParkingLot, read_flow_file
+from envs.network.fluid import flow_set
 
 HEADER = "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts"
 ROWS = (
@@ -153,3 +153,20 @@ def test_a_file_that_is_no_flow_file_is_refused(tmp_path: Path) -> None:
         read_flow_file(tmp_path / "absent.csv")
     with pytest.raises(InputError, match="cannot be read"):
         read_flow_file(tmp_path)
+
+
+def test_routes_go_up_and_down_the_row() -> None:
+    """Four hosts: links from the hosts 0-3, to the hosts 4-7, up the row 8-10, down it 11-13."""
+    network = ParkingLot(4, 1.25)
+    assert network.capacity.tolist() == [1.25] * 14
+    pairs = np.array([(0, 3), (2, 1), (3, 0), (1, 2)])
+    ptr, links = network.routes(pairs[:, 0], pairs[:, 1])
+    rows = [links[ptr[f] : ptr[f + 1]].tolist() for f in range(4)]
+    assert rows == [[0, 8, 9, 10, 7], [2, 12, 5], [3, 13, 12, 11, 4], [1, 9, 6]]
+
+
+def test_no_flows_have_no_links() -> None:
+    none = np.zeros(0, dtype=np.int64)
+    ptr, links = ParkingLot(2, 1.0).routes(none, none)
+    assert ptr.tolist() == [0]
+    assert len(links) == 0

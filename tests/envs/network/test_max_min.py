@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from certificate import unjustified_flows
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_max_min import reference_max_min
 
 from envs.errors import InputError
-from envs.network.certificate import unjustified_flows
 from envs.network.max_min import max_min_rates
-from envs.step.weighted_allocation import weighted_allocation
+from envs.step.allocated import weighted_allocation
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 from tests.strength import examples

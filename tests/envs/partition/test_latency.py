@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem
 from envs.step.problem import StepProblem

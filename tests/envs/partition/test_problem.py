@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cost.tabulated import TabulatedCost
+from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
-from envs.hardware.catalogue import device_spec
-from envs.partition.problem import cycle, host_of
-from envs.partition.traffic import HostTraffic
+from envs.hardware.devices import device_spec
+from envs.partition.problem import HostTraffic, cycle, host_of
 from envs.step.problem import StepProblem
 from tests.agents.placement.dp_graphs import host_topology, small_problem, spec
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes, uniform
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from envs.placement.toy import toy_pipeline
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -7,14 +7,12 @@ import pytest
 from sends import sends
 
 from envs.hardware.topology import Topology
-from envs.step.allocated import Allocated
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
-from envs.step.communication import Communication
+from envs.step.allocated import Allocated, allocated_problem, uniform_allocation
 from envs.step.fair import FairSimulator
 from envs.step.order import TopologicalOrder
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
+from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
 from experiments.run.targets import object_in_file
 from experiments.step.evaluation import evaluate_plan
 from experiments.step.problem import topology_file

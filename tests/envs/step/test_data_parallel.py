@@ -11,36 +11,32 @@ from captured_steps import perceptron
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph, Phase
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.network.collectives.binomial_tree import BinomialBroadcast
-from envs.network.collectives.collective import Collective
-from envs.network.collectives.double_tree import DoubleTree
-from envs.network.collectives.halving_doubling import HalvingDoubling
 from envs.network.collectives.hierarchical import BlueConnect, HierarchicalRing
-from envs.network.collectives.parameter_server import ParameterServer
-from envs.network.collectives.play import play_collective
+from envs.network.collectives.recursive import HalvingDoubling
 from envs.network.collectives.ring import RingAllReduce
-from envs.network.flows import flows_between
-from envs.network.fluid import simulate_flows
+from envs.network.collectives.schedule import Collective, play_collective
+from envs.network.collectives.trees import BinomialBroadcast, DoubleTree, ParameterServer
+from envs.network.fluid import flows_between, simulate_flows
 from envs.step.data_parallel import DataParallelSimulator, DataParallelStep
 from envs.step.fair import FairSimulator
-from envs.step.gradient_buckets import (
+from envs.step.order import OneFOneB
+from envs.step.problem import StepProblem
+from envs.step.replicated_step import (
     ONE_BUCKET,
     BucketRule,
+    ReplicatedStep,
     gradient_buckets,
     gradients,
     updates_by_bucket,
     updates_last,
 )
-from envs.step.order import OneFOneB
-from envs.step.problem import StepProblem
-from envs.step.replicated_step import ReplicatedStep
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from tests.strength import examples
 

@@ -9,7 +9,7 @@ from captured_steps import perceptron
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.step.gradient_buckets import (
+from envs.step.replicated_step import (
     BucketRule,
     gradient_buckets,
     gradients,

@@ -16,7 +16,7 @@ from reference_step import peak_memory
 
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem
 from envs.step.phased import PhasedSimulator
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem

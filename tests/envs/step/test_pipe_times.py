@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.cost.roofline import RooflineCost
+from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
 from envs.placement.toy import toy_pipeline
-from envs.step.allocated_problem import allocated_problem
+from envs.step.allocated import allocated_problem, weighted_allocation
 from envs.step.fusion import fuse, fused_problem
 from envs.step.pipe_times import piped_problem, set_pipe_rates, set_some_pipe_rates
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from envs.step.weighted_allocation import weighted_allocation
 
 PCIE = {"medium": "PCIe", "bandwidth": "2GB/s", "latency": "2us"}  # slower than the links
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "50us"}

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from three_servers import PLANES, SERVERS, backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforce import enforcement_files
-from envs.network.collectives.collective import AlphaBeta
 from envs.network.collectives.ring import TO_PREVIOUS, RingAllReduce
-from envs.step.allocated_problem import uniform_allocation
+from envs.network.collectives.schedule import AlphaBeta
+from envs.step.allocated import uniform_allocation
 from envs.step.plans import BandwidthAllocation
 
 LINK = 25e6  # bytes/s of a cable: 200 Mb/s

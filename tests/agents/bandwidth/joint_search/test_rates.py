@@ -9,7 +9,7 @@ from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.rates import RateFormulation, RateModel
 from agents.placement.milp import unfused
 from envs.graphs.builder import GraphBuilder
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

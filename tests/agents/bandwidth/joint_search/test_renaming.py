@@ -7,7 +7,7 @@ from hypothesis import given
 
 from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.renaming import servers_alike
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, with_capacities

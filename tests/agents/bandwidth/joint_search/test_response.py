@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from agents.bandwidth.joint_search.pipes import Pipes
 from agents.bandwidth.joint_search.response import ResponsiveSimulator
 from agents.placement.grouping import GroupedProblem
-from envs.step.allocated_problem import allocated_problem, uniform_allocation
+from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from envs.step.weighted_allocation import weighted_allocation
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
 from tests.strength import examples
 

@@ -11,7 +11,7 @@ from envs.cluster.interference.alone import StepModel
 from envs.cluster.interference.node_network import NodeNetwork
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.workload.trace import Labels, Trace
-from envs.hardware.links import LinkSpec
+from envs.hardware.fabric import LinkSpec
 
 
 def link(bandwidth: float, latency: float = 0.0) -> LinkSpec:

@@ -11,7 +11,7 @@ from envs.cluster.interference.profiles import Profiles
 from envs.cluster.interference.zoo_profiles import GPUS, input_bytes, zoo_profile
 from envs.errors import InputError
 from envs.graphs.zoo import zoo_model
-from envs.hardware.catalogue import CATALOGUE
+from envs.hardware.devices import CATALOGUE
 from tests.paths import CONF
 
 FILE = CONF / "interference/profiles/zoo.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envs.errors import InputError
-from envs.hardware.catalogue import CATALOGUE, custom_device, device_spec
+from envs.hardware.devices import CATALOGUE, custom_device, device_spec
 from envs.units import DTYPES
 
 GIB = 2.0**30

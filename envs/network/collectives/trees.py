@@ -1,18 +1,97 @@
-"""All-reduce and broadcast over two binary trees at once, each with half of the vector.
+"""Collectives with a root: binomial trees, two binary trees at once, parameter servers.
 
-Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-Parallel Computing 35(12), 2009.
-"""
+Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA
+19(1), 2005 (binomial broadcast and reduce of short messages); Sanders, Speck and Träff, Two-tree
+algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35(12), 2009; Li et
+al., Scaling distributed machine learning with the parameter server, OSDI 2014."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from envs.errors import InputError
-from envs.network.collectives.collective import AlphaBeta, checked_participants
-from envs.network.collectives.schedule import Message, Operation, Round, Schedule, freeze
+from envs.network.collectives.schedule import (
+    AlphaBeta,
+    Message,
+    Operation,
+    Round,
+    Schedule,
+    checked_participants,
+    freeze,
+)
+
+
+def binomial_broadcast(ranks: Sequence[int], first: int, end: int) -> list[Round]:
+    """ceil(log2 n) rounds that take the chunks from `ranks[0]` to all others."""
+    n = len(ranks)
+    return [
+        [
+            Message(ranks[i], ranks[i + (1 << level)], first, end, False)
+            for i in range(0, n - (1 << level), 2 << level)
+        ]
+        for level in reversed(range((n - 1).bit_length()))
+    ]
+
+
+def binomial_reduce(ranks: Sequence[int], first: int, end: int) -> list[Round]:
+    """The broadcast backwards: `ranks[0]` gets the sum of the chunks."""
+    return [
+        [Message(m.destination, m.source, m.first, m.end, True) for m in messages]
+        for messages in reversed(binomial_broadcast(ranks, first, end))
+    ]
+
+
+@dataclass(frozen=True)
+class BinomialTree:
+    """All-reduce: reduce to rank 0, then broadcast, whole vectors each time."""
+
+    @property
+    def name(self) -> str:
+        """`binomial tree`."""
+        return "binomial tree"
+
+    @property
+    def operation(self) -> Operation:
+        """All-reduce."""
+        return Operation.ALL_REDUCE
+
+    def schedule(self, participants: int) -> Schedule:
+        """One chunk."""
+        n = checked_participants(participants)
+        rounds = binomial_reduce(range(n), 0, 1) + binomial_broadcast(range(n), 0, 1)
+        return Schedule(n, n, 1, freeze(rounds))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """2 ceil(log2 n) (latency + S / B)."""
+        return 2 * (checked_participants(participants) - 1).bit_length() * link.seconds(size)
+
+
+@dataclass(frozen=True)
+class BinomialBroadcast:
+    """Broadcast of rank 0's vector."""
+
+    @property
+    def name(self) -> str:
+        """`binomial broadcast`."""
+        return "binomial broadcast"
+
+    @property
+    def operation(self) -> Operation:
+        """Broadcast."""
+        return Operation.BROADCAST
+
+    def schedule(self, participants: int) -> Schedule:
+        """One chunk."""
+        n = checked_participants(participants)
+        return Schedule(n, n, 1, freeze(binomial_broadcast(range(n), 0, 1)))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """ceil(log2 n) (latency + S / B)."""
+        return (checked_participants(participants) - 1).bit_length() * link.seconds(size)
+
 
 _Edge = tuple[int, int, int]  # tree, parent, child
 
@@ -176,3 +255,50 @@ def _colours(edges: list[_Edge]) -> dict[_Edge, int]:
             for side in ((False, here[1]), (True, here[2])):
                 waiting += [(other, 1 - value) for other in at[side] if other != here]
     return colour
+
+
+@dataclass(frozen=True)
+class ParameterServer:
+    """Two rounds: every participant pushes shard j of k to server j, then pulls its sum.
+
+    Server j is rank n + j. Whether a server has a machine of its own is a matter of where its rank
+    is put: a rank on a participant's device exchanges with that participant for nothing.
+
+    Args:
+        servers: k, the number of equal shards.
+
+    Raises:
+        InputError: `servers` is not positive.
+    """
+
+    servers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.servers < 1:
+            raise InputError(f"{self.servers} is not positive", field="servers")
+
+    @property
+    def name(self) -> str:
+        """`parameter server`, and the number of servers."""
+        return f"parameter server x{self.servers}"
+
+    @property
+    def operation(self) -> Operation:
+        """All-reduce."""
+        return Operation.ALL_REDUCE
+
+    def schedule(self, participants: int) -> Schedule:
+        """k chunks, ranks 0 to n + k - 1; nothing for one participant."""
+        n, k = checked_participants(participants), self.servers
+        if n == 1:
+            return Schedule(1, 1 + k, k, ())
+        push = [Message(w, n + j, j, j + 1, True) for w in range(n) for j in range(k)]
+        pull = [Message(n + j, w, j, j + 1, False) for w in range(n) for j in range(k)]
+        return Schedule(n, n + k, k, freeze([push, pull]))
+
+    def seconds(self, participants: int, size: float, link: AlphaBeta) -> float:
+        """2 (latency + max(n / k, 1) S / B), each server with a port of its own."""
+        n = checked_participants(participants)
+        if n == 1:
+            return 0.0
+        return 2 * link.seconds(max(n / self.servers, 1.0) * size)

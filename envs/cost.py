@@ -1,0 +1,134 @@
+"""How long operators compute and tensors travel: roofline times, or those a graph came with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from envs.errors import InputError
+from envs.graphs.op_graph import OpGraph
+from envs.hardware.devices import DeviceSpec
+from envs.hardware.topology import FloatArray, Topology
+from envs.units import DTYPES
+
+
+def link_transfer_seconds(graph: OpGraph, topology: Topology) -> FloatArray:
+    """(T, L) seconds: latency + bytes / bandwidth.
+
+    Column 0 (same device) is 0, and so is the row of a tensor without bytes: it is a control
+    dependency, which needs no message.
+    """
+    size = graph.tensor_bytes[:, None]
+    seconds: FloatArray = topology.class_latency + size / topology.class_bandwidth
+    seconds = np.where(size > 0, seconds, 0.0)
+    seconds[:, 0] = 0.0
+    return seconds
+
+
+# Types without a floating-point rate: such operators are bound by memory alone.
+MEMORY_BOUND_DTYPES: tuple[str, ...] = ("int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+@dataclass(frozen=True)
+class RooflineCost:
+    """The roofline model (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009).
+
+        seconds = max(FLOP / (peak[dtype] * compute_efficiency),
+                      (bytes read + bytes written) / (memory bandwidth * memory_efficiency))
+                  + launch overhead
+
+    with the figures of the device's `DeviceSpec`. An operator with neither FLOP nor bytes costs
+    nothing. Operators on integers and booleans are bound by memory alone. Tensors travel in
+    latency + bytes / bandwidth (`envs.cost`).
+    """
+
+    def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(N, D) seconds.
+
+        Raises:
+            InputError: naming device kind and dtype, when an operator computes in a type the
+                device has no rate for.
+        """
+        specs = {id(device.spec): device.spec for device in topology.devices}
+        columns = {key: _seconds_on(graph, spec) for key, spec in specs.items()}
+        return np.stack([columns[id(device.spec)] for device in topology.devices], axis=1)
+
+    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(T, L) seconds; see `envs.cost.link_transfer_seconds`."""
+        return link_transfer_seconds(graph, topology)
+
+
+def _seconds_on(graph: OpGraph, spec: DeviceSpec) -> FloatArray:
+    """(N,) seconds of every operator on one kind of device."""
+    rate = np.array([_rate(spec, dtype) for dtype in DTYPES])[graph.op_dtype]  # (N,) FLOP/s
+    missing = np.flatnonzero(np.isnan(rate) & (graph.flop > 0))
+    if len(missing):
+        dtype = DTYPES[graph.op_dtype[missing[0]]]
+        raise InputError(
+            f"device {spec.name} has no {dtype} rate (it has: {', '.join(spec.peak_flops)})",
+            file=f"graph {graph.name}",
+            record=graph.op_names[missing[0]],
+            field="dtype",
+        )
+    compute = np.where(graph.flop > 0, graph.flop / rate, 0.0)
+    moved = graph.bytes_read + graph.bytes_written
+    memory = moved / (spec.memory_bandwidth * spec.memory_efficiency)
+    seconds = np.maximum(compute, memory) + spec.launch_overhead_s
+    return np.where((graph.flop > 0) | (moved > 0), seconds, 0.0)
+
+
+def _rate(spec: DeviceSpec, dtype: str) -> float:
+    """FLOP/s reached; inf where memory alone binds, NaN where the device has no rate."""
+    if dtype in MEMORY_BOUND_DTYPES:
+        return np.inf
+    return spec.peak_flops.get(dtype, np.nan) * spec.compute_efficiency
+
+
+@dataclass(frozen=True)
+class TabulatedCost:
+    """Times as they stand in `profile_seconds` and `link_seconds` of the graph.
+
+    A device takes the column named after its spec. A graph without a table of transfers (PipeDream
+    profiles give bytes alone) takes latency + bytes / bandwidth of the link class.
+    """
+
+    def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(N, D) seconds; inf where the device cannot run the operator.
+
+        Raises:
+            InputError: the graph has no profile, or none for one of the devices.
+        """
+        column = {name: index for index, name in enumerate(graph.profile_classes)}
+        if not column:
+            raise InputError("has no measured operator times", file=f"graph {graph.name}")
+        for device in topology.devices:
+            if device.spec.name not in column:
+                raise InputError(
+                    f"{device.spec.name!r} is not among the measured device classes of graph "
+                    f"{graph.name} ({', '.join(column)})",
+                    file=f"topology {topology.name}",
+                    record=device.name,
+                    field="spec",
+                )
+        columns = [column[device.spec.name] for device in topology.devices]
+        return np.ascontiguousarray(graph.profile_seconds[:, columns])
+
+    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(T, L) seconds of each tensor on each link class; column 0 (same device) is 0.
+
+        Raises:
+            InputError: the graph's table is of other link classes than the topology's.
+        """
+        if not graph.link_classes:
+            return link_transfer_seconds(graph, topology)
+        column = {name: index for index, name in enumerate(graph.link_classes)}
+        for name in topology.class_names:
+            if name not in column:
+                raise InputError(
+                    f"link class {name!r} is not among the measured ones of graph {graph.name} "
+                    f"({', '.join(column)})",
+                    file=f"topology {topology.name}",
+                    field="class_names",
+                )
+        return graph.link_seconds[:, [column[name] for name in topology.class_names]]

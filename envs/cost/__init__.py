@@ -1,1 +1,0 @@
-"""How long an operator takes and how much memory a plan needs."""
