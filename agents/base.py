@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.partition.problem import PartitionProblem
-from envs.step.communication import Communication
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
+from envs.step.step import Communication
 
 Status = Literal["optimal", "feasible", "infeasible", "limit"]
 
