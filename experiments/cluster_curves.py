@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.errors import InputError
-from experiments.pictures.cluster_learning_curve import (
+from experiments.pictures.learning import (
     METRICS_FILE,
     common,
     draw_exams,

@@ -21,8 +21,7 @@ from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import checkpoint_input
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.trace_source import TraceConfig, load_trace
-from experiments.pictures.cluster_usage_chart import draw_cluster_usage
-from experiments.pictures.jct_cdf import draw_jct_cdf
+from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure
 from experiments.run.tables import TABLE_FILE, Table, write_tables

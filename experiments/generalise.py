@@ -47,7 +47,7 @@ from experiments.cluster.split_baselines import (
     of_class,
 )
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.pictures.generalise_picture import draw_ratios
+from experiments.pictures.comparison import draw_ratios
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance

@@ -16,9 +16,8 @@ from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
 from experiments.learning.one_problem import Learned, learn, only_policy
 from experiments.learning.subjects import PlacementSubject
-from experiments.pictures.gantt import draw_gantt
-from experiments.pictures.learning_curve import draw_learning_curve
-from experiments.pictures.perfetto import trace_document
+from experiments.pictures.learning import draw_learning_curve
+from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
 from experiments.run.display import ProgressDisplay

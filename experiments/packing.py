@@ -25,7 +25,7 @@ from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from experiments.pictures.packing_picture import draw_packing
+from experiments.pictures.cluster import draw_packing
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import to_json, write_figure, write_text
 from experiments.run.provenance import file_hash, stamp

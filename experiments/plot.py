@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
-from experiments.pictures.gantt import draw_gantt
-from experiments.pictures.perfetto import trace_document
+from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import file_hash, stamp

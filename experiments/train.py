@@ -30,7 +30,7 @@ from experiments.learning.train_durations import TrainDurationsConfig, train_dur
 from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
 from experiments.learning.train_priority import TrainPriorityConfig, train_priority
 from experiments.learning.warm_start import WarmStartConfig, require_start, warm_start
-from experiments.pictures.learning_curve import draw_learning_curve
+from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run, Variant, run_app
 from experiments.run.artifacts import write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay

@@ -31,7 +31,7 @@ from experiments.cluster.generalise_tables import window_documents
 from experiments.cluster.split_baselines import BaselineRuns, baselines_of, check_class
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.cluster.transfer_conditions import Condition, ConditionWindows
-from experiments.pictures.transfer_picture import draw_forest
+from experiments.pictures.comparison import draw_forest
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance

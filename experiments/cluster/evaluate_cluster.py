@@ -19,9 +19,8 @@ from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.schedule import Schedule
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
-from experiments.pictures.cluster_usage_chart import draw_cluster_usage
-from experiments.pictures.jct_cdf import draw_jct_cdf
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance, file_hash

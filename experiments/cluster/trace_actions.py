@@ -19,7 +19,7 @@ from envs.cluster.workload.synthetic.generate import generate
 from envs.cluster.workload.synthetic.weekly_clock import EPOCH_S
 from envs.errors import InputError
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace, write_workload
-from experiments.pictures.trace_chart import draw_trace_summary
+from experiments.pictures.cluster import draw_trace_summary
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar
 from experiments.run.provenance import Provenance, file_hash

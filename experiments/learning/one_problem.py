@@ -13,7 +13,7 @@ from scipy import stats
 
 from agents.base import PlannerResult
 from experiments.learning.subjects import Subject
-from experiments.pictures.learning_curve import Curve
+from experiments.pictures.learning import Curve
 from experiments.run.artifacts import write_json
 from experiments.run.display import ProgressDisplay, training_news
 from experiments.run.provenance import Provenance, stamp

@@ -31,7 +31,7 @@ from experiments.learning.cluster_exporting import (
 )
 from experiments.learning.cluster_training import ExamFactory, Factory, JobsAndClusters, factories
 from experiments.learning.exporting import CHECKPOINT_FOLDER
-from experiments.pictures.cluster_learning_curve import draw_exams, read_exams
+from experiments.pictures.learning import draw_exams, read_exams
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay

@@ -23,7 +23,7 @@ from experiments.cluster.problem import Player, built_policy
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.learning.duration_rows import Rows, SamplingConfig, replayed
 from experiments.learning.duration_scores import Marginal, Scores, predicted
-from experiments.pictures.duration_picture import draw_reliability
+from experiments.pictures.learning import draw_reliability
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar, write_text
 from experiments.run.provenance import Provenance, portable

@@ -32,7 +32,7 @@ from experiments.learning.interference_errors import (
     joined,
     network_errors,
 )
-from experiments.pictures.interference_pictures import Points, draw_errors, draw_predicted
+from experiments.pictures.learning import Points, draw_errors, draw_predicted
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance, file_hash

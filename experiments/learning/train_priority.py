@@ -31,7 +31,7 @@ from experiments.cluster.generalise_statistics import Interval, bootstrap
 from experiments.cluster.problem import built_policy
 from experiments.cluster.split_windows import SplitConfig
 from experiments.learning.priority_replays import Replayer, Replays, Request, replays
-from experiments.pictures.priority_picture import draw_search
+from experiments.pictures.learning import draw_search
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import to_json, write_figure, write_sidecar, write_text
 from experiments.run.display import ProgressDisplay

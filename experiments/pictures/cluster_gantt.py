@@ -1,4 +1,7 @@
-"""A Gantt chart of a cluster: which job runs on which GPUs when."""
+"""A Gantt chart of a cluster: which job runs on which GPUs when.
+
+The log of a schedule says how many GPUs of a node a run held, not which: bars take the lowest.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,114 @@ from numpy.typing import NDArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_usage import pending_jobs
 from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from experiments.pictures.gpu_lanes import Bar, assign_lanes
-from experiments.pictures.time_axis import in_words, unit_for
+from experiments.pictures.style import (
+    IDLE,
+    PALE,
+    PALETTE,
+    frame,
+    in_words,
+    mixed_with_white,
+    new_figure,
+    note,
+    titled,
+    unit_for,
+)
 
-JOB_COLOURS = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
-    "#ff9da7", "#8cd17d", "#86bcb6", "#d37295", "#a0cbe8", "#b6992d",
-)  # fmt: skip
-IDLE = "#ededed"
+
+@dataclass(frozen=True)
+class Bar:
+    """A run on some of the height of a node, counted in GPUs from 0."""
+
+    run: int  # its number in the log
+    low: float
+    high: float
+
+
+def assign_lanes(runs: NDArray[np.void], gpus: int) -> list[Bar]:
+    """Bars of the runs of one node; no two overlap, and their height is what the run held.
+
+    A run takes the lowest free GPUs, a fraction the fullest GPU that has room for it; where the
+    room is in pieces, so is the bar.
+
+    Args:
+        runs: `cluster_state.RUN` of one node.
+        gpus: of the node.
+
+    Raises:
+        ValueError: the runs hold more than there is.
+    """
+    free = [[(0, WHOLE_GPU)] for _ in range(gpus)]  # of each GPU: gaps, from bottom to top
+    ends: list[tuple[float, int]] = []  # of runs that hold something
+    held: dict[int, list[tuple[int, int, int]]] = {}  # (GPU, from, to) of each of them
+    bars: list[Bar] = []
+    for run in np.lexsort((runs["job"], runs["start"])):
+        start, end = float(runs[run]["start"]), float(runs[run]["end"])
+        for ended in [number for at, number in ends if at <= start]:
+            for gpu, low, high in held.pop(ended):
+                free[gpu] = _joined([*free[gpu], (low, high)])
+        ends = [(at, number) for at, number in ends if at > start]
+        if end <= start:
+            continue
+        need = int(runs[run]["gpus"]) * int(runs[run]["milli"])
+        pieces = _take(free, need)
+        held[int(run)] = pieces
+        ends.append((end, int(run)))
+        bars += _merged(int(run), pieces)
+    return bars
+
+
+def _take(free: list[list[tuple[int, int]]], need: int) -> list[tuple[int, int, int]]:
+    whole = [gpu for gpu, gaps in enumerate(free) if gaps == [(0, WHOLE_GPU)]]
+    pieces: list[tuple[int, int, int]] = []
+    if need % WHOLE_GPU == 0 and len(whole) >= need // WHOLE_GPU:
+        pieces = [(gpu, 0, WHOLE_GPU) for gpu in whole[: need // WHOLE_GPU]]
+    elif need < WHOLE_GPU:
+        room = [
+            (high - low, gpu, low)
+            for gpu, gaps in enumerate(free)
+            for low, high in gaps
+            if high - low >= need
+        ]
+        if room:
+            _, gpu, low = min(room)
+            pieces = [(gpu, low, low + need)]
+    if not pieces:
+        for gpu, gaps in enumerate(free):
+            for low, high in gaps:
+                part = min(need - sum(b - a for _, a, b in pieces), high - low)
+                if part > 0:
+                    pieces.append((gpu, low, low + part))
+    if sum(high - low for _, low, high in pieces) < need:
+        raise ValueError("the runs hold more GPUs than the node has")
+    for gpu, low, high in pieces:
+        free[gpu] = [
+            gap
+            for a, b in free[gpu]
+            for gap in (((a, low), (high, b)) if a <= low < b else ((a, b),))
+            if gap[0] < gap[1]
+        ]
+    return pieces
+
+
+def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(gaps):
+        if joined and joined[-1][1] == low:
+            joined[-1] = (joined[-1][0], high)
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def _merged(run: int, pieces: list[tuple[int, int, int]]) -> list[Bar]:
+    """Pieces that touch as one bar."""
+    spans = _joined([(gpu * WHOLE_GPU + low, gpu * WHOLE_GPU + high) for gpu, low, high in pieces])
+    return [Bar(run, low / WHOLE_GPU, high / WHOLE_GPU) for low, high in spans]
+
+
+JOB_COLOURS = tuple(mixed_with_white(own, 0.3) for own in PALETTE)  # a number is to be read on it
 LANES, BARS = 96, 400  # that a picture stays readable with
 LANE_HEIGHT, LEAST_HEIGHT, MOST_HEIGHT = 0.13, 3.2, 11.0  # inches
 LABEL_WIDTH, LABEL_HEIGHT = 0.022, 0.11  # share of the width, inches: what a number needs
@@ -65,7 +167,6 @@ def draw_cluster_gantt(
 ) -> Figure:
     """Nodes as bands of GPUs, jobs as bars of one colour each, below them the jobs that wait.
 
-    The log says how many GPUs of a node a job held, not which: bars take the lowest that are free.
     The number in a bar is that of the job in the trace, from 0; runs stopped early end in black.
 
     Raises:
@@ -78,7 +179,7 @@ def draw_cluster_gantt(
         raise InputError(f"the cluster has {cluster.num_nodes} nodes", field="window.nodes")
     lanes = int(cluster.gpus[list(window.nodes)].sum()) + len(window.nodes) - 1
     height = min(max(LANE_HEIGHT * lanes, LEAST_HEIGHT), MOST_HEIGHT)
-    figure = Figure(figsize=(13, height + 2.2), dpi=130, layout="constrained")
+    figure = new_figure(13, height + 2.2)
     chart, queue = figure.subplots(2, 1, sharex=True, height_ratios=(height, 1.1))
     unit = unit_for(window.end_s - window.start_s)
     inch = height / (lanes + 1)
@@ -92,31 +193,25 @@ def draw_cluster_gantt(
         marks.append(base + gpus / 2)
         labels.append(f"node {node}" if gpus * inch > LABEL_HEIGHT else "")
         base += gpus + 1
-    chart.set_yticks(marks, labels, fontsize=8)
+    chart.set_yticks(marks, labels)
     chart.set_ylim(base - 0.5, -0.5)
     chart.tick_params(axis="y", length=0)
-    shown = _shown(cluster, window) + _part(schedule, window)
-    chart.set_title(shown, fontsize=8, loc="right", color="#555555")
+    note(chart, _shown(cluster, window) + _part(schedule, window))
     edges = np.linspace(window.start_s, window.end_s, COLUMNS + 1)
     waiting = pending_jobs(schedule).mean(edges[:-1], edges[1:])
-    queue.stairs(waiting, edges / unit.seconds, fill=True, color="#bdbdbd")
+    queue.stairs(waiting, edges / unit.seconds, fill=True, color=PALE)
     queue.set_ylim(0, max(1.0, float(waiting.max()) * 1.1))
-    queue.set_ylabel("jobs waiting", fontsize=8)
+    queue.set_ylabel("jobs waiting")
     queue.set_xlim(window.start_s / unit.seconds, window.end_s / unit.seconds)
     queue.set_xlabel(f"time since the trace's second 0 ({unit.name})")
     for axes in (chart, queue):
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
+        frame(axes, "x", hidden=("top", "right", "left"))
     handles = [
         Patch(color="none", label="colour and number: the job"),
         Patch(color=IDLE, label="idle GPUs"),
         Patch(color="black", label="stopped before its end"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    return figure
+    return titled(figure, title, legend=3, handles=handles)
 
 
 def _draw_node(

@@ -21,7 +21,7 @@ from envs.step.fair import Fair
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from experiments.benchmark import BenchmarkConfig, benchmark
-from experiments.pictures.anytime import AnytimeCurve
+from experiments.pictures.step import AnytimeCurve
 from experiments.plan import PlanConfig, plan
 from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay

@@ -19,9 +19,8 @@ from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
-from experiments.pictures.gantt import draw_gantt
-from experiments.pictures.learning_curve import Curve, draw_learning_curve
-from experiments.pictures.perfetto import DEVICES, PORTS, trace_document
+from experiments.pictures.learning import Curve, draw_learning_curve
+from experiments.pictures.step import DEVICES, PORTS, draw_gantt, trace_document
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.pictures.anytime import AnytimeCurve, Panel, draw_anytime
+from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.step.suites.cell import Case, Cases, Cell, Outcome
 from experiments.step.suites.placement import Part, PlacementSuite
 from experiments.step.suites.search_ratio import UNFUSED, Ratio, SearchRatio

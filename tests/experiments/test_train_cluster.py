@@ -12,7 +12,7 @@ from PIL import Image
 
 from experiments.cluster_curves import CurvesConfig, curves
 from experiments.learning import train_cluster
-from experiments.pictures.cluster_learning_curve import (
+from experiments.pictures.learning import (
     Exams,
     common,
     draw_exams,

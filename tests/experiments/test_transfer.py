@@ -16,7 +16,7 @@ from envs.errors import InputError
 from experiments.cluster.generalise_statistics import Interval
 from experiments.cluster.split_windows import Split
 from experiments.cluster.transfer_conditions import Condition
-from experiments.pictures.transfer_picture import draw_forest
+from experiments.pictures.comparison import draw_forest
 from experiments.run.app import run_app
 from experiments.run.overrides import check_command_line
 from experiments.transfer import TransferConfig, transfer

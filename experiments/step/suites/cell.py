@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.errors import InputError
 from envs.units import MILLISECOND
-from experiments.pictures.anytime import AnytimeCurve
+from experiments.pictures.step import AnytimeCurve
 
 DATA_VARIABLE = "MESHWRIGHT_DATA"  # the folder of published graphs
 CELLS_VARIABLE = "$CELLS"  # the folder of all cells of a run

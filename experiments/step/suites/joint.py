@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from envs.errors import InputError
-from experiments.pictures.anytime import COLOURS
+from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
     SUITE_KEY,
@@ -259,7 +259,7 @@ def _spreads(rows: Sequence[_Row], method: str, reference: str) -> list[_Spread]
 
 def _picture(title: str, rows: Sequence[_Row], methods: Sequence[str]) -> Figure:
     """A dot per case, method and reference; those without a figure have none."""
-    figure = Figure(figsize=(8.0, 1.6 + 0.3 * len(rows)), layout="constrained")
+    figure = new_figure(8.0, 1.6 + 0.3 * len(rows))
     axes = figure.add_subplot()
     height = np.arange(len(rows))[::-1]
     pairs = [(method, reference) for method in methods for reference in (UNIFORM, FAIR)]
@@ -267,14 +267,12 @@ def _picture(title: str, rows: Sequence[_Row], methods: Sequence[str]) -> Figure
         values = [100.0 * row.reduction(method, reference) for row in rows]
         marker = "o" if reference == UNIFORM else "D"
         axes.plot(
-            values, height, marker, color=COLOURS[number % len(COLOURS)], markersize=6,
+            values, height, marker, color=colour(number), markersize=6,
             label=f"{method} against {reference}",
         )  # fmt: skip
-    axes.axvline(0.0, color="#444444", linewidth=1.0)
+    axes.axvline(0.0, **LEVEL)
     axes.set_yticks(height, [row.case.name for row in rows])
     axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.grid(axis="x", color="#dddddd")
-    axes.set_xlabel("reduction of the step time, %")
-    axes.set_title(title)
-    figure.legend(loc="outside lower center", ncols=2)
-    return figure
+    axes.set_xlabel("reduction of the step time (%)")
+    frame(axes, "x")
+    return titled(figure, title, legend=2)

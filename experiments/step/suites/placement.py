@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
-from experiments.pictures.anytime import Panel, draw_anytime
+from experiments.pictures.step import Panel, draw_anytime
 from experiments.step.suites.cell import (
     SUITE_KEY,
     Case,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
-from experiments.pictures.anytime import AnytimeCurve, Panel, draw_anytime
+from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.step.suites.cell import (
     SUITE_KEY,
     Case,

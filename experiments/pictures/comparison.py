@@ -1,0 +1,105 @@
+"""Comparisons: ratios to a baseline with their intervals, window by window or by condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy import stats
+
+from experiments.cluster.generalise_statistics import CONFIDENCE, Interval
+from experiments.pictures.style import (
+    BLUE,
+    GRID,
+    LEVEL,
+    NOTE,
+    ORANGE,
+    SMALL,
+    frame,
+    new_figure,
+    titled,
+)
+
+FloatArray = NDArray[np.float64]
+
+
+def draw_ratios(
+    windows: Sequence[str],
+    bound: FloatArray,
+    overall: FloatArray,
+    overall_name: str,
+    learned: FloatArray | None,
+    title: str,
+) -> Figure:
+    """Mean JCT over that of the best baseline of each window.
+
+    Args:
+        windows: names of the W windows.
+        bound: (W,) of the proved lower bound.
+        overall: (W,) of the baseline that is best overall.
+        overall_name: its name.
+        learned: (W, S) of the checkpoints of S seeds; their mean has an interval (Student's t)
+            where there are several. None: there is no checkpoint.
+        title: of the picture.
+    """
+    count = len(windows)
+    figure = new_figure(8.5, 1.6 + 0.3 * count)
+    axes = figure.add_subplot()
+    rows = np.arange(count)[::-1]
+    axes.axvline(1.0, **LEVEL)
+    axes.hlines(rows, bound, 1.0, color=GRID, linewidth=5.0)
+    axes.plot(bound, rows, "|", color=NOTE, markersize=11, label="proved lower bound")
+    axes.plot(overall, rows, "o", mfc="none", color=ORANGE, label=f"{overall_name}, best overall")
+    if learned is not None:
+        mean = learned.mean(axis=1)
+        seeds = learned.shape[1]
+        if seeds > 1:
+            quantile = stats.t.ppf(0.5 + CONFIDENCE / 2.0, seeds - 1)
+            half = quantile * stats.sem(learned, axis=1)
+            axes.errorbar(mean, rows, xerr=half, fmt="none", ecolor=BLUE, capsize=3)
+        axes.plot(mean, rows, "o", color=BLUE, label=f"checkpoint, mean of {seeds}")
+    axes.set_yticks(rows, windows)
+    axes.set_xlim(left=0.0)
+    axes.set_ylim(-0.6, count - 0.4)
+    axes.set_xlabel("mean job completion time / that of the window's best baseline")
+    frame(axes, "x")
+    return titled(figure, title, legend=3)
+
+
+def draw_forest(
+    conditions: Sequence[str], ratios: Sequence[Interval], against: Sequence[str], title: str
+) -> Figure:
+    """Mean JCT of the checkpoints over that of the best overall baseline of each condition.
+
+    Args:
+        conditions: names, from above.
+        ratios: of each.
+        against: the baseline that it is about.
+        title: of the picture.
+    """
+    count = len(conditions)
+    figure = new_figure(9.0, 1.5 + 0.32 * count)
+    axes = figure.add_subplot()
+    rows = np.arange(count)[::-1]
+    mean = np.array([ratio.mean for ratio in ratios])
+    reach = np.array([[r.mean - r.low for r in ratios], [r.high - r.mean for r in ratios]])
+    axes.axvline(1.0, **LEVEL)
+    axes.errorbar(mean, rows, xerr=np.maximum(reach, 0.0), fmt="s", color=BLUE, ms=5, capsize=3)
+    axes.set_yticks(rows, conditions)
+    axes.set_ylim(-0.6, count - 0.4)
+    low, high = min(*(r.low for r in ratios), 1.0), max(*(r.high for r in ratios), 1.0)
+    axes.set_xlim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
+    for row, ratio, name in zip(rows, ratios, against, strict=True):
+        told = f"{ratio.text()}  {name}"
+        axes.annotate(
+            told, (1.0, row), xycoords=("axes fraction", "data"), xytext=(8, 0),
+            textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xlabel(
+        "mean job completion time / that of the baseline named on the right, the best overall "
+        f"({CONFIDENCE:.0%} interval)"
+    )
+    frame(axes, "x")
+    return titled(figure, title)

@@ -1,0 +1,417 @@
+"""One step: its Gantt chart, its trace for Perfetto, and searches for a better plan over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from envs.graphs.op_graph import Kind, Phase
+from envs.step.problem import StepProblem
+from envs.step.timeline import Timeline
+from envs.units import MICROSECOND
+from experiments.pictures.style import (
+    BLUE,
+    GREEN,
+    LIMIT,
+    NOTE,
+    ORANGE,
+    PURPLE,
+    SMALL,
+    TEXT,
+    frame,
+    line,
+    mixed_with_white,
+    new_figure,
+    titled,
+)
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+PHASE_COLOURS = {Phase.FORWARD: BLUE, Phase.BACKWARD: ORANGE, Phase.OPTIMIZER: GREEN}
+TRANSFER_COLOUR = PURPLE
+DEVICE_HEIGHT, PORT_HEIGHT = 0.86, 0.34
+MERGE_GAP = 2e-4  # operators of one micro-batch closer than this share of the step are one bar
+LABEL_WIDTH = 0.012  # a bar narrower than this share of the step carries no number
+LIGHTEST = 0.62  # how far the first micro-batch is mixed with white
+
+
+def draw_gantt(problem: StepProblem, timeline: Timeline, title: str) -> Figure:
+    """Devices as rows, under them the ports that carry transfers as thin rows.
+
+    Colour tells the phase, its depth the micro-batch (light: first, dark: last), the number in a
+    bar the micro-batch too. At the right of each device: the share of the step it computes.
+    """
+    graph, topology = problem.graph, problem.topology
+    scale, unit = (1e3, "ms") if timeline.step_time < 10 else (1.0, "s")
+    end = timeline.step_time * scale
+    ports = _used_ports(problem, timeline)
+    height = 1.6 + 0.62 * topology.num_devices + 0.3 * len(ports)
+    figure = new_figure(13, height)
+    axes = figure.add_subplot()
+    rows = [float(device) for device in range(topology.num_devices)]
+    busy = timeline.busy_seconds(topology.num_devices) / max(timeline.step_time, 1e-30)
+    micro_batch = np.where(graph.phase == Phase.OPTIMIZER, 0, np.maximum(graph.micro_batch, 0))
+    for device in range(topology.num_devices):
+        mine = np.flatnonzero((timeline.device == device) & (timeline.op_finish > 0))
+        mine = mine[np.argsort(timeline.op_start[mine], kind="stable")]
+        for phase in Phase:
+            ops = mine[graph.phase[mine] == phase]
+            start, finish, batch = _merge(
+                timeline.op_start[ops] * scale,
+                timeline.op_finish[ops] * scale,
+                micro_batch[ops],
+                MERGE_GAP * end,
+            )
+            shades = _shades(PHASE_COLOURS[phase], graph.num_micro_batches, phase)
+            colours = [shades[b] for b in batch]
+            _bars(axes, start, finish, rows[device], DEVICE_HEIGHT, colours, edge="white")
+            if phase != Phase.OPTIMIZER and graph.num_micro_batches > 1:
+                _numbers(axes, start, finish, batch, rows[device], LABEL_WIDTH * end)
+        axes.text(
+            end * 1.006, rows[device], f"{busy[device]:.0%} busy", va="center", fontsize=SMALL
+        )
+    labels = [
+        d.name if d.spec.name in d.name else f"{d.name}\n{d.spec.name}" for d in topology.devices
+    ]
+    positions = [*rows]
+    shades = _shades(TRANSFER_COLOUR, graph.num_micro_batches, Phase.FORWARD)
+    for index, (name, start, finish, tensor) in enumerate(ports):
+        row = topology.num_devices - 0.3 + 0.46 * (index + 0.5)
+        colours = [shades[micro_batch[graph.producer[t]]] for t in tensor]
+        _bars(axes, start * scale, finish * scale, row, PORT_HEIGHT, colours)
+        positions.append(row)
+        labels.append(name)
+    axes.set_yticks(positions, labels)
+    axes.set_ylim(max(positions) + 0.5, -0.6)
+    axes.set_xlim(0, end * 1.07)
+    axes.axvline(end, color="black", linewidth=0.8)
+    axes.set_xlabel(f"time since the start of the step ({unit})")
+    axes.tick_params(axis="y", length=0)
+    frame(axes, "x", hidden=("top", "right", "left"))
+    handles = _legend(graph.num_micro_batches, bool(ports))
+    return titled(figure, title, legend=5, handles=handles)
+
+
+def _used_ports(
+    problem: StepProblem, timeline: Timeline
+) -> list[tuple[str, FloatArray, FloatArray, IntArray]]:
+    """(name, starts, finishes, tensors) of every port that carries a transfer; seconds.
+
+    The two ends of a pipe, which hold the same transfers, are one row.
+    """
+    topology = problem.topology
+    source, destination = timeline.transfer_source, timeline.transfer_destination
+    lasts = timeline.transfer_finish > timeline.transfer_start
+    found: list[tuple[str, FloatArray, FloatArray, IntArray]] = []
+    for port, name in enumerate(topology.port_names):
+        holds = (topology.send_port[source, destination] == port) | (
+            topology.receive_port[source, destination] == port
+        )
+        mine = np.flatnonzero(holds & lasts)
+        if len(mine):
+            start, finish = timeline.transfer_start[mine], timeline.transfer_finish[mine]
+            tensor = timeline.transfer_tensor[mine]
+            pipe = name.removesuffix(" receive")
+            if found and found[-1][0] == f"{pipe} send" and np.array_equal(found[-1][3], tensor):
+                found[-1] = (pipe, start, finish, tensor)
+            else:
+                found.append((name, start, finish, tensor))
+    return found
+
+
+def _merge(
+    start: FloatArray, finish: FloatArray, batch: IntArray, gap: float
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Neighbours in time of one micro-batch as one bar; `start` ascends."""
+    if not len(start):
+        return start, finish, batch
+    first = np.ones(len(start), dtype=bool)
+    first[1:] = (batch[1:] != batch[:-1]) | (start[1:] - finish[:-1] > gap)
+    bar = np.flatnonzero(first)
+    return start[bar], np.maximum.reduceat(finish, bar), batch[bar]
+
+
+def _bars(
+    axes: Axes,
+    start: FloatArray,
+    finish: FloatArray,
+    row: float,
+    height: float,
+    colours: Sequence[str],
+    edge: str = "face",
+) -> None:
+    low, high = row - height / 2, row + height / 2
+    corners = [
+        [(a, low), (b, low), (b, high), (a, high)] for a, b in zip(start, finish, strict=True)
+    ]
+    axes.add_collection(
+        PolyCollection(corners, facecolors=list(colours), edgecolors=edge, linewidths=0.3)
+    )
+
+
+def _numbers(
+    axes: Axes, start: FloatArray, finish: FloatArray, batch: IntArray, row: float, width: float
+) -> None:
+    dark_from = int(batch.max(initial=0)) / 2
+    for a, b, number in zip(start, finish, batch, strict=True):
+        if b - a >= width:
+            colour = "white" if number >= dark_from else "#222222"
+            axes.text((a + b) / 2, row, str(number), ha="center", va="center", fontsize=7,
+                      color=colour, fontweight="bold")  # fmt: skip
+
+
+def _shades(colour: str, count: int, phase: Phase) -> list[str]:
+    """One colour per micro-batch, light to dark."""
+    if phase == Phase.OPTIMIZER or count == 1:
+        return [colour] * max(count, 1)
+    return [mixed_with_white(colour, LIGHTEST * (1 - k / (count - 1))) for k in range(count)]
+
+
+def _legend(micro_batches: int, transfers: bool) -> list[Patch]:
+    handles = [Patch(color=PHASE_COLOURS[phase], label=phase.name.lower()) for phase in Phase]
+    if transfers:
+        handles.append(Patch(color=TRANSFER_COLOUR, label="transfer on a port"))
+    if micro_batches > 1:
+        note = f"number and shade: micro-batch 0 (light) to {micro_batches - 1} (dark)"
+        handles.append(Patch(color="none", label=note))
+    return handles
+
+
+DEVICES, PORTS = 1, 2  # process ids
+
+Event = dict[str, object]
+
+
+def trace_document(problem: StepProblem, timeline: Timeline) -> dict[str, object]:
+    """Devices as the threads of one process, ports as those of a second; times in microseconds.
+
+    A transfer stands on the thread of its send port and on that of its receive port.
+    """
+    topology = problem.topology
+    devices = [f"{device.name} ({device.spec.name})" for device in topology.devices]
+    events = [
+        *_names(DEVICES, "devices", devices),
+        *_names(PORTS, "ports", list(topology.port_names)),
+        *_operators(problem, timeline),
+        *_transfers(problem, timeline),
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _names(process: int, name: str, threads: list[str]) -> list[Event]:
+    events: list[Event] = [
+        {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+    ]
+    for thread, label in enumerate(threads):
+        place = {"pid": process, "tid": thread}
+        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": label}})
+        events.append(
+            {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": thread}}
+        )
+    return events
+
+
+def _operators(problem: StepProblem, timeline: Timeline) -> list[Event]:
+    graph = problem.graph
+    return [
+        {
+            "ph": "X",
+            "name": graph.op_names[op],
+            "cat": Phase(graph.phase[op]).name.lower(),
+            "pid": DEVICES,
+            "tid": int(timeline.device[op]),
+            "ts": float(timeline.op_start[op]) / MICROSECOND,
+            "dur": float(timeline.op_finish[op] - timeline.op_start[op]) / MICROSECOND,
+            "args": {
+                "micro_batch": int(graph.micro_batch[op]),
+                "kind": Kind(graph.kind[op]).name.lower(),
+                "flop": float(graph.flop[op]),
+            },
+        }
+        for op in range(graph.num_operators)
+    ]
+
+
+def _transfers(problem: StepProblem, timeline: Timeline) -> list[Event]:
+    graph, topology = problem.graph, problem.topology
+    events: list[Event] = []
+    for index, tensor in enumerate(timeline.transfer_tensor):
+        source = int(timeline.transfer_source[index])
+        destination = int(timeline.transfer_destination[index])
+        start, finish = timeline.transfer_start[index], timeline.transfer_finish[index]
+        producer = graph.op_names[graph.producer[tensor]]
+        for ports in (topology.send_port, topology.receive_port):
+            events.append(
+                {
+                    "ph": "X",
+                    "name": f"{producer} -> {topology.devices[destination].name}",
+                    "cat": "transfer",
+                    "pid": PORTS,
+                    "tid": int(ports[source, destination]),
+                    "ts": float(start) / MICROSECOND,
+                    "dur": float(finish - start) / MICROSECOND,
+                    "args": {
+                        "bytes": float(graph.tensor_bytes[tensor]),
+                        "source": topology.devices[source].name,
+                        "destination": topology.devices[destination].name,
+                    },
+                }
+            )
+    return events
+
+
+BEST: Mapping[str, Any] = {"color": NOTE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.0}
+EARLIEST_S = 1e-3  # where the axis of seconds begins at the earliest
+COLUMNS = 3  # panels side by side
+LOGARITHMIC = 4.0  # ratio of the ends of the axis of values from which it is logarithmic
+NEAR = 0.6  # a bound below this part of the best value is named, not drawn
+_SAME = 1e-9  # relative difference of two equal qualities
+
+
+@dataclass(frozen=True)
+class AnytimeCurve:
+    """What one search had when.
+
+    Args:
+        points: (seconds since the start, best value so far), the values falling.
+        end: seconds at which the search ended.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    end: float
+
+    @property
+    def final(self) -> float:
+        """The best value, inf when nothing was found."""
+        return self.points[-1][1] if self.points else np.inf
+
+    @property
+    def first(self) -> float:
+        """The value of the first plan, 0 when nothing was found."""
+        return self.points[0][1] if self.points else 0.0
+
+    def scaled(self, factor: float) -> AnytimeCurve:
+        """The same curve with every value times `factor`."""
+        return AnytimeCurve(tuple((at, value * factor) for at, value in self.points), self.end)
+
+    def time_to(self, quality: float) -> float:
+        """Seconds until the value was `quality` or better, inf when it never was."""
+        for seconds, value in self.points:
+            if value <= quality * (1.0 + _SAME):
+                return seconds
+        return np.inf
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One problem: curves by the name of the agent; values are in `unit`."""
+
+    title: str
+    curves: Mapping[str, AnytimeCurve]
+    lower_bound: float  # 0: none is known
+    best_known: float  # by whomever; inf: not shown
+    unit: str
+
+
+def draw_anytime(panels: Sequence[Panel], title: str, value: str, span: float) -> Figure:
+    """One panel per problem, seconds on a logarithmic axis; an agent looks the same in all.
+
+    A curve begins with the first plan and ends with the search. `value` names the vertical axis,
+    which ends at `span` times the best value; curves that stay above are named above the panel.
+    """
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    columns = min(COLUMNS, max(1, len(panels)))
+    rows = max(1, -(-len(panels) // columns))
+    figure = new_figure(1.2 + 4.6 * columns, 1.5 + 3.3 * rows)
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        _draw(axes, panel, names, span)
+        if number % columns == 0:
+            axes.set_ylabel(value)
+        if number + columns >= len(panels):
+            axes.set_xlabel("seconds of search")
+    handles = [
+        Line2D([], [], label=name, linewidth=2, **line(number)) for number, name in enumerate(names)
+    ]
+    handles.append(Line2D([], [], label="proved lower bound", **LIMIT))
+    if any(panel.best_known < np.inf for panel in panels):
+        handles.append(Line2D([], [], label="best known", **BEST))
+    return titled(figure, title, legend=min(len(handles), 3 * columns), handles=handles)
+
+
+def _draw(axes: Axes, panel: Panel, names: Sequence[str], span: float) -> None:
+    finals = {name: curve.final for name, curve in panel.curves.items()}
+    found = [value for value in finals.values() if np.isfinite(value)]
+    best = min([*found, panel.best_known])
+    notes = []
+    if found:
+        highest = max(found) if span < np.inf else max(c.first for c in panel.curves.values())
+        top = best + max(0.04 * best, 1.08 * min(highest - best, (span - 1) * best))
+        low = best
+        if panel.lower_bound >= NEAR * best:
+            low = panel.lower_bound
+            axes.axhline(panel.lower_bound, **LIMIT)
+        elif panel.lower_bound > 0:
+            notes.append(f"bound {panel.lower_bound:.4g}")
+        if panel.best_known < np.inf:
+            axes.axhline(panel.best_known, **BEST)
+        if top / low > LOGARITHMIC:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.set_ylim(low * 0.9, top)
+        else:
+            axes.set_ylim(low - 0.05 * (top - low), top)
+        end = max(curve.end for curve in panel.curves.values())
+        for name, curve in panel.curves.items():
+            if curve.points and curve.final <= top:
+                _curve(axes, curve, end, line(names.index(name)))
+        beyond = [f"{name} {value:.4g}" for name, value in finals.items() if top < value < np.inf]
+        notes += [f"above: {', '.join(beyond)}"] if beyond else []
+    nothing = [name for name, value in finals.items() if not np.isfinite(value)]
+    notes += [f"no plan: {', '.join(nothing)}"] if nothing else []
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.set_title(f"{panel.title} ({panel.unit})", fontsize=TEXT, loc="left", pad=14)
+    axes.text(
+        0.0, 1.015, _shortened("; ".join(notes)), transform=axes.transAxes, fontsize=6.5,
+        color=NOTE, va="bottom",
+    )  # fmt: skip
+    frame(axes)
+
+
+def _curve(axes: Axes, curve: AnytimeCurve, end: float, look: Mapping[str, Any]) -> None:
+    """Steps from the first plan to the end of the search, a dot where the last plan was found.
+
+    A faint line goes on to `end`: the plan is still there when others are still searching.
+    """
+    seconds = [max(at, EARLIEST_S) for at, _ in curve.points]
+    values = [value for _, value in curve.points]
+    last = max(curve.end, seconds[-1])
+    axes.plot(
+        [*seconds, last], [*values, values[-1]], drawstyle="steps-post", linewidth=1.7, **look
+    )  # fmt: skip
+    own = look["color"]
+    axes.plot([last, max(end, last)], [values[-1]] * 2, color=own, linewidth=0.9, alpha=0.45)
+    axes.plot(seconds[-1:], values[-1:], marker="o", markersize=4, linestyle="", color=own)
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
+
+
+def _shortened(text: str) -> str:
+    """At most 110 characters, which is what fits above a panel."""
+    return text if len(text) <= 110 else f"{text[:107]}..."

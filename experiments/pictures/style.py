@@ -1,0 +1,117 @@
+"""One look for all pictures: colours, sizes, frames, and the axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from experiments.step.problem import TimeUnit
+
+PALETTE = (
+    "#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2",
+    "#7f7f7f", "#bcbd22",
+)  # fmt: skip
+RED, BLUE, GREEN, PURPLE, ORANGE = PALETTE[:5]
+Dashes = tuple[float, Sequence[float]]
+DASHES: tuple[Dashes, ...] = ((0, ()), (0, (5, 1.5)), (0, (1, 1)))  # the next as colours run out
+PALE = "#a6cbe3"  # what lies behind: one seed of several, the middle half, the mean of an iteration
+NOTE = "#555555"  # of remarks
+GRID = "#e5e5e5"
+IDLE = "#ededed"
+LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}  # a proved bound
+LEVEL: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0}  # what 1 stands for
+
+SMALL, TEXT, TITLE = 8, 9, 11  # points: ticks and legends; axes; the picture
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty picture, in inches."""
+    return Figure(figsize=(width, height), dpi=130, layout="constrained")
+
+
+def line(number: int) -> dict[str, Any]:
+    """Colour and dashes of the curve with this number."""
+    dashes = DASHES[number // len(PALETTE) % len(DASHES)]
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes}
+
+
+def colour(number: int) -> str:
+    """The colour with this number."""
+    return PALETTE[number % len(PALETTE)]
+
+
+def mixed_with_white(of: str, share: float) -> str:
+    """A colour, lighter."""
+    own = np.array(to_rgb(of))
+    return to_hex(tuple(own + (1.0 - own) * share))
+
+
+def frame(
+    axes: Axes,
+    grid: Literal["both", "x", "y"] = "both",
+    *,
+    hidden: Sequence[str] = ("top", "right"),
+) -> None:
+    """Grid behind the data, small ticks, no spines where nothing is read."""
+    axes.grid(axis=grid, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=SMALL)
+    axes.xaxis.label.set_fontsize(TEXT)
+    axes.yaxis.label.set_fontsize(TEXT)
+    for side in hidden:
+        axes.spines[side].set_visible(False)
+
+
+def titled(figure: Figure, title: str, *, legend: int = 0, **options: Any) -> Figure:
+    """Write the title, and below the picture a legend of `legend` columns where there are any."""
+    if legend:
+        place = {"loc": "outside lower center", "frameon": False, "fontsize": SMALL}
+        figure.legend(**{**place, "ncols": legend, **options})
+    figure.suptitle(title, fontsize=TITLE, x=0.01, ha="left")
+    return figure
+
+
+def note(axes: Axes, text: str) -> None:
+    """A remark above the axes, on the right."""
+    axes.set_title(text, fontsize=SMALL, loc="right", color=NOTE)
+
+
+UNITS = (
+    TimeUnit("days", 86400.0), TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)
+)  # fmt: skip
+LEAST = 3  # of a unit that an axis is to show
+_SHORT = {"days": "d", "h": "h", "min": "min", "s": "s"}
+
+
+def unit_for(span_s: float) -> TimeUnit:
+    """The largest unit of which `span_s` seconds hold a few."""
+    for unit in UNITS:
+        if span_s >= LEAST * unit.seconds:
+            return unit
+    return UNITS[-1]
+
+
+def in_words(seconds: float) -> str:
+    """A duration with its unit: "45 s", "2.5 h", "3 d"."""
+    for unit in UNITS:
+        if seconds >= unit.seconds:
+            return f"{seconds / unit.seconds:.3g} {_SHORT[unit.name]}"
+    return f"{seconds:.3g} s"
+
+
+def duration_ticks(low_s: float, high_s: float) -> list[float]:
+    """Round durations from `low_s` to `high_s` seconds, for a logarithmic axis."""
+    day = 86400
+    steps = (0.1, 1, 10, 60, 600, 3600, 6 * 3600, day, 7 * day, 30 * day, 365 * day, 3650 * day)
+    return [float(step) for step in steps if low_s <= step <= high_s]
+
+
+def duration_formatter() -> FuncFormatter:
+    """Ticks of a logarithmic axis in seconds, each in its own unit."""
+    return FuncFormatter(lambda value, _: in_words(float(value)))
