@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint team cluster learned study test check bench clean
+.PHONY: help venv run seeds placement ratio gain joint team cluster learned study quick test proof mutations check bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -55,8 +55,14 @@ learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on gene
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
 	@$(BIN)/python -m experiments.study $(ARGS)
 
-test: $(STAMP)  ## the test suite
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests
+quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training, no export: a minute
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests
+
+test: $(STAMP)  ## every property on a sample of its examples: minutes
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+proof: $(STAMP)  ## every property at full strength, and the frozen figures: an hour (MESHWRIGHT_DATA)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1800 --hypothesis-profile=proof tests
 
 check: $(STAMP)  ## formatting, lint, types, dependency rule
 	@$(BIN)/ruff format --check .

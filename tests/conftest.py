@@ -1,16 +1,73 @@
-"""Fixtures every test may use."""
+"""The tiers of the suite, the order of its tests, and fixtures that every test may use.
+
+quick   `-m "not slow"`: no process, no Ray, no training, no export, no integer program
+test    every property, on a sample of its examples
+proof   `--hypothesis-profile=proof`: at full strength, and the tests marked `proof`
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests import strength
 
+# Two workers share two cores; what they start inherits it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.load_profile(strength.DAILY)
+
+# Folders that are slow as a whole. Elsewhere a file or a test carries the mark itself.
+SLOW = (
+    "tests/agents/bandwidth/enforcement/",
+    "tests/agents/rllib/",
+    "tests/experiments/",
+    "tests/models/export/",
+)
+STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+    if not strength.at_full_strength():
+        left_out = [item for item in items if item.get_closest_marker("proof")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("proof")]
+    if hasattr(config, "workerinput"):
+        items[:] = two_halves(items)
+
+
+def two_halves(items: list[pytest.Item]) -> list[pytest.Item]:
+    """A half of steps and one of clusters, slow tests first.
+
+    Each of two workers begins with one half and takes over tests from the end of the other's:
+    they compile different kernels, and what is made once for a slow file is made by one worker.
+    """
+    slow_first = sorted(items, key=lambda item: item.get_closest_marker("slow") is None)
+    step = [item for item in slow_first if "cluster" not in item.nodeid.split("::")[0]]
+    cluster = [item for item in slow_first if "cluster" in item.nodeid.split("::")[0]]
+    half = len(items) // 2
+    own = len(cluster) - max(0, half - len(step))
+    return step[:half] + cluster[own:] + cluster[:own] + step[half:]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_are_slow(pytestconfig: pytest.Config) -> None:
+    """In `make quick` a test that starts a process fails, until it is marked."""
+
+    def refuse(event: str, _: tuple[Any, ...]) -> None:
+        if event in STARTS_A_PROCESS:
+            raise RuntimeError("the test starts a process: mark it `slow`")
+
+    if pytestconfig.option.markexpr == "not slow":
+        sys.addaudithook(refuse)
 
 
 @pytest.fixture(scope="session")

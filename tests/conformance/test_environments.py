@@ -62,6 +62,7 @@ def test_at_least_these_environments_are_registered() -> None:
     assert {f"meshwright/{kind}-v0" for kind in kinds} <= set(IDS)
 
 
+@pytest.mark.slow
 def test_importing_envs_is_cheap() -> None:
     heavy = (
         "{'torch', 'ray', 'transformers', 'torch_geometric', 'matplotlib', 'numba', 'pettingzoo'}"

@@ -35,8 +35,13 @@ PLANNERS: dict[str, dict[str, object]] = {
     "milp": {},
     "cp_sat": {"operators": 8},
 }
+SOLVERS = ("cp_sat", "fusion_milp", "milp")
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SOLVERS else [])
+    for name in sorted(PLANNERS)
+]
 BUDGET, LIMIT = 20.0, 100
-SETTINGS = examples(80, suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+SETTINGS = examples(80, suppress_health_check=[HealthCheck.too_slow])
 
 
 def make(name: str) -> Planner:
@@ -47,7 +52,7 @@ def make(name: str) -> Planner:
     return cast(Planner, build(cast(dict[str, object], described)))
 
 
-@pytest.fixture(params=sorted(PLANNERS), scope="module")
+@pytest.fixture(params=NAMES, scope="module")
 def planner(request: pytest.FixtureRequest) -> Planner:
     return make(request.param)
 
@@ -95,7 +100,7 @@ def test_where_memory_is_ample_every_planner_finds_a_plan(
     assert result.plan is not None
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", NAMES)
 def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1], [100.0] * 3), [2, 2, 1])
     first, second = (make(name).plan(problem, BUDGET, LIMIT) for _ in range(2))
@@ -106,7 +111,7 @@ def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
     assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str) -> None:
     problem = pipeline([1.0, 1.0, 1.0], 2, cluster([0, 1], [5.0, 4.5]), [1, 1])
     result = make(name).plan(problem, BUDGET, LIMIT)
@@ -114,7 +119,9 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str
     assert "does not fit: 12 bytes" in result.reason
 
 
-@pytest.mark.parametrize("name", ["annealing", "fusion_milp", "local_search"])
+@pytest.mark.parametrize(
+    "name", ["annealing", pytest.param("fusion_milp", marks=pytest.mark.slow), "local_search"]
+)
 def test_searches_respect_the_budget_and_beat_the_expert_split(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1], [100.0] * 4),
                        [2, 2, 1, 1])  # fmt: skip

@@ -18,6 +18,8 @@ from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
+pytestmark = pytest.mark.slow
+
 BEST_1F1B = 31.0  # of the 20,124 placements that fit, by trying them all; 30.0 needs another order
 
 

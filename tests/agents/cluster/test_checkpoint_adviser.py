@@ -42,6 +42,8 @@ from models.durations.network import DurationPosterior, save_durations
 from models.export.checkpoint import load_checkpoint
 from tests.paths import CONF
 
+pytestmark = pytest.mark.slow
+
 TYPES = ("V100", "P100", "K80")
 CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)
 OVERHEADS = Overheads(5.0, 0.0)

@@ -28,6 +28,8 @@ from experiments.evaluate import main
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
 
+pytestmark = pytest.mark.slow
+
 TYPES = ("V100", "P100", "K80")
 CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)
 OVERHEADS = Overheads(5.0, 0.0)

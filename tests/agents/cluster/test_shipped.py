@@ -13,6 +13,8 @@ from agents.cluster.shipped import SHIPPED, scheduler_folder, shipped_schedulers
 from envs.errors import InputError
 from models.export.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {".json", ".yaml", ".md"}
 LARGEST = 5_000_000  # bytes of a folder
 INSIDE = r"(?<![\w.~:/-])/[\w.-]+"  # an absolute path

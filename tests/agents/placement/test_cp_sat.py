@@ -23,6 +23,8 @@ from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 ROUNDED = 1e-5  # relative gap left where times are rounded down, at most
 
 

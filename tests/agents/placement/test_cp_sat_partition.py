@@ -29,6 +29,8 @@ from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.placement.random_problems import cluster
 
+pytestmark = pytest.mark.slow
+
 ROUNDED = 1e-7  # relative gap left where times are rounded down, at most
 
 KINDS: list[Callable[[StepProblem], PartitionProblem]] = [

@@ -27,6 +27,8 @@ from tests.agents.placement.random_problems import cluster, problems
 from tests.paths import ROOT
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 ONE = CpSettings(workers=1, seed=0)
 
 

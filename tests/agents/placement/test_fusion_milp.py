@@ -21,6 +21,8 @@ from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 LAYERS = st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=4)
 WINDOWS = WindowFormulation(forgiven=0.5)
 

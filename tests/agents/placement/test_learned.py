@@ -13,6 +13,8 @@ from models.export.exporter import ModelCard, export_policy
 from models.layout import widths_of
 from models.step.policy import GraphBatch, PlacementPolicy, PolicyConfig
 
+pytestmark = pytest.mark.slow
+
 CARD = ModelCard("Toy", "meshwright/PlacementToy-v0", (-1.0, 4.0), "{}\n", "make run")
 
 

@@ -23,6 +23,8 @@ from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 FORMULATIONS = (OrderFormulation(gap=1e-6, at_once=30), WindowFormulation(forgiven=0.5))
 MOST_ORDERS = 2000
 

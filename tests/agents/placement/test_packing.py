@@ -138,6 +138,7 @@ def test_thousands_of_groups_are_packed_at_once() -> None:
     assert fits(grouped.problem, packing.device)
 
 
+@pytest.mark.slow
 def test_the_milp_gives_way_when_activations_do_not_fit() -> None:
     problem = chain((4,) * 6, (20.0, 30.0), activation=5.0)
     result = PLANNERS["fusion_milp"](6).plan(problem, 5.0)
@@ -145,6 +146,7 @@ def test_the_milp_gives_way_when_activations_do_not_fit() -> None:
     assert result.plan.violations(problem) == []
 
 
+@pytest.mark.slow
 def test_the_milp_has_a_plan_of_its_own_on_many_devices() -> None:
     problem = chain((1,) * 24, (8.0,) * 32)
     search = PLANNERS["fusion_milp"](16)

@@ -28,6 +28,8 @@ from envs.graphs.zoo import (
 )
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 # published parameter counts
 PARAMETERS = {
     "resnet50": 25_557_032,

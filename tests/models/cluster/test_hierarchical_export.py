@@ -29,6 +29,8 @@ from models.export.checkpoint import (
 from models.export.exporter import ModelCard, export_scheduler
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 CARD = ModelCard(
     title="A test policy",
     environment="meshwright/ClusterParallel-v0",

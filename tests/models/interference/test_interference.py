@@ -198,6 +198,7 @@ def test_probes_are_jobs_that_tell_much() -> None:
     assert 2 not in choose_probes(measured, ~hidden, 7)
 
 
+@pytest.mark.slow
 def test_the_network_learns_unseen_models_from_their_fingerprints() -> None:
     measured = pairs(tables=1)
     config = small_fit(250, hidden=16)

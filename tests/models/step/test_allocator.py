@@ -87,6 +87,7 @@ def test_every_parameter_receives_a_gradient() -> None:
     assert [name for name, p in policy.named_parameters() if p.grad is None] == []
 
 
+@pytest.mark.slow
 def test_it_exports_with_any_number_of_pipes() -> None:
     class Plain(torch.nn.Module):
         def __init__(self, policy: AllocatorPolicy) -> None:
