@@ -27,7 +27,7 @@ from experiments.run.provenance import (
     text_hash,
     without_absolute_paths,
 )
-from experiments.step.evaluation import Observations
+from experiments.step.search import Observations
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, AdviserSpec
 

@@ -19,8 +19,8 @@ from envs.placement.env import PlacementEnv
 from envs.step.problem import StepProblem
 from experiments.run.artifacts import to_yaml, write_sidecar
 from experiments.run.provenance import Provenance
-from experiments.step.evaluation import Observations, episode
 from experiments.step.problem import placement_env
+from experiments.step.search import Observations, episode
 
 if TYPE_CHECKING:
     from models.step.policy import PlacementPolicy

@@ -81,12 +81,14 @@ class Result:
 class Variant:
     """An app of its own behind the command of another: its config, its schema and its task.
 
-    `renamed` maps words of the command line to the words they stand for here.
+    `about` is what stands above its help, None: the docstring of the task's module; `renamed` maps
+    words of the command line to the words they stand for here.
     """
 
     config_name: str
     schema: type[Any]
     task: Callable[[Any, Run], Result]
+    about: str | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,6 +98,7 @@ def run_app(
     task: Callable[[Config, Run], Result],
     arguments: list[str] | None = None,
     variants: Mapping[str, Variant] | None = None,
+    about: str | None = None,
 ) -> int:
     """Run `task` with the config `conf/<config_name>.yaml`; returns the exit code.
 
@@ -114,7 +117,7 @@ def run_app(
     command = command_line()
     flags = [argument for argument in arguments if argument.startswith("-")]
     words = [argument for argument in arguments if argument not in flags]
-    app = chosen_variant(variants or {}, words) or Variant(config_name, schema, task)
+    app = chosen_variant(variants or {}, words) or Variant(config_name, schema, task, about)
     words = [app.renamed.get(word, word) for word in words]
     try:
         for flag in flags:
@@ -223,7 +226,7 @@ def _print_values(console: Console, values: Mapping[str, object]) -> None:
 
 def _print_help(app: Variant) -> None:
     """What stands above Hydra's own help, the groups and the config."""
-    print((sys.modules[app.task.__module__].__doc__ or "").strip())
+    print((app.about or sys.modules[app.task.__module__].__doc__ or "").strip())
     print(
         f"\nconf/{app.config_name}.yaml and conf/<group>/<option>.yaml say what every key means.\n"
         "json=true prints result.json, and nothing else, on standard output.\n"

@@ -10,8 +10,16 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from agents.base import Planner, PlannerResult
+from agents.base import (
+    BandwidthPlanner,
+    JointPlanner,
+    PartitionPlanner,
+    Planner,
+    PlannerResult,
+    SharedPlanner,
+)
 from agents.placement.contiguous import ContiguousSplit, EqualShares
+from envs.bounds import Positive, bounded
 from envs.errors import InputError
 from envs.graphs.storage import graph_hash
 from envs.partition.latency import LatencyProblem
@@ -29,6 +37,11 @@ from experiments.step.evaluation import evaluate_plan, require_fit
 from experiments.step.plan_file import ALLOCATED, read_plan, write_plan
 
 PARTITION_SCHEMA_VERSION = 1
+TOY_SECONDS = 0.1  # of the split that a rehearsal starts from, which needs less
+ANSWERS: dict[type, str] = {  # kinds of planners, and the problems they are asked for
+    Planner: "makespan", PartitionPlanner: "max_load, latency", BandwidthPlanner: "bandwidth",
+    JointPlanner: "joint", SharedPlanner: "shared",
+}  # fmt: skip
 
 Search = Callable[[float, int | None], PlannerResult]  # budget in seconds, deterministic limit
 
@@ -93,31 +106,23 @@ class FromStep(ABC):
     """An objective on a step alone, without files."""
 
     @abstractmethod
-    def of(self, step: StepProblem) -> Task:
-        """As `Objective.of`."""
+    def of(self, step: StepProblem) -> Task: ...
 
     def inputs(self) -> dict[str, str]:
-        """None."""
         return {}
 
     def rehearsal(self) -> Task:
-        """`toy_pipeline`."""
         return self.of(toy_pipeline())
 
 
 @dataclass(frozen=True)
 class Makespan(FromStep):
-    """The time of one step, placed and ordered, in the simulator under `single_port`.
-
-    Args:
-        memory: whether the capacities of the devices count.
-    """
+    """The time of one step, placed and ordered, in the simulator under `single_port`."""
 
     name: ClassVar[str] = "makespan"
-    memory: bool
+    memory: bool  # whether the capacities of the devices count
 
     def of(self, step: StepProblem) -> Task:
-        """The step, with unlimited devices where memory does not count."""
         if not self.memory:
             step = replace(step, capacity=np.full_like(step.capacity, np.inf))
         return StepTask(step)
@@ -125,17 +130,12 @@ class Makespan(FromStep):
 
 @dataclass(frozen=True)
 class MaxLoad(FromStep):
-    """The load of the busiest device: the time per sample of a pipeline.
-
-    Args:
-        contiguous: only splits along which the forward pass never returns to a device.
-    """
+    """The load of the busiest device: the time per sample of a pipeline."""
 
     name: ClassVar[str] = "max_load"
-    contiguous: bool
+    contiguous: bool  # only splits along which the forward pass never returns to a device
 
     def of(self, step: StepProblem) -> Task:
-        """`MaxLoadProblem` on the step."""
         return PartitionTask(MaxLoadProblem(step, contiguous=self.contiguous), self.name)
 
 
@@ -146,32 +146,88 @@ class Latency(FromStep):
     name: ClassVar[str] = "latency"
 
     def of(self, step: StepProblem) -> Task:
-        """`LatencyProblem` on the step."""
         return PartitionTask(LatencyProblem(step), self.name)
+
+
+@dataclass(frozen=True)
+class Joint(FromStep):
+    """The time of one step whose placement, order and bandwidth are all decided."""
+
+    name: ClassVar[str] = "joint"
+
+    def of(self, step: StepProblem) -> Task:
+        return JointTask(step)
+
+    def rehearsal(self) -> Task:
+        return self.of(_two_servers())
+
+
+@bounded
+@dataclass(frozen=True)
+class Bandwidth:
+    """The time of one step under an allocation of bandwidth to a placement and order."""
+
+    name: ClassVar[str] = "bandwidth"
+    plan: str | None  # a file, whose own bandwidth is decided anew; None: the placer plans
+    placer: Planner  # under `single_port`
+    placer_budget_s: Positive
+    order: OrderRule  # of a plan file that gives none
+
+    def of(self, step: StepProblem) -> Task:
+        if self.plan is not None:
+            return BandwidthTask(step, read_plan(self.plan, step, self.order))
+        return BandwidthTask(step, _placed(step, self.placer, self.placer_budget_s))
+
+    def inputs(self) -> dict[str, str]:
+        return {} if self.plan is None else {"plan": file_hash(self.plan)}
+
+    def rehearsal(self) -> Task:
+        step = _two_servers()
+        return BandwidthTask(step, _even_split(step))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The time of one step, placed and ordered, whose transfers share the network as they come."""
+
+    name: ClassVar[str] = "shared"
+    plans: Sequence[str]  # files to start from; bandwidth in them does not count
+    communication: Communication
+    order: OrderRule  # of a plan file that gives none
+
+    def __post_init__(self) -> None:
+        if isinstance(self.plans, str) or not self.plans:
+            raise InputError("at least one plan file is needed", field="plans")
+
+    def of(self, step: StepProblem) -> Task:
+        plans = tuple(read_plan(path, step, self.order) for path in self.plans)
+        return SharedTask(step, self.communication, plans)
+
+    def inputs(self) -> dict[str, str]:
+        return {f"plan_{number}": file_hash(path) for number, path in enumerate(self.plans)}
+
+    def rehearsal(self) -> Task:
+        step = toy_pipeline()
+        return SharedTask(step, self.communication, (_even_split(step),))
 
 
 @dataclass(frozen=True, eq=False)
 class StepTask:
-    """A placement and an order for `problem`."""
+    """A placement and an order for `problem`, under `single_port`."""
 
+    allocates: ClassVar[bool] = False  # whether bandwidth is decided
     problem: StepProblem
 
     def bound(self) -> float:
-        """`agents.placement.lower_bound`, which holds under any communication, in seconds.
-
-        Raises:
-            InputError: no placement fits; says which bound is violated by how much.
-        """
+        """`agents.placement.lower_bound`, which holds under any communication."""
         return require_fit(self.problem).seconds
 
     def search(self, agent: Any) -> Search | None:
-        """`agent.plan` on the problem."""
-        if not hasattr(agent, "plan"):
+        if not isinstance(agent, Planner):
             return None
         return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
 
     def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The plan as `single_port` plays it."""
         return self.played(plan, SINGLE_PORT)
 
     def played(self, plan: Plan, communication: Communication) -> Verdict:
@@ -187,15 +243,74 @@ class StepTask:
         allocation: BandwidthAllocation | None,
         provenance: Provenance,
     ) -> Path:
-        """Write `plan.json`, a plan file."""
+        """`plan.json`, with the bandwidth where that was decided."""
         path = folder / "plan.json"
-        write_plan(path, plan, self.problem, provenance)
+        write_plan(path, plan, self.problem, provenance, allocation if self.allocates else None)
         return path
 
 
 @dataclass(frozen=True, eq=False)
+class JointTask(StepTask):
+    """A placement, an order and an allocation for `problem`."""
+
+    allocates: ClassVar[bool] = True
+
+    def search(self, agent: Any) -> Search | None:
+        if not isinstance(agent, JointPlanner):
+            return None
+        return lambda budget_s, limit: agent.plan_jointly(self.problem, budget_s, limit)
+
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
+        """The plan as the simulator plays it through pipes of the allocated rates."""
+        if allocation is None:
+            return _nothing("no bandwidth is allocated")
+        violations = allocation.violations(self.problem.topology.network)
+        if violations:
+            return _nothing(*violations)
+        return self.played(plan, Allocated(ALLOCATED, allocation))
+
+
+@dataclass(frozen=True, eq=False)
+class BandwidthTask(JointTask):
+    """An allocation for `plan` of `problem`; another plan is a violation."""
+
+    plan: Plan
+
+    def search(self, agent: Any) -> Search | None:
+        if not isinstance(agent, BandwidthPlanner):
+            return None
+        return lambda budget_s, limit: agent.allocate(self.problem, self.plan, budget_s, limit)
+
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
+        verdict = super().judge(plan, allocation)
+        same_place = np.array_equal(plan.placement.device, self.plan.placement.device)
+        if same_place and np.array_equal(plan.order, self.plan.order):
+            return verdict
+        fault = "the placement and the order are not those that were given"
+        return replace(verdict, violations=(fault, *verdict.violations))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTask(StepTask):
+    """A placement and an order for `problem` under `communication`, starting from `plans`."""
+
+    communication: Communication
+    plans: tuple[Plan, ...]
+
+    def search(self, agent: Any) -> Search | None:
+        if not isinstance(agent, SharedPlanner):
+            return None
+        return lambda budget_s, limit: agent.improve(
+            self.problem, self.communication, self.plans, budget_s, limit
+        )
+
+    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
+        return self.played(plan, self.communication)
+
+
+@dataclass(frozen=True, eq=False)
 class PartitionTask:
-    """A placement for `problem`; `name` is that of its objective."""
+    """A placement for `problem`; `name` is that of its objective. The order does not matter."""
 
     problem: PartitionProblem
     name: str
@@ -205,13 +320,11 @@ class PartitionTask:
         return 0.0
 
     def search(self, agent: Any) -> Search | None:
-        """`agent.partition` on the problem."""
-        if not hasattr(agent, "partition"):
+        if not isinstance(agent, PartitionPlanner):
             return None
         return lambda budget_s, limit: agent.partition(self.problem, budget_s, limit)
 
     def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The objective of the placement; the order does not matter."""
         device, step = plan.placement.device, self.problem.step
         violations = tuple(self.problem.violations(device))
         state = np.bincount(
@@ -226,7 +339,7 @@ class PartitionTask:
         allocation: BandwidthAllocation | None,
         provenance: Provenance,
     ) -> Path:
-        """Write `partition.json`.
+        """`partition.json`.
 
         The document: `graph` {name, sha256}, `topology` (its name), `problem` (the objective) and
         `placement` {operator: device}, beside kind, schema version, units and provenance.
@@ -247,120 +360,9 @@ class PartitionTask:
         return path
 
 
-@dataclass(frozen=True)
-class Bandwidth:
-    """The time of one step under an allocation of bandwidth to a placement and order.
-
-    Args:
-        plan: a plan file; null lets the placer plan. Bandwidth in the file is decided anew.
-        placer: plans under `single_port`.
-        placer_budget_s: wall time of the placer in seconds.
-        order: the order of a plan file that gives none.
-
-    Raises:
-        InputError: the budget is not positive and finite.
-    """
-
-    name: ClassVar[str] = "bandwidth"
-    plan: str | None
-    placer: Planner
-    placer_budget_s: float
-    order: OrderRule
-
-    def __post_init__(self) -> None:
-        if not 0 < self.placer_budget_s < float("inf"):
-            raise InputError(
-                f"{self.placer_budget_s} is not positive and finite", field="placer_budget_s"
-            )
-
-    def of(self, step: StepProblem) -> Task:
-        """The step with its plan, read or made now.
-
-        Raises:
-            InputError: the plan file is at fault, or the placer finds no plan.
-        """
-        if self.plan is not None:
-            return BandwidthTask(step, read_plan(self.plan, step, self.order))
-        return BandwidthTask(step, _placed(step, self.placer, self.placer_budget_s))
-
-    def inputs(self) -> dict[str, str]:
-        """The plan file."""
-        return {} if self.plan is None else {"plan": file_hash(self.plan)}
-
-    def rehearsal(self) -> Task:
-        """A toy with two servers."""
-        step = _toy_step()
-        split = ContiguousSplit(groups=step.graph.num_operators, shares=EqualShares())
-        return BandwidthTask(step, _placed(step, split, self.placer_budget_s))
-
-
-@dataclass(frozen=True)
-class Joint(FromStep):
-    """The time of one step whose placement, order and bandwidth are all decided."""
-
-    name: ClassVar[str] = "joint"
-
-    def of(self, step: StepProblem) -> Task:
-        """The step."""
-        return JointTask(step)
-
-    def rehearsal(self) -> Task:
-        """A toy with two servers."""
-        return JointTask(_toy_step())
-
-
-@dataclass(frozen=True, eq=False)
-class JointTask(StepTask):
-    """A placement, an order and an allocation for `problem`."""
-
-    def search(self, agent: Any) -> Search | None:
-        """`agent.plan_jointly` on the problem."""
-        if not hasattr(agent, "plan_jointly"):
-            return None
-        return lambda budget_s, limit: agent.plan_jointly(self.problem, budget_s, limit)
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The plan as the simulator plays it through pipes of the allocated rates."""
-        if allocation is None:
-            return _nothing("no bandwidth is allocated")
-        violations = allocation.violations(self.problem.topology.network)
-        if violations:
-            return _nothing(*violations)
-        return self.played(plan, Allocated(ALLOCATED, allocation))
-
-    def write(
-        self,
-        folder: Path,
-        plan: Plan,
-        allocation: BandwidthAllocation | None,
-        provenance: Provenance,
-    ) -> Path:
-        """Write `plan.json`, a plan file with its bandwidth."""
-        path = folder / "plan.json"
-        write_plan(path, plan, self.problem, provenance, allocation)
-        return path
-
-
-@dataclass(frozen=True, eq=False)
-class BandwidthTask(JointTask):
-    """An allocation for `plan` of `problem`."""
-
-    plan: Plan
-
-    def search(self, agent: Any) -> Search | None:
-        """`agent.allocate` on the problem and the plan."""
-        if not hasattr(agent, "allocate"):
-            return None
-        return lambda budget_s, limit: agent.allocate(self.problem, self.plan, budget_s, limit)
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """As `JointTask.judge`; a plan other than the given one is a violation."""
-        verdict = super().judge(plan, allocation)
-        same_place = np.array_equal(plan.placement.device, self.plan.placement.device)
-        if same_place and np.array_equal(plan.order, self.plan.order):
-            return verdict
-        fault = "the placement and the order are not those that were given"
-        return replace(verdict, violations=(fault, *verdict.violations))
+def problems_of(agent: object) -> str:
+    """The problems that an agent plans, as `problem=` names them; empty: none."""
+    return ", ".join(name for kind, name in ANSWERS.items() if isinstance(agent, kind))
 
 
 def _nothing(*violations: str) -> Verdict:
@@ -375,7 +377,12 @@ def _placed(step: StepProblem, placer: Planner, budget_s: float) -> Plan:
     return found.plan
 
 
-def _toy_step() -> StepProblem:
+def _even_split(toy: StepProblem) -> Plan:
+    split = ContiguousSplit(groups=toy.graph.num_operators, shares=EqualShares())
+    return _placed(toy, split, TOY_SECONDS)
+
+
+def _two_servers() -> StepProblem:
     """`toy_pipeline` with links of one byte/s, whose messages have no latency but bytes."""
     toy = toy_pipeline()
     topology = replace(
@@ -384,70 +391,3 @@ def _toy_step() -> StepProblem:
         class_bandwidth=np.array([np.inf, 1.0, 1.0]),
     )
     return replace(toy, topology=topology)
-
-
-_TOY_SECONDS = 0.1  # the split it is for needs less
-
-
-@dataclass(frozen=True)
-class Shared:
-    """The time of one step, placed and ordered, whose transfers share the network as they come.
-
-    Args:
-        plans: plan files to start from; bandwidth in them does not count.
-        communication: how transfers share the network.
-        order: the order of a plan file that gives none.
-
-    Raises:
-        InputError: there are no plans.
-    """
-
-    name: ClassVar[str] = "shared"
-    plans: Sequence[str]
-    communication: Communication
-    order: OrderRule
-
-    def __post_init__(self) -> None:
-        if isinstance(self.plans, str) or not self.plans:
-            raise InputError("at least one plan file is needed", field="plans")
-
-    def of(self, step: StepProblem) -> Task:
-        """The step with its plans.
-
-        Raises:
-            InputError: a plan file is at fault.
-        """
-        plans = tuple(read_plan(path, step, self.order) for path in self.plans)
-        return SharedTask(step, self.communication, plans)
-
-    def inputs(self) -> dict[str, str]:
-        """The plan files."""
-        return {f"plan_{number}": file_hash(path) for number, path in enumerate(self.plans)}
-
-    def rehearsal(self) -> Task:
-        """`toy_pipeline` with an even split."""
-        step = toy_pipeline()
-        split = ContiguousSplit(groups=step.graph.num_operators, shares=EqualShares())
-        found = split.plan(step, _TOY_SECONDS).plan
-        assert found is not None
-        return SharedTask(step, self.communication, (found,))
-
-
-@dataclass(frozen=True, eq=False)
-class SharedTask(StepTask):
-    """A placement and an order for `problem` under `communication`, starting from `plans`."""
-
-    communication: Communication
-    plans: tuple[Plan, ...]
-
-    def search(self, agent: Any) -> Search | None:
-        """`agent.improve` on the problem and the plans."""
-        if not hasattr(agent, "improve"):
-            return None
-        return lambda budget_s, limit: agent.improve(
-            self.problem, self.communication, self.plans, budget_s, limit
-        )
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The plan as the simulator of the model plays it."""
-        return self.played(plan, self.communication)

@@ -8,16 +8,26 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from agents.base import Planner, PlannerResult
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import Agent, Planner, PlannerResult
 from envs.errors import InputError
+from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
+from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from experiments.run.display import ProgressDisplay
 from experiments.run.targets import build
+from experiments.step.objectives import problems_of
+from experiments.step.problem import placement_env
 
 Node = Mapping[str, Any]
+Observations = dict[str, NDArray[Any]]  # every array stacked: (K, ...)
 
 WARM_UP_S = 0.2
 POLL_S = 0.2
@@ -31,8 +41,8 @@ def search(node: Node, problem: StepProblem, budget_s: float) -> PlannerResult:
 
     The planner first solves a toy, so that compilation is not counted as search.
     """
-    planner: Planner = build(node)
-    if not hasattr(planner, "plan"):
+    planner = build(node)
+    if not isinstance(planner, Planner):
         raise InputError(f"{node.get('_target_')} does not plan: it cannot search")
     planner.plan(toy_pipeline(), WARM_UP_S)
     return planner.plan(problem, budget_s)
@@ -92,3 +102,77 @@ def one_thread_each() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def agent_of(node: Node, env: Node) -> Any:
+    """The object that `node` describes; one that acts plans by one episode in `env`."""
+    built = build(node, "agent")
+    if isinstance(built, Agent) and not isinstance(built, Planner):
+        return DecidingPlanner(built, env)
+    return built
+
+
+def planner_of(node: Node, env: Node) -> Planner:
+    """The planner of a step that `agent_of` finds.
+
+    Raises:
+        InputError: it plans something else, or neither plans nor acts.
+    """
+    built = agent_of(node, env)
+    if isinstance(built, Planner):
+        return built
+    problems, told = problems_of(built), f"config key 'agent': {node.get('_target_')}"
+    if problems:
+        raise InputError(
+            f"{told} plans problem={problems}: ask experiments.plan for problem={problems}, and "
+            "evaluate the plan file it writes"
+        )
+    raise InputError(
+        f"{told} neither plans nor acts; what schedules jobs needs env=cluster and a trace, what "
+        "learns is trained by experiments.train and evaluated as agent=checkpoint"
+    )
+
+
+@dataclass(frozen=True)
+class DecidingPlanner:
+    """An agent as a planner: one episode in the environment, no search.
+
+    Args:
+        agent: decides.
+        env: the environment, as a config node.
+    """
+
+    agent: Agent
+    env: Node
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; needs neither budget nor limit."""
+        start = time.perf_counter()
+        env = placement_env(self.env, problem)
+        observations, _ = episode(env, self.agent)
+        device = env.placement.device
+        simulator = StepSimulator(problem)
+        order = simulator.order(device)
+        return PlannerResult(
+            plan=Plan(Placement(device), order),
+            status="feasible",
+            step_time=simulator.step_time(device, order),
+            seconds=time.perf_counter() - start,
+            evaluations=len(observations["current"]),
+        )
+
+
+def episode(env: PlacementEnv, agent: Agent) -> tuple[Observations, NDArray[np.int64]]:
+    """One episode: all observations, stacked, and the (K,) decisions on them."""
+    seen: list[Mapping[str, NDArray[Any]]] = []
+    decisions: list[int] = []
+    observation, _ = env.reset(seed=0)
+    ended = False
+    while not ended:
+        seen.append({name: np.array(array) for name, array in observation.items()})
+        decisions.append(int(agent.act(observation)))
+        observation, _, ended, _, _ = env.step(decisions[-1])
+    stacked = {name: np.stack([one[name] for one in seen]) for name in seen[0]}
+    return stacked, np.array(decisions, dtype=np.int64)

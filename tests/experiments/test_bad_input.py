@@ -21,7 +21,7 @@ from tests.paths import CONF
 APPS = {
     "benchmark": ("BenchmarkConfig", "benchmark"),
     "capture": ("CaptureConfig", "capture"),
-    "evaluate": ("EvaluateConfig", "evaluate"),
+    "step.evaluate_step": ("EvaluateConfig", "evaluate_step"),
     "export": ("ExportConfig", "export"),
     "main": ("MainConfig", "compare"),
     "plan": ("PlanConfig", "plan"),
@@ -53,8 +53,9 @@ def refused(
     work: Path, app: str, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> str:
     """The one line that `app` refuses `arguments` with; nothing new may lie in the folder."""
-    module = import_module(f"experiments.{app}")
-    schema, task = (getattr(module, name) for name in APPS[app])
+    where = "step.evaluate_step" if app == "evaluate" else app
+    module = import_module(f"experiments.{where}")
+    schema, task = (getattr(module, name) for name in APPS[where])
     before = {path for path in work.rglob("*") if path.is_file()}
     capsys.readouterr()
     code = run_app(app, schema, task, list(arguments))

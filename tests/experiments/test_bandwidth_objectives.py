@@ -20,10 +20,10 @@ from envs.step.order import OneFOneB
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.evaluate import EvaluateConfig, evaluate
 from experiments.plan import PlanConfig, plan
 from experiments.plot import PlotConfig, plot
 from experiments.run.app import run_app
+from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.problem import topology_file
 from tests.paths import CONF
@@ -32,7 +32,7 @@ PLANES = CONF / "topology" / "planes_4x1.yaml"
 ON = ["graph=graph.npz", "topology=planes_4x1"]
 APPS: dict[str, tuple[type, Any]] = {
     "plan": (PlanConfig, plan),
-    "evaluate": (EvaluateConfig, evaluate),
+    "evaluate": (EvaluateConfig, evaluate_step),
     "plot": (PlotConfig, plot),
 }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from envs.errors import InputError
-from experiments.evaluate import EvaluateConfig
 from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
+from experiments.step.evaluate_step import EvaluateConfig
 
 SINGLE = "agent=agents.placement.single_device.SingleDevice"
 

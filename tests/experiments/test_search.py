@@ -17,9 +17,14 @@ from envs.placement.toy import OPTIMUM_S, toy_pipeline
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.display import ProgressDisplay
-from experiments.step.evaluation import DecidingPlanner, episode
 from experiments.step.problem import placement_env
-from experiments.step.search import THREAD_VARIABLES, search_in_turn, search_side_by_side
+from experiments.step.search import (
+    THREAD_VARIABLES,
+    DecidingPlanner,
+    episode,
+    search_in_turn,
+    search_side_by_side,
+)
 
 ENV = {
     "_target_": "envs.placement.env.PlacementEnv.of_problem",

@@ -1,0 +1,72 @@
+"""A plan of one step, searched or read from a file, in the simulator."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from envs.bounds import Positive
+from experiments.run.app import Result, Run
+from experiments.run.provenance import file_hash
+from experiments.step.evaluation import evaluate_plan, evaluation_values, require_fit
+from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
+from experiments.step.problem import load_problem, order_rule_of
+from experiments.step.search import planner_of
+
+
+@dataclass
+class EvaluateConfig:
+    """`conf/evaluate.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
+    order: Any
+    plan: str | None
+    budget_s: Positive
+    seed: int
+    json: bool
+
+
+def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
+    """Search (or read) a plan, simulate it, write `plan.json`."""
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem = loaded.problem
+    provenance = loaded.stamp_on(run.provenance)
+    allocation = None
+    if config.plan is not None:
+        allocation = read_bandwidth(config.plan, problem.topology.network)
+    communication = plan_communication(config.communication, allocation, run.overrides)
+    values: dict[str, object] = {
+        "env": run.choice("env", config.env),
+        "agent": None if config.plan else run.choice("agent", config.agent),
+        "graph": problem.graph.name,
+        "topology": problem.topology.name,
+        "communication": communication.name,
+        "operators": problem.graph.num_operators,
+        "devices": problem.topology.num_devices,
+    }
+    bound = require_fit(problem)
+    start = time.perf_counter()
+    if config.plan is not None:
+        rule = order_rule_of(config.order)
+        plan = read_plan(config.plan, problem, rule)
+        provenance = provenance.with_inputs(plan=file_hash(config.plan))
+        values["plan"] = config.plan
+    else:
+        found = planner_of(config.agent, config.env).plan(problem, config.budget_s)
+        values |= {"status": found.status, "reason": found.reason, "seconds": found.seconds}
+        values["evaluations"] = found.evaluations
+        if found.plan is None:
+            unplaced = {"step_time_s": None, "lower_bound_s": bound.seconds}
+            unplaced |= {"peak_memory_bytes": None, "feasible": False}
+            return Result({**values, **unplaced}, provenance)
+        plan = found.plan
+    evaluation = evaluate_plan(problem, plan, communication)
+    values.setdefault("seconds", time.perf_counter() - start)
+    write_plan(run.folder / "plan.json", plan, problem, provenance, allocation)
+    return Result({**values, **evaluation_values(problem, evaluation, bound)}, provenance)

@@ -1,0 +1,114 @@
+"""One agent asked for one plan: rehearsed on a toy, timed, judged by the objective itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.base import PlannerResult
+from envs.errors import InputError
+from experiments.run.provenance import Provenance
+from experiments.step.objectives import Objective, Task, Verdict, problems_of
+from experiments.step.problem import LoadedProblem, TimeUnit
+from experiments.step.search import WARM_UP_S
+
+ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """What an agent answered to `task`, and what the objective says of it."""
+
+    task: Task
+    found: PlannerResult
+    verdict: Verdict | None  # None: there is no plan
+    bound: float  # seconds; the agent's own or that of the objective, whichever is higher
+    seconds: float  # wall time of the search
+    unit: TimeUnit  # of the times in `document`
+
+    def document(self) -> dict[str, object]:
+        """The figures, for `result.json`."""
+        found, unit, bound, verdict = self.found, self.unit, self.bound, self.verdict
+        values: dict[str, object] = {
+            "seconds": self.seconds,
+            "status": found.status,
+            "reason": found.reason,
+            "evaluations": found.evaluations,
+            "unit": unit.name,
+            "unit_s": unit.seconds,
+            "lower_bound": unit.of(bound),
+            "lower_bound_s": bound,
+            "trajectory": [[at, unit.of(best)] for at, best in found.trajectory],
+        }
+        if verdict is None:
+            names = ("objective", "objective_s", "gap", "peak_memory_bytes")
+            return {**values, **dict.fromkeys(names), "feasible": False, "violations": []}
+        return {
+            **values,
+            "objective": unit.of(verdict.objective),
+            "objective_s": verdict.objective,
+            "gap": verdict.objective / bound - 1.0 if bound > 0 else None,
+            "peak_memory_bytes": verdict.peak_memory,
+            "feasible": not verdict.violations,
+            "violations": list(verdict.violations),
+        }
+
+    def write(self, folder: Path, provenance: Provenance) -> Path | None:
+        """Write the plan into `folder`, where there is one; returns the file."""
+        if self.found.plan is None:
+            return None
+        return self.task.write(folder, self.found.plan, self.found.allocation, provenance)
+
+
+def rehearse(agent: Any, objective: Objective, target: object) -> None:
+    """Search on a toy, so that compilation is not counted as search.
+
+    Raises:
+        InputError: the agent that the config calls `target` does not answer to `objective`.
+    """
+    search = objective.rehearsal().search(agent)
+    if search is None:
+        problems = problems_of(agent)
+        instead = f"; it plans problem={problems}" if problems else ""
+        raise InputError(
+            f"config key 'agent': {target} does not plan problem={objective.name}{instead}"
+        )
+    search(WARM_UP_S, None)
+
+
+def ask(
+    agent: Any,
+    objective: Objective,
+    loaded: LoadedProblem,
+    budget_s: float,
+    deterministic_limit: int | None,
+    target: object,
+) -> Planned:
+    """What `agent`, which the config calls `target`, finds for `objective` on a problem.
+
+    Raises:
+        InputError: no plan can exist, or the agent claims a bound that its plan beats.
+    """
+    step = loaded.problem
+    task = objective.of(step)
+    known = task.bound()
+    search = task.search(agent)
+    assert search is not None
+    start = time.perf_counter()
+    found = search(budget_s, deterministic_limit)
+    seconds = time.perf_counter() - start
+    if found.plan is None and np.isinf(found.lower_bound):
+        place = f"graph {step.graph.name!r} on topology {step.topology.name!r}"
+        raise InputError(f"{place}: {found.reason}")
+    bound = max(known, found.lower_bound)
+    verdict = None if found.plan is None else task.judge(found.plan, found.allocation)
+    if verdict is not None and verdict.objective < bound * (1.0 - ROUNDING):
+        raise InputError(
+            f"config key 'agent': {target} claims a lower bound of {bound} s for a plan that takes "
+            f"{verdict.objective} s"
+        )
+    return Planned(task, found, verdict, bound, seconds, loaded.time_unit)
