@@ -90,7 +90,7 @@ def dgx1(
     return uniform(name, HybridCubeMeshServer(device, nvlink, pcie, socket, nics), servers, network)
 
 
-def dgx2(
+def nvswitch_servers(
     name: str,
     device: str | DeviceSpec,
     count: int,
@@ -101,23 +101,7 @@ def dgx2(
     servers: int,
     network: object,
 ) -> Topology:
-    """`servers` DGX-2: sixteen V100-32GB each around NVSwitches; see `NvswitchServer`."""
-    server = NvswitchServer(device, count, nvlink, pcie, switches, nics)
-    return uniform(name, server, servers, network)
-
-
-def dgx_a100(
-    name: str,
-    device: str | DeviceSpec,
-    count: int,
-    nvlink: object,
-    pcie: object,
-    switches: int,
-    nics: int,
-    servers: int,
-    network: object,
-) -> Topology:
-    """`servers` DGX A100: eight A100 around NVSwitches, a NIC per GPU; see `NvswitchServer`."""
+    """`servers` servers around NVSwitches, as DGX-2 and DGX A100 are; see `NvswitchServer`."""
     server = NvswitchServer(device, count, nvlink, pcie, switches, nics)
     return uniform(name, server, servers, network)
 

@@ -1,8 +1,17 @@
-"""Max-min fair rates of the pairs of devices that have transfers under way.
+"""The compiled inside of `envs.step.fair`: one step as a sequence of events.
+
+All transfers of an ordered pair of devices drain at one rate, so that a pair has a clock of its
+own: the bytes that a transfer of the pair drains since the pair became busy. A transfer that enters
+at clock v with b bytes leaves at clock v + b; the transfers of a pair stand in a heap by that
+reading, and the earliest leaving of all pairs is the next event of the network. Rates are worked
+out anew only when the transfers under way have changed.
 
 `envs.network.max_min` fills links with flows that take the same of every link they cross. Here a
-flow is a class of equal paths of a pair (`envs.step.bottlenecks`), which takes several shares
-of a link that several of its paths cross.
+flow is a class of equal paths of a pair (`envs.step.bottlenecks`), which takes several shares of a
+link that several of its paths cross.
+
+The phases of the loop stand inside it, where numba inlines them and the arrays are at hand: passing
+tuples of arrays to functions costs more than what these do.
 """
 
 from __future__ import annotations
@@ -245,50 +254,6 @@ def _meld(leave: FloatArray, left: IntArray, right: IntArray, a: int, b: int) ->
     return root
 
 
-@numba.njit(cache=True, nogil=True)
-def _deliver(
-    use_ptr: IntArray,
-    use_op: IntArray,
-    use_slot: IntArray,
-    device: IntArray,
-    missing: IntArray,
-    i: int,
-    k: int,
-) -> None:
-    """The tensor of use k, which operator i made, is on the device of that use."""
-    e, slot = device[use_op[k]], use_slot[k]
-    for j in range(k, use_ptr[i + 1]):
-        if use_slot[j] == slot and device[use_op[j]] == e:
-            missing[use_op[j]] -= 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _start(
-    queue_ptr: IntArray,
-    queue: IntArray,
-    head: IntArray,
-    running: IntArray,
-    began: FloatArray,
-    missing: IntArray,
-    op_seconds: FloatArray,
-    time: FloatArray,
-    event: IntArray,
-    size: int,
-    d: int,
-    now: float,
-) -> int:
-    """Device d starts its next operator if it can; the size of the heap."""
-    if running[d] != _NONE or head[d] == queue_ptr[d + 1]:
-        return size
-    i = queue[head[d]]
-    if missing[i] > 0:
-        return size
-    head[d] += 1
-    running[d], began[d] = i, now
-    following: int = _push(time, event, size, now + op_seconds[i, d], i)
-    return following
-
-
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def play_fair(
     a: StepArrays,
@@ -308,123 +273,156 @@ def play_fair(
     time, event, leave, left, right = w.event_time, w.event, w.leave, w.left, w.right
     root, flows, clock, since, rate = w.root, w.flows, w.clock, w.since, w.rate
     fresh, done, busy, scale = w.fresh, w.done, w.busy, network.scale
-    n, d = op_seconds.shape
-    uses = len(use_op)
+    n, devices = op_seconds.shape
+    drains, arrives = n, n + len(use_op)  # the first event of each kind
     recording = times.shape[1] > 0
-    missing[:] = w.inputs
-    stamp[:] = _NONE
-    running[:] = _NONE
-    root[:] = _NONE
-    flows[:] = 0.0
-    queue_ptr[:] = 0
-    for i in range(n):
-        queue_ptr[device[i] + 1] += 1
-    for e in range(d):
-        queue_ptr[e + 1] += queue_ptr[e]
-        head[e] = queue_ptr[e]
-    for i in order:
-        queue[head[device[i]]] = i
-        head[device[i]] += 1
-    head[:] = queue_ptr[:-1]
-    ended, size, count = 0, 0, 0  # operators, events, busy pairs
+
+    def next_event(events: int, pairs: int) -> float:
+        """When the next operator ends, or the next transfer drains, leaves or arrives."""
+        following = time[0] if events > 0 else np.inf
+        for x in range(pairs):
+            following = min(following, done[busy[x]])
+        return following
+
+    def start(e: int, now: float, events: int) -> int:
+        """Device e starts its next operator if it can; the size of the heap of events."""
+        if running[e] == _NONE and head[e] < queue_ptr[e + 1] and missing[queue[head[e]]] <= 0:
+            i = queue[head[e]]
+            head[e] += 1
+            running[e], began[e] = i, now
+            events = _push(time, event, events, now + op_seconds[i, e], i)
+        return events
+
+    def end_operator(i: int, now: float, events: int) -> int:
+        """Operator i ends and sends its tensors; the size of the heap of events."""
+        e = device[i]
+        running[e] = _NONE
+        if recording:
+            times[0, i], times[1, i] = began[e], now
+        for k in range(use_ptr[i], use_ptr[i + 1]):
+            target = device[use_op[k]]
+            if target == e:
+                missing[use_op[k]] -= 1
+            elif stamp[use_slot[k], target] != i:
+                stamp[use_slot[k], target] = i
+                link = link_class[e, target]
+                seconds = transfer_seconds[use_tensor[k], link]
+                if recording:
+                    times[2, k] = now
+                if seconds > latency[link] and seconds < np.inf:
+                    events = _push(time, event, events, now + latency[link], drains + k)
+                elif seconds < np.inf:
+                    arrival = now + max(0.0, seconds)
+                    events = _push(time, event, events, arrival, arrives + k)
+        return events
+
+    def drain(k: int, now: float, pairs: int) -> int:
+        """The transfer of use k begins to drain; the number of busy pairs."""
+        source, e = device[producer[k]], device[use_op[k]]
+        link, pair = link_class[source, e], source * devices + e
+        volume = (transfer_seconds[use_tensor[k], link] - latency[link]) * scale[link]
+        if flows[pair] == 0.0:
+            clock[pair], rate[pair] = 0.0, 0.0
+            busy[pairs] = pair
+            pairs += 1
+        else:
+            clock[pair] += rate[pair] * (now - since[pair])
+        since[pair] = now
+        leave[k] = clock[pair] + volume
+        left[k] = right[k] = _NONE
+        root[pair] = _meld(leave, left, right, root[pair], k)
+        flows[pair] += 1.0
+        done[pair] = _UNKNOWN
+        return pairs
+
+    def deliver(k: int, now: float) -> None:
+        """The tensor of use k is on the device of that use."""
+        if recording:
+            times[3, k] = now
+        e, slot = device[use_op[k]], use_slot[k]
+        for j in range(k, use_ptr[producer[k] + 1]):
+            if use_slot[j] == slot and device[use_op[j]] == e:
+                missing[use_op[j]] -= 1
+
+    def end_transfers(pair: int, now: float) -> None:
+        """The first transfers of a pair have drained."""
+        clock[pair], since[pair] = leave[root[pair]], now
+        while root[pair] != _NONE and leave[root[pair]] <= clock[pair]:
+            k = root[pair]
+            root[pair] = _meld(leave, left, right, left[k], right[k])
+            flows[pair] -= 1.0
+            deliver(k, now)
+        done[pair] = _UNKNOWN
+
+    def foresee(now: float, pairs: int) -> None:
+        """When the first transfer of every busy pair leaves, at the rates from now on."""
+        for x in range(pairs):
+            pair = busy[x]
+            if fresh[pair] != rate[pair] or done[pair] == _UNKNOWN:
+                clock[pair] += rate[pair] * (now - since[pair])
+                since[pair], rate[pair] = now, fresh[pair]
+                ahead = max(0.0, leave[root[pair]] - clock[pair])
+                done[pair] = now + ahead / rate[pair]
+
+    _line_up(w, device, order)
+    events, pairs, ended = 0, 0, 0  # in the heap; busy; operators
     now, end = 0.0, 0.0
-    for e in range(d):
-        size = _start(
-            queue_ptr, queue, head, running, began, missing, op_seconds, time, event, size, e, now
-        )
+    for e in range(devices):
+        events = start(e, now, events)
     while True:
-        now = time[0] if size > 0 else np.inf
-        for x in range(count):
-            now = min(now, done[busy[x]])
+        now = next_event(events, pairs)
         if now == np.inf:
-            break
+            return end if ended == n else np.inf
         changed = False
-        while size > 0 and time[0] <= now:
+        while events > 0 and time[0] <= now:
             what = event[0]
-            size = _pop(time, event, size)
-            if what < n:  # an operator ends
-                ended += 1
-                end = now
+            events = _pop(time, event, events)
+            if what < drains:
                 e = device[what]
-                running[e] = _NONE
-                if recording:
-                    times[0, what], times[1, what] = began[e], now
-                for k in range(use_ptr[what], use_ptr[what + 1]):
-                    target = device[use_op[k]]
-                    if target == e:
-                        missing[use_op[k]] -= 1
-                    elif stamp[use_slot[k], target] != what:
-                        stamp[use_slot[k], target] = what
-                        link = link_class[e, target]
-                        seconds = transfer_seconds[use_tensor[k], link]
-                        if recording:
-                            times[2, k] = now
-                        if seconds > latency[link] and seconds < np.inf:
-                            size = _push(time, event, size, now + latency[link], n + k)
-                        elif seconds < np.inf:
-                            arrival = now + max(0.0, seconds)
-                            size = _push(time, event, size, arrival, n + uses + k)
-            elif what < n + uses:  # a transfer begins to drain
-                k = what - n
-                source, e = device[producer[k]], device[use_op[k]]
-                link, pair = link_class[source, e], source * d + e
-                volume = (transfer_seconds[use_tensor[k], link] - latency[link]) * scale[link]
-                if flows[pair] == 0.0:
-                    clock[pair], rate[pair] = 0.0, 0.0
-                    busy[count] = pair
-                    count += 1
-                else:
-                    clock[pair] += rate[pair] * (now - since[pair])
-                since[pair] = now
-                leave[k] = clock[pair] + volume
-                left[k] = right[k] = _NONE
-                root[pair] = _meld(leave, left, right, root[pair], k)
-                flows[pair] += 1.0
-                done[pair] = _UNKNOWN
+                events = end_operator(what, now, events)
+                ended, end = ended + 1, now
+            elif what < arrives:
+                e = device[use_op[what - drains]]
+                pairs = drain(what - drains, now, pairs)
                 changed = True
-            else:  # a transfer that moves nothing arrives
-                k = what - n - uses
-                e = device[use_op[k]]
-                if recording:
-                    times[3, k] = now
-                _deliver(use_ptr, use_op, use_slot, device, missing, producer[k], k)
-            size = _start(
-                queue_ptr, queue, head, running, began, missing, op_seconds, time, event, size, e,
-                now,
-            )  # fmt: skip
+            else:
+                e = device[use_op[what - arrives]]
+                deliver(what - arrives, now)
+            events = start(e, now, events)
         x = 0
-        while x < count:
+        while x < pairs:
             pair = busy[x]
             if done[pair] > now or done[pair] == _UNKNOWN:
                 x += 1
                 continue
-            e = pair % d
-            clock[pair], since[pair] = leave[root[pair]], now
-            while root[pair] != _NONE and leave[root[pair]] <= clock[pair]:
-                k = root[pair]
-                root[pair] = _meld(leave, left, right, left[k], right[k])
-                flows[pair] -= 1.0
-                if recording:
-                    times[3, k] = now
-                _deliver(use_ptr, use_op, use_slot, device, missing, producer[k], k)
-            size = _start(
-                queue_ptr, queue, head, running, began, missing, op_seconds, time, event, size, e,
-                now,
-            )  # fmt: skip
-            done[pair] = _UNKNOWN
+            end_transfers(pair, now)
+            events = start(pair % devices, now, events)
             changed = True
             if root[pair] == _NONE:
-                count -= 1
-                busy[x] = busy[count]
+                pairs -= 1
+                busy[x] = busy[pairs]
             else:
                 x += 1
-        if changed and count > 0:
-            fair_rates(network, work, busy, count, flows, fresh)
-            for x in range(count):
-                pair = busy[x]
-                if fresh[pair] != rate[pair] or done[pair] == _UNKNOWN:
-                    clock[pair] += rate[pair] * (now - since[pair])
-                    since[pair], rate[pair] = now, fresh[pair]
-                    ahead = max(0.0, leave[root[pair]] - clock[pair])
-                    done[pair] = now + ahead / rate[pair]
-    return end if ended == n else np.inf
+        if changed and pairs > 0:
+            fair_rates(network, work, busy, pairs, flows, fresh)
+            foresee(now, pairs)
+
+
+@numba.njit(cache=True, nogil=True)
+def _line_up(w: FairState, device: IntArray, order: IntArray) -> None:
+    """The state before the step: the operators of every device in order, nothing under way."""
+    w.missing[:] = w.inputs
+    w.stamp[:] = _NONE
+    w.running[:] = _NONE
+    w.root[:] = _NONE
+    w.flows[:] = 0.0
+    w.queue_ptr[:] = 0
+    for i in range(len(device)):
+        w.queue_ptr[device[i] + 1] += 1
+    for e in range(len(w.head)):
+        w.queue_ptr[e + 1] += w.queue_ptr[e]
+        w.head[e] = w.queue_ptr[e]
+    for i in order:
+        w.queue[w.head[device[i]]] = i
+        w.head[device[i]] += 1
+    w.head[:] = w.queue_ptr[:-1]

@@ -102,6 +102,16 @@ def scratch(arrays: StepArrays, num_ports: int) -> Scratch:
     )
 
 
+class Log(NamedTuple):
+    """What `play` writes down; a transfer of zero duration starts when it finishes."""
+
+    op_start: FloatArray  # (N,) by operator
+    op_finish: FloatArray  # (N,) by operator
+    moves: IntArray  # (1,) transfers so far
+    moved: IntArray  # (C, 3) of each: tensor, source, destination
+    moved_time: FloatArray  # (C, 2) of each: start, finish
+
+
 @numba.njit(cache=True, nogil=True)
 def relabel(
     order: IndexArray,  # (N,) operators, first to last
@@ -155,6 +165,7 @@ def play(
     arrival: FloatArray,  # (slots, D) scratch
     stamp: IntArray,  # (slots, D) scratch: whose arrival stands there
     ticket: int,  # larger than any stamp left by an earlier call
+    log: Log | None = None,  # out: what happened; compiled away where there is none
 ) -> float:
     """Seconds until the last operator ends."""
     device_free[:] = 0.0
@@ -167,91 +178,38 @@ def play(
         finish = (begin if begin > free else free) + op_seconds[order[p], d]
         ready[p] = 0.0
         device_free[d] = finish
+        if log is not None:
+            log.op_start[order[p]] = begin if begin > free else free
+            log.op_finish[order[p]] = finish
         end = finish if finish > end else end
         mark = ticket + p
         for k in range(use_ptr[p], use_ptr[p + 1]):
             c = use_op[k]
             e = device[c]
             at = finish
-            if e != d and not free_transfers:
+            if e != d and (log is not None or not free_transfers):
                 slot = use_slot[k]
                 if stamp[slot, e] == mark:
                     at = arrival[slot, e]
                 else:
+                    sending = finish
                     seconds = transfer_seconds[use_tensor[k], link_class[d, e]]
-                    if seconds > 0.0:
+                    if seconds > 0.0 and (log is None or not free_transfers):
                         s, r = send_port[d, e], receive_port[d, e]
                         sent, received = port_free[s], port_free[r]
-                        at = sent if sent > at else at
-                        at = (received if received > at else at) + seconds
+                        sending = sent if sent > sending else sending
+                        sending = received if received > sending else sending
+                        at = sending + seconds
                         port_free[s] = at
                         port_free[r] = at
                     stamp[slot, e] = mark
                     arrival[slot, e] = at
+                    if log is not None:
+                        move = log.moves[0]
+                        log.moves[0] += 1
+                        log.moved[move, 0] = use_tensor[k]
+                        log.moved[move, 1], log.moved[move, 2] = d, e
+                        log.moved_time[move, 0], log.moved_time[move, 1] = sending, at
             before = ready[c]
             ready[c] = at if at > before else before
     return end
-
-
-@numba.njit(cache=True, nogil=True)
-def record(
-    device: IndexArray,
-    order: IndexArray,
-    op_seconds: FloatArray,
-    use_ptr: IndexArray,
-    use_op: IndexArray,
-    use_tensor: IndexArray,
-    use_slot: IndexArray,
-    transfer_seconds: FloatArray,
-    link_class: IndexArray,
-    send_port: IndexArray,
-    receive_port: IndexArray,
-    num_ports: int,
-    slots: int,
-    op_start: FloatArray,  # (N,) out, by operator
-    op_finish: FloatArray,  # (N,) out, by operator
-    moved: IntArray,  # (C, 3) out: tensor, source, destination
-    moved_time: FloatArray,  # (C, 2) out: start, finish
-) -> int:
-    """`play`, writing down every start and finish; returns the number of transfers.
-
-    Arguments up to `receive_port` as in `play`; `num_ports` = 0: transfers take no time. A
-    transfer of zero duration is written down with equal start and finish.
-    """
-    n = len(device)
-    ready = np.zeros(n)
-    device_free = np.zeros(op_seconds.shape[1])
-    port_free = np.zeros(num_ports)
-    arrival = np.zeros((slots, op_seconds.shape[1]))
-    stamp = np.full((slots, op_seconds.shape[1]), -1)
-    count = 0
-    for p in range(n):
-        d = device[p]
-        start = max(ready[p], device_free[d])
-        finish = start + op_seconds[order[p], d]
-        device_free[d] = finish
-        op_start[order[p]] = start
-        op_finish[order[p]] = finish
-        for k in range(use_ptr[p], use_ptr[p + 1]):
-            c, t, slot = use_op[k], use_tensor[k], use_slot[k]
-            e = device[c]
-            at = finish
-            if e != d:
-                if stamp[slot, e] == p:
-                    at = arrival[slot, e]
-                else:
-                    begin = finish
-                    seconds = transfer_seconds[t, link_class[d, e]]
-                    if num_ports > 0 and seconds > 0.0:
-                        s, r = send_port[d, e], receive_port[d, e]
-                        begin = max(finish, port_free[s], port_free[r])
-                        at = begin + seconds
-                        port_free[s] = at
-                        port_free[r] = at
-                    stamp[slot, e] = p
-                    arrival[slot, e] = at
-                    moved[count, 0], moved[count, 1], moved[count, 2] = t, d, e
-                    moved_time[count, 0], moved_time[count, 1] = begin, at
-                    count += 1
-            ready[c] = max(ready[c], at)
-    return count

@@ -11,10 +11,10 @@ import numpy as np
 from envs.step.kernel import (
     FloatArray,
     IntArray,
+    Log,
     Scratch,
     StepArrays,
     play,
-    record,
     relabel,
     scratch,
     step_arrays,
@@ -132,20 +132,19 @@ class StepSimulator:
         """The whole step of placement `device` (N,), with its peak memory."""
         device = np.ascontiguousarray(device, dtype=np.int64)
         order = self.order(device) if order is None else np.asarray(order, np.int64)
-        a, w = self.arrays, self.scratch
-        w.order[:] = order
-        use_order(a, w)
-        n = len(device)
-        start, finish = np.zeros(n), np.zeros(n)
-        moved = np.zeros((len(a.use_op), 3), dtype=np.int64)
-        moved_time = np.zeros((len(a.use_op), 2))
-        count = record(
-            device[order].astype(np.uint32), w.order, a.op_seconds,
-            w.use_ptr, w.use_op, w.use_tensor, w.use_slot,
-            a.transfer_seconds, a.link_class, a.send_port, a.receive_port, self._num_ports,
-            len(w.stamp), start, finish, moved, moved_time,
-        )  # fmt: skip
-        return self._timeline(device, start, finish, moved[:count], moved_time[:count])
+        n, uses = len(device), len(self.arrays.use_op)
+        log = Log(
+            op_start=np.empty(n),
+            op_finish=np.empty(n),
+            moves=np.zeros(1, dtype=np.int64),
+            moved=np.empty((uses, 3), dtype=np.int64),
+            moved_time=np.empty((uses, 2)),
+        )
+        _play_logged(self.arrays, self.scratch, order, device, log)
+        moves = log.moves[0]
+        return self._timeline(
+            device, log.op_start, log.op_finish, log.moved[:moves], log.moved_time[:moves]
+        )
 
     def _timeline(
         self,
@@ -173,7 +172,9 @@ def use_order(arrays: StepArrays, work: Scratch) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def step_time_in_order(arrays: StepArrays, work: Scratch, device: IntArray) -> float:
+def step_time_in_order(
+    arrays: StepArrays, work: Scratch, device: IntArray, log: Log | None = None
+) -> float:
     """Seconds of placement `device` (N,) in the order `use_order` was called for."""
     for p in range(len(device)):
         work.device[p] = device[work.order[p]]
@@ -181,7 +182,7 @@ def step_time_in_order(arrays: StepArrays, work: Scratch, device: IntArray) -> f
         work.device, work.order, arrays.op_seconds, work.use_ptr, work.use_op, work.use_tensor,
         work.use_slot, arrays.transfer_seconds, arrays.link_class, arrays.send_port,
         arrays.receive_port, work.ready, work.device_free, work.port_free, work.arrival,
-        work.stamp, work.ticket[0],
+        work.stamp, work.ticket[0], log,
     )  # fmt: skip
     work.ticket[0] += len(device)
     return seconds
@@ -214,3 +215,12 @@ def _play_all_one_f_one_b(
 ) -> None:
     for b in range(len(devices)):
         seconds[b] = step_time_one_f_one_b(arrays, work, devices[b])
+
+
+@numba.njit(cache=True, nogil=True)
+def _play_logged(
+    arrays: StepArrays, work: Scratch, order: IntArray, device: IntArray, log: Log
+) -> None:
+    work.order[:] = order
+    use_order(arrays, work)
+    step_time_in_order(arrays, work, device, log)

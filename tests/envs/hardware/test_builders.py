@@ -116,7 +116,7 @@ def test_dgx1_pairs_of_gpus_share_the_nic_of_their_pcie_switch() -> None:
 
 
 def test_nvswitch_gives_every_pair_the_full_nvlink_bandwidth() -> None:
-    topology = builders.dgx2("d", "V100-32GB", 16, NVLINK, PCIE, 8, 8, 2, NETWORK)
+    topology = builders.nvswitch_servers("d", "V100-32GB", 16, NVLINK, PCIE, 8, 8, 2, NETWORK)
     inside = topology.server[:, None] == topology.server[None, :]
     off = ~np.eye(32, dtype=bool)
     assert (topology.bandwidth[inside & off] == 25e9).all()
@@ -125,7 +125,7 @@ def test_nvswitch_gives_every_pair_the_full_nvlink_bandwidth() -> None:
 
 
 def test_dgx_a100_gives_each_gpu_its_own_nic() -> None:
-    topology = builders.dgx_a100("d", "A100-40GB", 8, NVLINK, PCIE, 4, 8, 2, NETWORK)
+    topology = builders.nvswitch_servers("d", "A100-40GB", 8, NVLINK, PCIE, 4, 8, 2, NETWORK)
     assert len(set(topology.send_port[:8, 8])) == 8
     assert topology.num_ports == 2 * (16 + 16)
 
