@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 DAILY, PROOF = "daily", "proof"
 # No deadline: the first example of a property may compile a kernel.
 settings.register_profile(DAILY, deadline=None, max_examples=15)
 settings.register_profile(PROOF, deadline=None, max_examples=100)
+# For the check with faults, where any failing example will do.
+settings.register_profile(
+    "unshrunk", settings.get_profile(DAILY), phases=(Phase.explicit, Phase.generate)
+)
 
 
 def at_full_strength() -> bool:
