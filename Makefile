@@ -25,7 +25,7 @@ run: $(STAMP)  ## the main job: capture, learn, compare, export (ARGS="key=value
 	@$(BIN)/python -m experiments.main $(ARGS)
 
 seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
-	@$(BIN)/python -m experiments.seeds $(ARGS)
+	@$(BIN)/python -m experiments.benchmark suite=seeds $(ARGS)
 
 placement: $(STAMP)  ## all planners on all problems: hours (ARGS="suite=placement_quick": minutes)
 	@$(BIN)/python -m experiments.benchmark $(ARGS)
@@ -40,11 +40,7 @@ joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fa
 	@$(BIN)/python -m experiments.benchmark suite=joint $(ARGS)
 
 team: $(STAMP)  ## multi-agent PPO on placement and bandwidth, five seeds: half an hour
-	@$(BIN)/python -m experiments.seeds app=train +job.env=joint +job.agent=ppo_joint \
-		+job.model=joint +job.topology=planes_4x1 +job.baselines=joint +job.baseline_budget_s=150 \
-		+job.training.budget_s=150 +job.training.restart_share=0.95 +job.training.kick=13 \
-		+job.training.draws=16 +job.training.exam_episodes=8 \
-		+job.warm_start=planner $(ARGS)
+	@$(BIN)/python -m experiments.benchmark suite=team $(ARGS)
 
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
 	@$(BIN)/python -m experiments.compare $(ARGS)

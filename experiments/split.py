@@ -15,16 +15,13 @@ from typing import Any
 import yaml
 
 from envs.errors import InputError
-from experiments.cluster.split_baselines import (
-    Baseline,
-    BaselineRuns,
-    Outcome,
-    baselines_of,
-    bound_s,
-)
+from experiments.cluster.baselines import Outcome, baselines_of, bound_s
+from experiments.cluster.comparison import Comparison, Contenders
 from experiments.cluster.split_windows import TEST, Split, SplitConfig, SplitWindow
 from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_text
+from experiments.run.display import ProgressDisplay
+from experiments.run.grid import Grid
 
 FACTS_FILE = "facts.yaml"
 HEADER = (
@@ -63,13 +60,13 @@ def split(config: SplitAppConfig, run: Run) -> Result:
         count = len(chosen.windows(TEST))
         return Result({"split": config.split.name, "windows": count, "agree": True}, provenance)
     baselines = baselines_of(config.information, config.agents, config.placements, config.rules)
-    runs = BaselineRuns(Path(config.cache))
-    best: dict[str, tuple[str, Outcome]] = {}
-    for window in chosen.windows(TEST):
-        best[window.name] = best_of(window, baselines, runs)
-        name, found = best[window.name]
-        told = f"{window.name}: {name} {found.mean_jct_s:,.0f} s, {runs.replayed} replays so far"
-        run.console.print(told, highlight=False, soft_wrap=True)
+    contenders = Contenders(baselines, [], [], frozenset())
+    windows = chosen.windows(TEST)
+    replays = contenders.replays(windows, Path(config.cache))
+    with ProgressDisplay(run.console) as display:
+        cells = [cell for row in replays for cell in row]
+        outcomes = Grid(1, run.provenance).run(cells, display)
+    best = best_of(contenders.compared(windows, replays, outcomes))
     facts = facts_of(chosen, best)
     policies = len({baseline.policy for baseline in baselines})
     text = HEADER.format(
@@ -82,12 +79,13 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
-def best_of(
-    window: SplitWindow, baselines: list[Baseline], runs: BaselineRuns
-) -> tuple[str, Outcome]:
-    """The baseline with the least mean JCT on a window."""
-    found = [(b.name, outcome) for b, outcome in runs.outcomes(window.problem, baselines)]
-    return min(found, key=lambda item: item[1].mean_jct_s)
+def best_of(found: Comparison) -> dict[str, tuple[str, Outcome]]:
+    """By window, the baseline with the least mean JCT."""
+    rows = zip(found.windows, found.winners.tolist(), strict=True)
+    return {
+        window.name: (found.baselines[row].name, found.outcomes[row][number])
+        for number, (window, row) in enumerate(rows)
+    }
 
 
 def facts_of(chosen: Split, best: Mapping[str, tuple[str, Outcome]]) -> dict[str, Any]:

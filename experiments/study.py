@@ -18,9 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from envs.errors import InputError
-from experiments.cluster.generalise_comparison import MEASURES
-from experiments.cluster.generalise_statistics import Interval
-from experiments.cluster.generalise_tables import OVERALL, OVERALL_PUBLISHED
+from experiments.cluster.comparison import MEASURES
+from experiments.cluster.comparison_report import OVERALL, OVERALL_PUBLISHED
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.study_plan import RecipePlan, StudyConfig, StudyPlan
 from experiments.learning.train_durations import DURATIONS
@@ -28,6 +27,7 @@ from experiments.learning.train_priority import WEIGHTS_FILE
 from experiments.run.app import Result, Run, run_app
 from experiments.run.saved_run import saved_config
 from experiments.run.stages import run_stages
+from experiments.run.statistics import Interval
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 
 CHANGEABLE = ("json=", "resume=", "hydra.")  # by a study that goes on

@@ -14,14 +14,14 @@ from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.errors import InputError
-from experiments.cluster.drawn_parts import PartsConfig, Source, drawn_part
+from experiments.cluster.sampled_windows import SampledWindows, Source, sampled_window
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
 @dataclass
-class SamplingConfig(PartsConfig):
+class SamplingConfig(SampledWindows):
     """`sampling` in `conf/train_durations.yaml`."""
 
     KEY: ClassVar[str] = "sampling"
@@ -126,7 +126,7 @@ def replayed(
     collected = []
     for number, seed in enumerate(seeds):
         rng = np.random.default_rng(seed)
-        name, problem = drawn_part(found, config, rng)
+        name, problem = sampled_window(found, config, rng)
         chance = min(config.instants / len(problem.trace), 1.0)
         recording = Recording(policy, chance, config.jobs_at_once, history, rng)
         problem.replay(recording)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 from agents.base import PlannerResult
 from experiments.learning.subjects import Subject
@@ -17,6 +16,7 @@ from experiments.pictures.learning import Curve
 from experiments.run.artifacts import write_json
 from experiments.run.display import ProgressDisplay, training_news
 from experiments.run.provenance import Provenance, stamp
+from experiments.run.statistics import half_width
 from experiments.step.evaluation import Evaluation
 from experiments.step.search import describe
 
@@ -86,8 +86,7 @@ def paired_gain(before: Sequence[float], after: Sequence[float]) -> tuple[float,
     differences = np.asarray(before)[fit] - np.asarray(after)[fit]
     if len(differences) < 2:
         return float("nan"), float("nan")
-    quantile = stats.t.ppf(0.975, len(differences) - 1)
-    return float(differences.mean()), float(quantile * stats.sem(differences))
+    return float(differences.mean()), half_width(differences)
 
 
 def _mean_ms(seconds: Sequence[float]) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priority_features import NAMES
-from experiments.cluster.drawn_parts import PartsConfig, Source, drawn_part, sources
 from experiments.cluster.problem import built_policy
+from experiments.cluster.sampled_windows import SampledWindows, Source, sampled_window, sources
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.step.search import one_thread_each
 
@@ -61,7 +61,7 @@ class Replayer:
         agent: Mapping[str, Any],
         splits: Sequence[SplitConfig],
         windows: Sequence[str],
-        parts: PartsConfig,
+        parts: SampledWindows,
     ) -> None:
         made = [Split(config) for config in splits]
         self.agent, self.parts = agent, parts
@@ -76,7 +76,7 @@ class Replayer:
     def replay(self, request: Request) -> FloatArray:
         """(R,) mean JCTs, in seconds."""
         rng = np.random.default_rng(request.seed)
-        _, problem = drawn_part(self.found[request.window], self.parts, rng)
+        _, problem = sampled_window(self.found[request.window], self.parts, rng)
         policies = [built_policy(weighted(self.agent, row), "agent") for row in request.weights]
         return np.array([problem.replay(policy).jct.mean() for policy in policies])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.errors import InputError
-from experiments.cluster.split_baselines import check_class
+from experiments.cluster.baselines import check_class
 from experiments.cluster_curves import CurvesConfig
 from experiments.generalise import GeneraliseConfig
 from experiments.learning.exporting import CHECKPOINT_FOLDER

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from envs.errors import InputError
-from experiments.cluster.drawn_parts import Source, check_windows, inputs_of, sources
-from experiments.cluster.generalise_statistics import Interval, bootstrap
 from experiments.cluster.problem import Player, built_policy
+from experiments.cluster.sampled_windows import Source, check_windows, inputs_of, sources
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.learning.duration_rows import Rows, SamplingConfig, replayed
 from experiments.learning.duration_scores import Marginal, Scores, predicted
@@ -27,6 +26,7 @@ from experiments.pictures.learning import draw_reliability
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar, write_text
 from experiments.run.provenance import Provenance, portable
+from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.durations.network import DurationConfig, fit, save_durations

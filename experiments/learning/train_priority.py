@@ -26,9 +26,8 @@ from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priority_features import NAMES
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
 from envs.errors import InputError
-from experiments.cluster.drawn_parts import PartsConfig, check_windows, inputs_of
-from experiments.cluster.generalise_statistics import Interval, bootstrap
 from experiments.cluster.problem import built_policy
+from experiments.cluster.sampled_windows import SampledWindows, check_windows, inputs_of
 from experiments.cluster.split_windows import SplitConfig
 from experiments.learning.priority_replays import Replayer, Replays, Request, replays
 from experiments.pictures.learning import draw_search
@@ -36,6 +35,7 @@ from experiments.run.app import Result, Run
 from experiments.run.artifacts import to_json, write_figure, write_sidecar, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.provenance import portable, stamp
+from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
 from models.artifacts import sha256_of
@@ -60,7 +60,7 @@ class TrainPriorityConfig:
     splits: dict[str, SplitConfig]
     window: str
     exam_window: str
-    parts: PartsConfig
+    parts: SampledWindows
     exam_parts: int
     exam_every: int
     samples: int

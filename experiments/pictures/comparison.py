@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy import stats
 
-from experiments.cluster.generalise_statistics import CONFIDENCE, Interval
 from experiments.pictures.style import (
     BLUE,
     GRID,
@@ -21,6 +19,7 @@ from experiments.pictures.style import (
     new_figure,
     titled,
 )
+from experiments.run.statistics import CONFIDENCE, Interval, half_width
 
 FloatArray = NDArray[np.float64]
 
@@ -56,8 +55,7 @@ def draw_ratios(
         mean = learned.mean(axis=1)
         seeds = learned.shape[1]
         if seeds > 1:
-            quantile = stats.t.ppf(0.5 + CONFIDENCE / 2.0, seeds - 1)
-            half = quantile * stats.sem(learned, axis=1)
+            half = [half_width(row) for row in learned]
             axes.errorbar(mean, rows, xerr=half, fmt="none", ecolor=BLUE, capsize=3)
         axes.plot(mean, rows, "o", color=BLUE, label=f"checkpoint, mean of {seeds}")
     axes.set_yticks(rows, windows)

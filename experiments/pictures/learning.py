@@ -13,7 +13,6 @@ from scipy import stats
 
 from envs.cluster.interference.rates import FloatArray
 from envs.errors import InputError
-from experiments.cluster.generalise_statistics import Interval
 from experiments.learning.duration_scores import Scores
 from experiments.learning.interference_errors import NETWORK, Errors
 from experiments.pictures.style import (
@@ -33,6 +32,7 @@ from experiments.pictures.style import (
     note,
     titled,
 )
+from experiments.run.statistics import Interval
 
 BOUND = "proved lower bound"
 ABOVE_START = 1.1  # baselines slower than this times the curve's start are named, not drawn

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Schema = TypeVar("Schema", bound="DataclassInstance")
 
-CHANGEABLE = ("training.", "json=", "resume=", "hydra.")
+CHANGEABLE = ("json=", "resume=", "hydra.")  # by any run that goes on
 
 
 def saved_config(folder: str | Path, schema: type[Schema], changes: Sequence[str] = ()) -> Schema:
@@ -43,19 +43,22 @@ def saved_config(folder: str | Path, schema: type[Schema], changes: Sequence[str
         raise InputError(" ".join(str(error).split()), file=path) from error
 
 
-def resumed_config(folder: Path, config: Schema, overrides: Sequence[str]) -> Schema:
+def resumed_config(
+    folder: Path, config: Schema, overrides: Sequence[str], free: str = "training."
+) -> Schema:
     """The config of the run in `folder`, with what the command line may change when resuming.
+
+    `free` is how the keys begin that it may.
 
     Raises:
         InputError: the command line changes more than that.
     """
     for override in overrides:
-        if not override.startswith(CHANGEABLE):
+        if not override.startswith((free, *CHANGEABLE)):
             key = override.partition("=")[0]
-            raise InputError(
-                f"config key '{key}': a resumed run keeps it; only training.<key> may change"
-            )
-    changes = [override for override in overrides if override.startswith("training.")]
+            may = f"{free}<key>" if free.endswith(".") else free.rstrip("=")
+            raise InputError(f"config key '{key}': a resumed run keeps it; only {may} may change")
+    changes = [override for override in overrides if override.startswith(free)]
     saved = saved_config(folder, type(config), changes)
     arguments: dict[str, Any] = {name: getattr(config, name) for name in ("json", "resume")}
     return replace(saved, **arguments)

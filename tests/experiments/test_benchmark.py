@@ -120,7 +120,7 @@ def test_what_is_left_out_is_said(
     _, document, printed = resumed
     assert document["left_out"] == ["published"]
     assert "MESHWRIGHT_DATA" in printed
-    assert "Left out: published" in (killed / "table.md").read_text()
+    assert "Left out without MESHWRIGHT_DATA: published." in (killed / "table.md").read_text()
 
 
 def test_table_numbers_and_picture_agree_and_tell_where_they_come_from(

@@ -15,9 +15,9 @@ from agents.placement.single_device import SingleDevice
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
-from experiments.seeds import summarize
 from experiments.step.comparison import DOES_NOT_FIT, Comparison, Row, row_of
 from experiments.step.evaluation import evaluate_plan
+from experiments.step.suites.seeds import summarize
 
 
 def found(plan: Plan | None, reason: str = "") -> PlannerResult:

@@ -14,7 +14,7 @@ from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
-from experiments.cluster.drawn_parts import drawn_part, sources
+from experiments.cluster.sampled_windows import sampled_window, sources
 from experiments.cluster.split_windows import Split, SplitConfig, SplitTrace, reference_load
 from experiments.learning.duration_rows import Recording, SamplingConfig, replayed
 from experiments.run.provenance import file_hash
@@ -66,7 +66,7 @@ def test_parts_are_consecutive_jobs_at_loads_and_on_clusters_asked_for(split: Sp
     rng = np.random.default_rng(0)
     nodes = set()
     for _ in range(30):
-        name, problem = drawn_part(found, SAMPLING, rng)
+        name, problem = sampled_window(found, SAMPLING, rng)
         cluster, jobs = problem.cluster, problem.trace
         assert name == "a"
         assert 8 <= len(jobs) <= 20
@@ -81,7 +81,9 @@ def test_parts_are_consecutive_jobs_at_loads_and_on_clusters_asked_for(split: Sp
 
 
 def test_writing_down_changes_no_schedule(split: Split) -> None:
-    _, problem = drawn_part(sources([split], "train", SAMPLING), SAMPLING, np.random.default_rng(1))
+    _, problem = sampled_window(
+        sources([split], "train", SAMPLING), SAMPLING, np.random.default_rng(1)
+    )
     recording = Recording(policy(), 0.7, 3, 2, np.random.default_rng(2))
     np.testing.assert_array_equal(problem.replay(recording).finish, problem.replay(policy()).finish)
     counts = [len(jobs) for jobs in recording.jobs[1:]]
@@ -114,4 +116,4 @@ def test_windows_without_enough_jobs_are_told(split: Split) -> None:
         sources([split], "tomorrow", SAMPLING)
     few = SamplingConfig(**{**vars(SAMPLING), "jobs": [2, 3]})
     with pytest.raises(InputError, match="least_jobs"):
-        drawn_part(sources([split], "train", SAMPLING), few, np.random.default_rng(0))
+        sampled_window(sources([split], "train", SAMPLING), few, np.random.default_rng(0))

@@ -11,10 +11,11 @@ import pytest
 from PIL import Image
 from small_split import overrides
 
-from experiments.cluster.generalise_statistics import best_overall, bootstrap
-from experiments.cluster.split_baselines import files_of
+from experiments.cluster.baselines import files_of
+from experiments.cluster.comparison import best_overall
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.run.app import run_app
+from experiments.run.statistics import bootstrap
 
 FEW = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from layered_step import layered_step
-from rich.console import Console
 
 from envs.cost import RooflineCost
 from envs.errors import InputError
@@ -24,13 +23,10 @@ from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.pictures.step import AnytimeCurve
 from experiments.plan import PlanConfig, plan
 from experiments.run.app import run_app
-from experiments.run.display import ProgressDisplay
-from experiments.run.provenance import Provenance
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import topology_file
-from experiments.step.suites.cell import Case, Cases, Cell, Outcome
+from experiments.step.suites.cell import Cases, Outcome, PlanCell
 from experiments.step.suites.joint import FAIR, UNIFORM, JointSuite
-from experiments.step.suites.runner import CellRunner
 from tests.paths import CONF
 
 CASES = Cases(
@@ -53,8 +49,8 @@ def outcome(seconds: float, bound: float = 0.5) -> Outcome:
 
 
 def answers(
-    cells: list[Cell], found: Mapping[tuple[str, str], Mapping[str, float]]
-) -> dict[Cell, Outcome]:
+    cells: list[PlanCell], found: Mapping[tuple[str, str], Mapping[str, float]]
+) -> dict[PlanCell, Outcome]:
     """`found` by (graph, topology) and agent; nothing else could be run."""
     return {
         cell: outcome(known[cell.agent])
@@ -92,20 +88,20 @@ def test_reductions_stand_against_both_references() -> None:
     assert found["h", "four"] == {UNIFORM: 0.0, FAIR: 0.0}
     assert found["g", "eight"] == {UNIFORM: pytest.approx(0.1), FAIR: pytest.approx(1 / 19)}
     assert all(math.isnan(x) for x in found["h", "eight"].values())
-    spread = {(row[1], row[2]): row[3:] for row in report.sheets[1].rows}
+    spread = {(row[1], row[2]): row[3:] for row in report.tables[1].rows}
     assert spread[UNIFORM, "four"] == ("2", "+20.0%", "+10.0%", "+0.0%", "yes")
     assert spread[UNIFORM, "all"] == ("3", "+20.0%", "+10.0%", "+0.0%", "yes")
     assert spread[FAIR, "all"] == ("3", "+5.3%", "+0.0%", "-6.7%", "worse in 1")
     assert report.headline[f"best reduction of new against {UNIFORM}"] == pytest.approx(0.2)
     assert report.headline[f"worst reduction of new against {FAIR}"] == pytest.approx(-1 / 15)
-    assert report.sheets[0].rows[0][-2:] == ("500 ms", "+1500.0%")
+    assert report.tables[0].rows[0][-2:] == ("500 ms", "+1500.0%")
 
 
 def test_what_does_not_fit_is_shown_and_counted_nowhere() -> None:
     one = suite()
     report = one.report(answers(one.cells(), FOUND))
-    assert report.sheets[2].rows == [("h on eight", "does not fit")]
-    assert report.sheets[0].rows[-1][2:5] == ("no plan", "no plan", "no plan")
+    assert report.tables[2].rows == [("h on eight", "does not fit")]
+    assert report.tables[0].rows[-1][2:5] == ("no plan", "no plan", "no plan")
     (axes,) = report.figures["joint.png"].axes
     assert [text.get_text() for text in axes.get_yticklabels()][-1] == "h on eight"
     dots = np.array([line.get_xdata() for line in axes.lines[:2]], dtype=np.float64)
@@ -118,8 +114,8 @@ def test_half_a_row_says_what_is_missing() -> None:
     known = {key: dict(values) for key, values in FOUND.items()}
     del known["g", "four"][FAIR]
     report = one.report(answers(one.cells(), known))
-    assert report.sheets[2].rows[0] == ("g on four", f"{FAIR}: does not fit")
-    spread = {(row[1], row[2]): row[3:] for row in report.sheets[1].rows}
+    assert report.tables[2].rows[0] == ("g on four", f"{FAIR}: does not fit")
+    spread = {(row[1], row[2]): row[3:] for row in report.tables[1].rows}
     assert spread[UNIFORM, "all"][0] == "3"
     assert spread[FAIR, "all"][0] == "2"
 
@@ -177,15 +173,13 @@ def problem_of(run: Path) -> StepProblem:
     return StepProblem.build(layered_step(6, 2), topology, RooflineCost())
 
 
-def test_a_cell_that_needs_another_one_than_are_run_is_refused(tmp_path: Path) -> None:
-    first = Cell(Case("p", "g", "t", ()), "a", 1.0, ())
-    second = Cell(Case("p", "g", "t", ()), "b", 1.0, (), (first,))
-    runner = CellRunner(tmp_path, 0, 1, Provenance(0, {}))
-    with (
-        ProgressDisplay(Console(quiet=True)) as display,
-        pytest.raises(InputError, match="needs a cell"),
-    ):
-        runner.run([second], display)
+def test_a_cell_that_needs_another_one_than_are_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = suite().cells()[3:]
+    monkeypatch.setattr(JointSuite, "cells", lambda self: without)
+    with pytest.raises(InputError, match="needs a cell"):
+        suite().grid(tmp_path, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 from small_split import JOBS, overrides
 
 from envs.cluster.interference.rates import NoInterference, RateTables, without_neighbours
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from experiments.cluster.split_baselines import (
-    BaselineRuns,
+from experiments.cluster import baselines
+from experiments.cluster.baselines import (
     baselines_of,
-    code_hash,
+    outcome_of,
     problem_hash,
+    replay_cell,
 )
-from experiments.cluster.split_windows import Split, reference_load
+from experiments.cluster.split_windows import Split, SplitWindow, reference_load
 from experiments.run.app import run_app
+from experiments.run.display import ProgressDisplay
+from experiments.run.grid import FunctionCell, Grid, Outcomes
 from experiments.run.overrides import check_command_line
+from experiments.run.provenance import Provenance
 from experiments.split import SplitAppConfig, compare, facts_of, split
 
 SOME = [
@@ -80,7 +86,7 @@ def test_fix_then_compare(
         assert run_app("split_app", SplitAppConfig, split, told) == 0
     first, second = (output.read_text() for _, output in runs)
     assert first == second
-    assert "0 replays so far" in capsys.readouterr().out  # the second from what was kept
+    assert re.search(r"(\d+) of \1 cells were done before", capsys.readouterr().out)
     facts = yaml.safe_load(first)
     assert facts["windows"]["a"]["train"]["start_s"] == 0
     for row in facts["test"]:
@@ -130,7 +136,9 @@ def test_bad_input_is_named(tmp_path: Path, more: list[str], told: str) -> None:
         _ = Split(config(tmp_path, *more).split).traces
 
 
-def test_outcomes_are_kept_by_what_they_depend_on(tmp_path: Path) -> None:
+def test_outcomes_are_kept_by_what_they_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = config(tmp_path, *SOME)
     windows = Split(chosen.split).windows("test")
     found = baselines_of("unknown", chosen.agents, chosen.placements, {"fifo": ["first_fit"]})
@@ -138,18 +146,27 @@ def test_outcomes_are_kept_by_what_they_depend_on(tmp_path: Path) -> None:
     assert not {"srtf", "sjf"} & {b.policy for b in found}
     known = baselines_of("known", chosen.agents, chosen.placements, {})
     assert {"srtf", "fifo"} <= {b.policy for b in known}
-    runs = BaselineRuns(tmp_path / "kept")
-    first = runs.outcome(windows[0].problem, found[0])
-    assert runs.outcome(windows[0].problem, found[0]) == first
-    assert runs.replayed == 1
-    assert problem_hash(windows[0].problem) != problem_hash(windows[1].problem)
-    runs.outcome(windows[1].problem, found[0])
-    assert runs.replayed == 2
-    assert code_hash(found[0].build()) != code_hash()
-    kept = next((tmp_path / "kept").iterdir())
-    kept.write_text("{}")
+    fifo = found[0]
+
+    def cell(window: SplitWindow, node: Any = fifo.node) -> FunctionCell:
+        digest = problem_hash(window.problem)
+        return replay_cell(window.problem, digest, fifo.name, node, fifo.build, tmp_path / "kept")
+
+    def replay(*cells: FunctionCell) -> Outcomes:
+        with ProgressDisplay(Console(quiet=True)) as display:
+            return Grid(1, Provenance(0, {})).run(cells, display)
+
+    one, two = (cell(window) for window in windows[:2])
+    first = outcome_of(one, replay(one))
+    assert one.record.exists()
+    assert outcome_of(one, replay(one)) == first
+    assert one.record != two.record
+    assert one.record != cell(windows[0], {**fifo.node, "seed": 7}).record
+    one.record.write_text("{}")
     with pytest.raises(InputError, match="is no outcome of a baseline"):
-        [runs.outcome(window.problem, found[0]) for window in windows]
+        outcome_of(one, replay(one))
+    monkeypatch.setattr(baselines, "VERSION", baselines.VERSION + 1)
+    assert not cell(windows[0]).record.exists()
 
 
 def test_rules_of_what_is_not_there(tmp_path: Path) -> None:

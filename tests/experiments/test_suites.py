@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
-from experiments.step.suites.cell import Case, Cases, Cell, Outcome
+from experiments.step.suites.cell import Case, Cases, Outcome, PlanCell
 from experiments.step.suites.placement import Part, PlacementSuite
 from experiments.step.suites.search_ratio import UNFUSED, Ratio, SearchRatio
 from experiments.step.suites.step_time import StepTime
@@ -26,7 +26,9 @@ def outcome(points: Points, end: float = 100.0, bound: float = 0.5) -> Outcome:
     return Outcome(curve.final, bound, end, "feasible", "", 500, "s", 1.0, curve)
 
 
-def answers(cells: list[Cell], found: Mapping[tuple[str, str], Outcome]) -> dict[Cell, Outcome]:
+def answers(
+    cells: list[PlanCell], found: Mapping[tuple[str, str], Outcome]
+) -> dict[PlanCell, Outcome]:
     """`found` by (graph, agent); nothing else is feasible."""
     nothing = Outcome(np.inf, 0.1, 1.0, "limit", "no plan was tried", 500, "s", 1.0,
                       AnytimeCurve((), 1.0))  # fmt: skip
@@ -120,7 +122,7 @@ def test_a_race_reports_every_ratio_and_the_loss() -> None:
         f"{FUSED}: largest ratio at worse plan": "400x",
         f"{FUSED}: median loss to best known": pytest.approx(0.125),
     }
-    text = "".join(sheet.markdown() for sheet in report.sheets)
+    text = "".join(sheet.markdown() for sheet in report.tables)
     for words in ("≥ 45x", "| 400x |", "+25.0%", "| no plan |", "| 100 to 1000 | 2 | 0 |"):
         assert words in text
 
@@ -129,7 +131,7 @@ def test_a_search_that_could_not_run_has_no_ratio() -> None:
     suite = race()
     found = {("g", FUSED): outcome(list(FUSED_CURVE.points)), ("g", UNFUSED): Outcome.failed("oh")}
     report = suite.report(answers(suite.cells(), found))
-    assert "no plan: oh" in report.sheets[0].rows[0]
+    assert "no plan: oh" in report.tables[0].rows[0]
     rows = report.numbers["rows"]
     assert isinstance(rows, list)
     assert rows[0]["ratios"] == []
@@ -152,14 +154,14 @@ def test_reductions_are_against_the_best_reference_and_losses_stay_losses() -> N
     assert [row["reduction"]["new"] for row in rows] == [pytest.approx(0.25), pytest.approx(-0.1)]
     assert report.headline["best_reduction_new"] == pytest.approx(0.25)
     assert report.headline["median_reduction_new"] == pytest.approx(0.075)
-    assert report.sheets[1].rows[0] == ("new", "2", "+25.0%", "+7.5%", "-10.0%", "1")
+    assert report.tables[1].rows[0] == ("new", "2", "+25.0%", "+7.5%", "-10.0%", "1")
 
 
 def test_a_tie_is_no_loss() -> None:
     suite = StepTime("gain", [CASES], {"new": []}, {"heft": []}, 5)
     found = {("g", "new"): outcome([(1.0, 0.3 + 1e-16)]), ("g", "heft"): outcome([(1.0, 0.1 * 3)])}
     report = suite.report(answers(suite.cells(), found))
-    assert report.sheets[1].rows[0][-2:] == ("+0.0%", "0")
+    assert report.tables[1].rows[0][-2:] == ("+0.0%", "0")
 
 
 def test_a_problem_without_a_reference_plan_is_in_no_median() -> None:
@@ -167,7 +169,7 @@ def test_a_problem_without_a_reference_plan_is_in_no_median() -> None:
     found = {("g", "new"): outcome([(1.0, 6.0)])}
     report = suite.report(answers(suite.cells(), found))
     assert report.headline == {}
-    assert report.sheets[0].rows[0][2:4] == ("none", "no plan")
+    assert report.tables[0].rows[0][2:4] == ("none", "no plan")
 
 
 def test_gaps_are_to_the_best_bound_and_to_the_best_or_published_value() -> None:
@@ -189,7 +191,7 @@ def test_gaps_are_to_the_best_bound_and_to_the_best_or_published_value() -> None
     assert gaps["g", "b"]["gap_to_best_known"] == pytest.approx(0.25)
     assert gaps["h", "a"]["gap_to_best_known"] == pytest.approx(0.5)
     assert gaps["h", "b"]["gap_to_best_known"] == math.inf
-    summary = {row[0]: row for row in report.sheets[0].rows}
+    summary = {row[0]: row for row in report.tables[0].rows}
     assert summary["a"][2:5] == ("2", "2", "1")
     assert list(report.figures) == ["anytime_1.png"]
 
@@ -223,7 +225,7 @@ def test_graphs_of_published_data_are_left_out_without_it(monkeypatch: pytest.Mo
 
 def test_names_of_run_folders_tell_cells_apart() -> None:
     case = Case("max load", "a/b", "t", ())
-    folders = {Cell(case, "x", seconds, ()).folder for seconds in (1, 10, 0.5)}
+    folders = {PlanCell(case, "x", seconds, ()).folder for seconds in (1, 10, 0.5)}
     assert folders == {f"max_load.a_b.t.x.{text}s" for text in ("1", "10", "0_5")}
 
 

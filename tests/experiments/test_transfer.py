@@ -1,4 +1,4 @@
-"""`experiments.transfer`: conditions, left-out jobs, ratios, picture."""
+"""`experiments.generalise conditions=shifted`: conditions, left-out jobs, ratios, picture."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from PIL import Image
 from small_split import overrides
 
 from envs.errors import InputError
-from experiments.cluster.generalise_statistics import Interval
+from experiments.cluster.conditions import Condition
 from experiments.cluster.split_windows import Split
-from experiments.cluster.transfer_conditions import Condition
+from experiments.generalise import GeneraliseConfig, generalise
 from experiments.pictures.comparison import draw_forest
 from experiments.run.app import run_app
 from experiments.run.overrides import check_command_line
-from experiments.transfer import TransferConfig, transfer
+from experiments.run.statistics import Interval
 
 FEW = [
+    "conditions=shifted",
     "~agents.gittins",
     "~agents.qssf",
     "~placements.yarn",
@@ -46,11 +47,11 @@ def given(work: Path, knows: str = "nothing") -> list[str]:
 
 
 def run(work: Path, *more: str) -> int:
-    return run_app("transfer", TransferConfig, transfer, [*given(work), *more])
+    return run_app("generalise", GeneraliseConfig, generalise, [*given(work), *more])
 
 
 def split_of(work: Path) -> Split:
-    return Split(check_command_line(given(work), "transfer", TransferConfig).config.split)
+    return Split(check_command_line(given(work), "generalise", GeneraliseConfig).config.split)
 
 
 def test_ratios_under_each_condition(work: Path) -> None:

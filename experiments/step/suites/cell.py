@@ -1,12 +1,14 @@
-"""The cells of a benchmark: each is one run of `experiments.plan`."""
+"""Suites of planners: every cell is one run of `experiments.plan`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,12 @@ import numpy as np
 from envs.errors import InputError
 from envs.units import MILLISECOND
 from experiments.pictures.step import AnytimeCurve
+from experiments.run.grid import AppCell, Document
+from experiments.run.suite import SUITE_KEY, Check, Report
 
 DATA_VARIABLE = "MESHWRIGHT_DATA"  # the folder of published graphs
 CELLS_VARIABLE = "$CELLS"  # the folder of all cells of a run
-SUITE_KEY = "config key 'suite'"
+SAME = 1e-9  # relative difference, by rounding, of two equal objectives
 
 Axis = Mapping[str, Sequence[str]]  # label: overrides of conf/plan.yaml
 
@@ -39,7 +43,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlanCell:
     """One agent on one case with one budget.
 
     `CELLS_VARIABLE` in its overrides stands for the folder that has the run folders of all cells:
@@ -50,7 +54,7 @@ class Cell:
     agent: str  # label of the suite
     budget_s: float
     agent_overrides: tuple[str, ...]
-    needs: tuple[Cell, ...] = ()
+    needs: tuple[PlanCell, ...] = ()
 
     @property
     def name(self) -> str:
@@ -64,10 +68,21 @@ class Cell:
         words = (case.problem, case.graph, case.topology, self.agent, f"{self.budget_s:g}s")
         return ".".join(re.sub(r"[^\w-]+", "_", word) for word in words)
 
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """The arguments of `experiments.plan`."""
-        return (*self.case.overrides, *self.agent_overrides, f"budget_s={self.budget_s}")
+    def app(self, folder: Path, seed: int, needs: tuple[AppCell, ...]) -> AppCell:
+        """The run of `experiments.plan`, below the folder of all cells."""
+        asked = [
+            text.replace(CELLS_VARIABLE, str(folder))
+            for text in (*self.case.overrides, *self.agent_overrides)
+        ]
+        return AppCell(
+            self.name,
+            "plan",
+            (*asked, f"budget_s={self.budget_s}", f"seed={seed}"),
+            folder / self.folder,
+            needs,
+            budget_s=self.budget_s,
+            may_fail=True,
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,9 @@ class Outcome:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Outcome:
-        """From `result.json` of the run."""
+        """From what the run left: `result.json`, or why there is none."""
+        if "exit_code" in document:
+            return cls.failed(str(document["reason"]))
         unit_s = document["unit_s"]
         points = tuple((float(at), float(best) * unit_s) for at, best in document["trajectory"])
         feasible = bool(document["feasible"])
@@ -198,12 +215,86 @@ def positive(value: object, field: str) -> float:
     return seconds
 
 
-def cells_of(cases: Sequence[Cases], agents: Axis, budgets_s: Sequence[float]) -> list[Cell]:
+def cells_of(cases: Sequence[Cases], agents: Axis, budgets_s: Sequence[float]) -> list[PlanCell]:
     """Every agent with every budget on every case; all agents of a case stand together."""
     return [
-        Cell(case, agent, seconds, tuple(overrides))
+        PlanCell(case, agent, seconds, tuple(overrides))
         for group in cases
         for case in group
         for agent, overrides in agents.items()
         for seconds in budgets_s
     ]
+
+
+class PlanSuite(ABC):
+    """What the suites of planners share: their cells as runs of an app, and what these left."""
+
+    own = ("budget_s=", "seed=", "json=", "hydra.")
+
+    @property
+    @abstractmethod
+    def left_out(self) -> list[str]:
+        """Graphs that need published data where there is none."""
+
+    @abstractmethod
+    def cells(self) -> list[PlanCell]:
+        """The runs it consists of."""
+
+    @abstractmethod
+    def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
+        """What the runs came to."""
+
+    def grid(self, folder: Path, seed: int) -> list[AppCell]:
+        made: dict[PlanCell, AppCell] = {}
+        found = []
+        for cell in self.cells():
+            missing = [need for need in cell.needs if need not in made]
+            if missing:
+                told = f"needs a cell that is not run before it: {missing[0].name}"
+                raise InputError(told, file=SUITE_KEY, record=cell.name)
+            made[cell] = cell.app(folder, seed, tuple(made[need] for need in cell.needs))
+            found.append(made[cell])
+        return found
+
+    def checks(self) -> Iterator[Check]:
+        cells = self.cells()
+        parts = {cell.case.overrides: cell.case.name for cell in cells}
+        parts |= {cell.agent_overrides: cell.agent for cell in cells}
+        for overrides, name in parts.items():
+            yield Check(name, "plan", "experiments.plan.PlanConfig", overrides)
+
+    def summary(self, found: Mapping[AppCell, Document]) -> Report:
+        outcomes = {}
+        by_folder = {cell.folder.name: (cell, document) for cell, document in found.items()}
+        for cell in self.cells():
+            app, document = by_folder[cell.folder]
+            try:
+                outcomes[cell] = Outcome.of(document)
+            except (KeyError, TypeError, ValueError) as error:
+                told = f"is no result of a plan ({error!r})"
+                raise InputError(told, file=app.record) from error
+        return self.report(outcomes)
+
+
+def left_out_of(groups: Iterable[Cases]) -> list[str]:
+    return list(dict.fromkeys(graph for group in groups for graph in group.left_out))
+
+
+def by_case(outcomes: Mapping[PlanCell, Outcome]) -> dict[Case, dict[str, Outcome]]:
+    """The outcome of every agent on every case."""
+    found: dict[Case, dict[str, Outcome]] = {}
+    for cell, outcome in outcomes.items():
+        found.setdefault(cell.case, {})[cell.agent] = outcome
+    return found
+
+
+def percent(ratio: float) -> str:
+    """A relative difference for a reader; nothing where it is not finite."""
+    return f"{ratio:+.1%}" if np.isfinite(ratio) else ""
+
+
+def seconds(value: float) -> str:
+    """A duration for a reader; `never` where it is infinite, nothing where there is none."""
+    if not np.isfinite(value):
+        return "" if np.isnan(value) else "never"
+    return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"

@@ -11,17 +11,22 @@ from matplotlib.figure import Figure
 
 from envs.errors import InputError
 from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
+from experiments.run.suite import SUITE_KEY, Report
+from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
-    SUITE_KEY,
+    SAME,
     Case,
     Cases,
-    Cell,
     Outcome,
+    PlanCell,
+    PlanSuite,
     axis,
+    by_case,
+    left_out_of,
+    percent,
     positive,
 )
-from experiments.step.suites.report import SAME, Report, Sheet, percent
 
 UNIFORM, FAIR = "uniform shares", "fair sharing"  # labels of the two references
 PLAN_FILE = "plan.json"
@@ -38,7 +43,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class JointSuite:
+class JointSuite(PlanSuite):
     """Step times of joint methods against uniform static shares and against fair sharing.
 
     Every search has the same budget. Fair sharing has more: it starts from the finished plans of
@@ -78,28 +83,26 @@ class JointSuite:
 
     @property
     def left_out(self) -> list[str]:
-        """Graphs that need published data where there is none."""
-        return list(dict.fromkeys(x for group in self.cases for x in group.left_out))
+        return left_out_of(self.cases)
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlanCell]:
         """On every case all plans, then fair sharing, which needs them."""
-        found: list[Cell] = []
+        found: list[PlanCell] = []
         for case in dict.fromkeys(case for group in self.cases for case in group):
             agents = {UNIFORM: self.uniform, **self.placed, **self.methods}
             made = [
-                Cell(case, label, self.budget_s, tuple(asked)) for label, asked in agents.items()
+                PlanCell(case, label, self.budget_s, tuple(asked))
+                for label, asked in agents.items()
             ]
             files = ",".join(f"'{CELLS_VARIABLE}/{cell.folder}/{PLAN_FILE}'" for cell in made)
             asked = (*self.fair, f"problem.plans=[{files}]")
-            found += [*made, Cell(case, FAIR, self.budget_s, asked, tuple(made))]
+            found += [*made, PlanCell(case, FAIR, self.budget_s, asked, tuple(made))]
         return found
 
-    def report(self, outcomes: Mapping[Cell, Outcome]) -> Report:
+    def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """A row per case, the distribution of the reductions, and a picture of them."""
-        by_case: dict[Case, dict[str, Outcome]] = {}
-        for cell, outcome in outcomes.items():
-            by_case.setdefault(cell.case, {})[cell.agent] = outcome
-        rows = [_Row(case, found) for case, found in by_case.items()]
+        cases = by_case(outcomes)
+        rows = [_Row(case, found) for case, found in cases.items()]
         methods = list(self.methods)
         columns = ["case", "operators", UNIFORM, FAIR]
         for name in methods:
@@ -112,18 +115,18 @@ class JointSuite:
             for spread in _spreads(rows, name, reference)
         ]
         missing = [row for row in rows if row.reason(methods)]
-        sheets = [
-            Sheet(
+        tables = [
+            Table(
                 "Step time with and without bandwidth decided",
                 columns,
                 [row.cells(methods) for row in rows],
                 note=NOTE,
             ),
-            Sheet("Reductions", SUMMARY_COLUMNS, [spread.cells() for spread in spreads]),
+            Table("Reductions", SUMMARY_COLUMNS, [spread.cells() for spread in spreads]),
         ]
         if missing:
             texts = [(row.case.name, row.reason(methods)) for row in missing]
-            sheets.append(Sheet("Without a plan", ("case", "why"), texts))
+            tables.append(Table("Without a plan", ("case", "why"), texts))
         headline = {
             key: value for spread in spreads if not spread.topology
             for key, value in spread.headline().items()
@@ -134,7 +137,7 @@ class JointSuite:
             "reductions": [spread.document() for spread in spreads],
         }
         figures = {"joint.png": _picture(self.title, rows, methods)}
-        return Report(sheets, figures, numbers, headline)
+        return Report(tables, figures, numbers, headline)
 
 
 @dataclass(frozen=True)

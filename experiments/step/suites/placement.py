@@ -10,17 +10,22 @@ import numpy as np
 
 from envs.errors import InputError
 from experiments.pictures.step import Panel, draw_anytime
+from experiments.run.suite import SUITE_KEY, Report
+from experiments.run.tables import Table
 from experiments.step.suites.cell import (
-    SUITE_KEY,
+    SAME,
     Case,
     Cases,
-    Cell,
     Outcome,
+    PlanCell,
+    PlanSuite,
     axis,
     cells_of,
+    left_out_of,
+    percent,
     positive,
+    seconds,
 )
-from experiments.step.suites.report import SAME, Report, Sheet, percent, seconds
 
 COLUMNS = (
     "problem", "operators", "agent", "budget", "objective", "to the bound", "to the best known",
@@ -35,7 +40,7 @@ SUMMARY_NOTE = (
 PANELS = 12  # in one picture
 SPAN = 1.6  # a picture shows values up to this many times the best one
 
-Rows = Mapping[Case, Sequence[tuple[Cell, Outcome]]]
+Rows = Mapping[Case, Sequence[tuple[PlanCell, Outcome]]]
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,13 @@ class Part:
         for seconds_ in self.budgets_s:
             positive(seconds_, "budgets_s")
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlanCell]:
         """Every agent with every budget on every case."""
         return cells_of([self.cases], self.agents, self.budgets_s)
 
 
 @dataclass(frozen=True)
-class PlacementSuite:
+class PlacementSuite(PlanSuite):
     """Gaps of every plan, and the anytime curves.
 
     The best known value of a case is the best of this run, or the published one where that is
@@ -91,18 +96,17 @@ class PlacementSuite:
 
     @property
     def left_out(self) -> list[str]:
-        """Graphs that need published data where there is none."""
-        return list(dict.fromkeys(x for part in self.parts for x in part.cases.left_out))
+        return left_out_of(part.cases for part in self.parts)
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlanCell]:
         """The cells of all parts, once each, those of one case together."""
         cells = dict.fromkeys(cell for part in self.parts for cell in part.cells())
         cases = list(dict.fromkeys(cell.case for cell in cells))
         return sorted(cells, key=lambda cell: cases.index(cell.case))
 
-    def report(self, outcomes: Mapping[Cell, Outcome]) -> Report:
+    def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """A row per cell, a summary per agent and budget, and the anytime curves."""
-        by_case: dict[Case, list[tuple[Cell, Outcome]]] = {}
+        by_case: dict[Case, list[tuple[PlanCell, Outcome]]] = {}
         for cell, outcome in outcomes.items():
             by_case.setdefault(cell.case, []).append((cell, outcome))
         yardsticks = {case: self._yardstick(case, rows) for case, rows in by_case.items()}
@@ -110,9 +114,9 @@ class PlacementSuite:
             {**_facts(cell, outcome), **yardsticks[cell.case].gaps(outcome)}
             for cell, outcome in outcomes.items()
         ]
-        sheets = [
-            Sheet("Agents", SUMMARY_COLUMNS, _summary(outcomes, yardsticks), note=SUMMARY_NOTE),
-            Sheet("All runs", COLUMNS, _rows(by_case, yardsticks), on_console=False),
+        tables = [
+            Table("Agents", SUMMARY_COLUMNS, _summary(outcomes, yardsticks), note=SUMMARY_NOTE),
+            Table("All runs", COLUMNS, _rows(by_case, yardsticks), on_console=False),
         ]
         cases = list(by_case)
         figures = {
@@ -126,9 +130,9 @@ class PlacementSuite:
                 cases[start : start + PANELS] for start in range(0, len(cases), PANELS)
             )
         }
-        return Report(sheets, figures, {"rows": numbers})
+        return Report(tables, figures, {"rows": numbers})
 
-    def _yardstick(self, case: Case, rows: Sequence[tuple[Cell, Outcome]]) -> _Yardstick:
+    def _yardstick(self, case: Case, rows: Sequence[tuple[PlanCell, Outcome]]) -> _Yardstick:
         published = float(self.best_known.get(case.problem, {}).get(case.graph, np.inf))
         unit_s = next((outcome.unit_s for _, outcome in rows if outcome.operators), 1.0)
         return _Yardstick(
@@ -159,7 +163,7 @@ class _Yardstick:
         return {"gap_to_bound": to_bound, "gap_to_best_known": to_best}
 
 
-def _facts(cell: Cell, outcome: Outcome) -> dict[str, object]:
+def _facts(cell: PlanCell, outcome: Outcome) -> dict[str, object]:
     return {
         "problem": cell.case.problem,
         "graph": cell.case.graph,
@@ -198,10 +202,10 @@ def _rows(by_case: Rows, yardsticks: Mapping[Case, _Yardstick]) -> list[tuple[st
 
 
 def _summary(
-    outcomes: Mapping[Cell, Outcome], yardsticks: Mapping[Case, _Yardstick]
+    outcomes: Mapping[PlanCell, Outcome], yardsticks: Mapping[Case, _Yardstick]
 ) -> list[tuple[str, ...]]:
     """A row per agent and budget; medians over the cases in which it found a plan."""
-    groups: dict[tuple[str, float], list[tuple[Cell, Outcome]]] = {}
+    groups: dict[tuple[str, float], list[tuple[PlanCell, Outcome]]] = {}
     for cell, outcome in outcomes.items():
         groups.setdefault((cell.agent, cell.budget_s), []).append((cell, outcome))
     table: list[tuple[str, ...]] = []
@@ -224,9 +228,9 @@ def _summary(
     return table
 
 
-def _panel(case: Case, rows: Sequence[tuple[Cell, Outcome]], yardstick: _Yardstick) -> Panel:
+def _panel(case: Case, rows: Sequence[tuple[PlanCell, Outcome]], yardstick: _Yardstick) -> Panel:
     """Of every agent the run with the largest budget."""
-    longest: dict[str, tuple[Cell, Outcome]] = {}
+    longest: dict[str, tuple[PlanCell, Outcome]] = {}
     for cell, outcome in rows:
         if cell.agent not in longest or cell.budget_s > longest[cell.agent][0].budget_s:
             longest[cell.agent] = (cell, outcome)

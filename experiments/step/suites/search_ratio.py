@@ -11,17 +11,22 @@ import numpy as np
 
 from envs.errors import InputError
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
+from experiments.run.suite import SUITE_KEY, Report
+from experiments.run.tables import Table
 from experiments.step.suites.cell import (
-    SUITE_KEY,
     Case,
     Cases,
-    Cell,
     Outcome,
+    PlanCell,
+    PlanSuite,
     axis,
+    by_case,
     cells_of,
+    left_out_of,
+    percent,
     positive,
+    seconds,
 )
-from experiments.step.suites.report import Report, Sheet, percent, seconds
 
 UNFUSED = "un-fused"
 PLAN_COLUMNS = (
@@ -82,7 +87,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class SearchRatio:
+class SearchRatio(PlanSuite):
     """Fused against un-fused, on step times simulated on all operators, neither warm-started.
 
     The ratio at a quality q is the time after which the un-fused search has a plan of step time q
@@ -127,32 +132,29 @@ class SearchRatio:
 
     @property
     def left_out(self) -> list[str]:
-        """Graphs that need published data where there is none."""
-        return list(dict.fromkeys(x for group in self.cases for x in group.left_out))
+        return left_out_of(self.cases)
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlanCell]:
         """Both searches and the references on every case; the short ones first."""
         cells = cells_of(self.cases, self.fused, [self.fused_budget_s])
         cells += cells_of(self.cases, self.reference, [self.reference_budget_s])
         return cells + cells_of(self.cases, {UNFUSED: self.unfused}, [self.unfused_limit_s])
 
-    def report(self, outcomes: Mapping[Cell, Outcome]) -> Report:
+    def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """A row per case, the distribution of all ratios, and both curves of every case."""
-        by_case: dict[Case, dict[str, Outcome]] = {}
-        for cell, outcome in outcomes.items():
-            by_case.setdefault(cell.case, {})[cell.agent] = outcome
+        cases = by_case(outcomes)
         races = [
             _Race(case, label, found, self.unfused_limit_s)
             for label in self.fused
-            for case, found in by_case.items()
+            for case, found in cases.items()
         ]
-        sheets = [
-            Sheet("Last plans", PLAN_COLUMNS, [race.plan_cells() for race in races]),
-            Sheet("Un-fused over fused seconds", RATIO_COLUMNS,
+        tables = [
+            Table("Last plans", PLAN_COLUMNS, [race.plan_cells() for race in races]),
+            Table("Un-fused over fused seconds", RATIO_COLUMNS,
                   [race.ratio_cells() for race in races],
                   note=f"un-fused limit {self.unfused_limit_s:g} s; ≥: not reached within it"),
             *(
-                Sheet(f"All ratios of {label}, one per plan on its way",
+                Table(f"All ratios of {label}, one per plan on its way",
                       ("ratio", "plans", "of them censored"),
                       _histogram([r for x in races if x.label == label for r in x.ratios()]))
                 for label in self.fused
@@ -163,7 +165,7 @@ class SearchRatio:
             for label in self.fused
         }
         figure = draw_anytime(
-            [_panel([race for race in races if race.case == case]) for case in by_case],
+            [_panel([race for race in races if race.case == case]) for case in cases],
             f"{self.title}: the best plan so far, simulated on all operators",
             "step time",
             span=np.inf,
@@ -175,7 +177,7 @@ class SearchRatio:
             for name, value in found.items()
             if not isinstance(value, dict)
         }
-        return Report(sheets, {"search_ratio.png": figure}, numbers, shown)
+        return Report(tables, {"search_ratio.png": figure}, numbers, shown)
 
 
 @dataclass(frozen=True)

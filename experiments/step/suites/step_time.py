@@ -9,23 +9,28 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
+from experiments.run.suite import SUITE_KEY, Report
+from experiments.run.tables import Table
 from experiments.step.suites.cell import (
-    SUITE_KEY,
+    SAME,
     Case,
     Cases,
-    Cell,
     Outcome,
+    PlanCell,
+    PlanSuite,
     axis,
+    by_case,
     cells_of,
+    left_out_of,
+    percent,
     positive,
 )
-from experiments.step.suites.report import SAME, Report, Sheet, percent
 
 SUMMARY_COLUMNS = ("method", "problems", "largest reduction", "median", "smallest", "losses")
 
 
 @dataclass(frozen=True)
-class StepTime:
+class StepTime(PlanSuite):
     """Reduction of the step time against the best reference: 1 - step time / best reference.
 
     A loss is a negative reduction. Problems on which a method or every reference has no plan are
@@ -60,20 +65,17 @@ class StepTime:
 
     @property
     def left_out(self) -> list[str]:
-        """Graphs that need published data where there is none."""
-        return list(dict.fromkeys(x for group in self.cases for x in group.left_out))
+        return left_out_of(self.cases)
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlanCell]:
         """All methods and references on every case."""
         agents = {**self.references, **self.methods}
         return list(dict.fromkeys(cells_of(self.cases, agents, [self.budget_s])))
 
-    def report(self, outcomes: Mapping[Cell, Outcome]) -> Report:
+    def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """A row per case, and largest, median and smallest reduction of each method."""
-        by_case: dict[Case, dict[str, Outcome]] = {}
-        for cell, outcome in outcomes.items():
-            by_case.setdefault(cell.case, {})[cell.agent] = outcome
-        rows = [_Row.of(case, found, self.references) for case, found in by_case.items()]
+        cases = by_case(outcomes)
+        rows = [_Row.of(case, found, self.references) for case, found in cases.items()]
         columns = ["problem", "operators", "best reference", "its step time"]
         columns += [x for name in self.methods for x in (name, f"{name}: reduction")]
         cells = [row.cells(list(self.methods)) for row in rows]
@@ -81,16 +83,16 @@ class StepTime:
             name: [row.reduction(name) for row in rows if np.isfinite(row.reduction(name))]
             for name in self.methods
         }
-        sheets = [
-            Sheet("Step time against the best reference", columns, cells),
-            Sheet("Reductions", SUMMARY_COLUMNS, [_summary(n, x) for n, x in reductions.items()]),
+        tables = [
+            Table("Step time against the best reference", columns, cells),
+            Table("Reductions", SUMMARY_COLUMNS, [_summary(n, x) for n, x in reductions.items()]),
         ]
         best = {f"best_reduction_{name}": max(x) for name, x in reductions.items() if x}
         median = {
             f"median_reduction_{name}": float(np.median(x)) for name, x in reductions.items() if x
         }
         numbers = {"rows": [row.document(list(self.methods)) for row in rows], **best, **median}
-        return Report(sheets, {}, numbers, {**best, **median})
+        return Report(tables, {}, numbers, {**best, **median})
 
 
 @dataclass(frozen=True)

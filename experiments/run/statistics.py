@@ -1,11 +1,13 @@
-"""Paired comparison over windows: ratios to a baseline, and their bootstrap intervals."""
+"""Intervals of means: by the bootstrap over windows and seeds, and Student's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 FloatArray = NDArray[np.float64]
 
@@ -26,7 +28,6 @@ class Interval:
         return self.high < 1.0
 
     def text(self) -> str:
-        """For a table."""
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
@@ -35,6 +36,7 @@ def bootstrap(ratios: FloatArray, samples: int, seed: int) -> Interval:
 
     Both are drawn in every sample, the windows independently of the seeds (Efron and Tibshirani, An
     Introduction to the Bootstrap, 1993, chapter 13, for the percentile interval).
+    `scipy.stats.bootstrap` draws along one axis only, or both with one and the same index.
     """
     rng = np.random.default_rng(seed)
     windows, seeds = ratios.shape
@@ -48,6 +50,9 @@ def bootstrap(ratios: FloatArray, samples: int, seed: int) -> Interval:
     return Interval(float(ratios.mean()), low, high)
 
 
-def best_overall(means: FloatArray) -> int:
-    """The row of (policies, windows) mean JCTs with the least mean ratio to each window's best."""
-    return int((means / means.min(axis=0)).mean(axis=1).argmin())
+def half_width(values: Sequence[float] | FloatArray) -> float:
+    """Half of the interval of the mean (Student's t); NaN of fewer than two values."""
+    if len(values) < 2:
+        return float("nan")
+    quantile = stats.t.ppf(0.5 + CONFIDENCE / 2.0, len(values) - 1)
+    return float(quantile * stats.sem(values))

@@ -1,4 +1,4 @@
-"""Random parts of the windows of splits: consecutive jobs, on random clusters, at random loads."""
+"""Windows sampled from splits: consecutive jobs, on random clusters, at random loads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TRIES = 100  # draws of a part before a window counts as one without parts
 
 
 @dataclass
-class PartsConfig:
-    """How parts are drawn: `parts` in `conf/train_priority.yaml`."""
+class SampledWindows:
+    """How windows are sampled: `parts` in `conf/train_priority.yaml`."""
 
     KEY: ClassVar[str] = "parts"  # of the config
     jobs: list[int]
@@ -65,7 +65,7 @@ def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:
     return {name: sha for config in splits.values() for name, sha in config.inputs.items()}
 
 
-def sources(splits: Sequence[Split], window: str, config: PartsConfig) -> list[Source]:
+def sources(splits: Sequence[Split], window: str, config: SampledWindows) -> list[Source]:
     """A window of all traces of some splits, where it has enough jobs.
 
     Raises:
@@ -87,8 +87,8 @@ def sources(splits: Sequence[Split], window: str, config: PartsConfig) -> list[S
     return found
 
 
-def drawn_part(
-    found: Sequence[Source], config: PartsConfig, rng: np.random.Generator
+def sampled_window(
+    found: Sequence[Source], config: SampledWindows, rng: np.random.Generator
 ) -> tuple[str, ClusterProblem]:
     """Consecutive jobs of a random trace on a random cluster, and the name of the trace.
 

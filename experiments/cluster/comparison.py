@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 
 from agents.cluster.shipped import scheduler_folder
 from envs.errors import InputError
-from experiments.cluster.generalise_statistics import best_overall
+from experiments.cluster.baselines import (
+    CLASSES,
+    Baseline,
+    Outcome,
+    bound_s,
+    outcome_of,
+    problem_hash,
+    replay_cell,
+)
 from experiments.cluster.problem import Scheduler
-from experiments.cluster.split_baselines import CLASSES, Baseline, BaselineRuns, Outcome, bound_s
 from experiments.cluster.split_windows import SplitWindow
+from experiments.run.grid import FunctionCell, Outcomes
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build, no_such_thing
 
@@ -32,6 +40,9 @@ class Exported(NamedTuple):
 
     node: Node
     scheduler: Scheduler
+
+    def build(self) -> Scheduler:
+        return self.scheduler
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +74,14 @@ class Comparison:
         return best_overall(self.values("mean_jct_s"))
 
     @property
+    def overall_name(self) -> str:
+        return self.baselines[self.overall].name
+
+    @property
+    def published_name(self) -> str | None:
+        return None if self.published is None else self.baselines[self.published].name
+
+    @property
     def published(self) -> int | None:
         """The one of those with the numbers of their papers; None: all are tuned."""
         ratios = self.relative().mean(axis=1)
@@ -92,6 +111,11 @@ class Comparison:
         found = np.array([[getattr(o, measure) for o in row] for row in self.learned], np.float64)
         ratios: FloatArray = (found / yardstick).T
         return ratios
+
+
+def best_overall(means: FloatArray) -> int:
+    """The row of (policies, windows) mean JCTs with the least mean ratio to each window's best."""
+    return int((means / means.min(axis=0)).mean(axis=1).argmin())
 
 
 def exported(node: Node, folder: str, information: str) -> Exported:
@@ -127,31 +151,57 @@ def checked_tuned(tuned: Sequence[str], agents: Mapping[str, Any]) -> frozenset[
     return frozenset(tuned)
 
 
-def measured(
-    windows: Sequence[SplitWindow],
-    baselines: Sequence[Baseline],
-    references: Sequence[Baseline],
-    checkpoints: Sequence[Exported],
-    tuned: frozenset[str],
-    runs: BaselineRuns,
-    tell: Callable[[str], None],
-) -> Comparison:
-    """Replay everything on every window, or take it from the folder of `runs`."""
-    outcomes: list[list[Outcome]] = [[] for _ in baselines]
-    ours: list[list[Outcome]] = [[] for _ in references]
-    learned: list[list[Outcome]] = [[] for _ in checkpoints]
-    for number, window in enumerate(windows, start=1):
-        problem = window.problem
-        for row, baseline in zip([*outcomes, *ours], [*baselines, *references], strict=True):
-            row.append(runs.outcome(problem, baseline))
-        least = min(row[-1].mean_jct_s for row in outcomes)
-        news = f"{window.name} ({number} of {len(windows)}): best baseline {least:,.0f} s"
-        for row, (node, scheduler) in zip(learned, checkpoints, strict=True):
-            row.append(runs.outcome_of(problem, LEARNED, node, scheduler))
-            news += f", checkpoint {row[-1].mean_jct_s / least:.3f}"
-        tell(news)
-    bounds = np.array([bound_s(window.problem) for window in windows])
-    return Comparison(windows, bounds, baselines, outcomes, learned, references, ours, tuned)
+@dataclass(frozen=True, eq=False)
+class Contenders:
+    """All that is replayed on every window.
+
+    `references` are our own policies, which are no baselines; `tuned` names the agents whose
+    numbers are not those of their papers.
+    """
+
+    baselines: Sequence[Baseline]
+    references: Sequence[Baseline]
+    checkpoints: Sequence[Exported]
+    tuned: frozenset[str]
+
+    def replays(self, windows: Sequence[SplitWindow], cache: Path) -> list[list[FunctionCell]]:
+        """By contender, in the order of the fields above, and by window."""
+        rows: list[list[FunctionCell]] = [[] for _ in range(len(self))]
+        for window in windows:
+            digest = problem_hash(window.problem)
+            players = [(one.name, one.node, one.build) for one in self._policies]
+            players += [(LEARNED, one.node, one.build) for one in self.checkpoints]
+            for row, (name, node, make) in zip(rows, players, strict=True):
+                row.append(replay_cell(window.problem, digest, name, node, make, cache))
+        return rows
+
+    def compared(
+        self,
+        windows: Sequence[SplitWindow],
+        replays: Sequence[Sequence[FunctionCell]],
+        found: Outcomes,
+    ) -> Comparison:
+        """How they did, from the replays of these windows."""
+        rows = [[outcome_of(cell, found) for cell in row] for row in replays]
+        first, second = len(self.baselines), len(self._policies)
+        bounds = np.array([bound_s(window.problem) for window in windows])
+        return Comparison(
+            windows,
+            bounds,
+            self.baselines,
+            rows[:first],
+            rows[second:],
+            self.references,
+            rows[first:second],
+            self.tuned,
+        )
+
+    @property
+    def _policies(self) -> list[Baseline]:
+        return [*self.baselines, *self.references]
+
+    def __len__(self) -> int:
+        return len(self._policies) + len(self.checkpoints)
 
 
 def hashes(checkpoints: Sequence[str]) -> Mapping[str, str]:

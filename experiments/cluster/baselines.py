@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +15,15 @@ from agents.cluster.lower_bound import completion_bound
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy
-from experiments.run.artifacts import to_json, write_json
-from experiments.run.provenance import file_hash, text_hash
+from experiments.run.grid import FunctionCell, Outcomes
+from experiments.run.provenance import file_hash
 
 UNKNOWN, KNOWN = "unknown", "known"
 CLASSES = {
     UNKNOWN: frozenset({"nothing", "predictions"}),
     KNOWN: frozenset({"nothing", "predictions", "durations"}),
 }
-ROOT = Path(__file__).resolve().parents[2]
-SIMULATOR = "agents.cluster.replay"
+VERSION = 1  # of policies and simulator: raise it where a replay comes to something else
 FOLDERS = ("path", "checkpoint")  # arguments of policies that name what they read
 
 Node = Mapping[str, Any]
@@ -59,7 +55,6 @@ class Baseline:
         return self.policy if self.placement is None else f"{self.policy}/{self.placement}"
 
     def build(self) -> Scheduler:
-        """The policy."""
         return built_policy(self.node, f"agents.{self.policy}")
 
 
@@ -129,53 +124,44 @@ def of_class(
     return found
 
 
-class BaselineRuns:
-    """Replays policies, unless their outcome lies in the folder already.
+def replay_cell(
+    problem: ClusterProblem,
+    digest: str,
+    name: str,
+    node: Node,
+    build: Callable[[], Scheduler],
+    folder: Path,
+) -> FunctionCell:
+    """The replay of a problem under the policy that `node` describes, kept in `folder`.
 
-    An outcome's name is the hash of the jobs, the cluster, the rates, the overheads, the policy's
-    arguments, the files they name, and the sources of the policy, the simulator and all they
-    import.
+    It is kept by the hash of the problem (`digest`), the policy's arguments, the files that these
+    name, and `VERSION`.
     """
+    inputs: dict[str, object] = {"version": VERSION, "problem": digest, "agent": node}
+    if files := files_of(node):
+        inputs["files"] = files
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.replayed = 0
+    def outcome() -> dict[str, object]:
+        return {"baseline": name, **asdict(replayed(problem, build()))}
 
-    def outcome(self, problem: ClusterProblem, baseline: Baseline) -> Outcome:
-        """What the baseline makes of the problem.
+    return FunctionCell(f"{problem.trace.name}: {name}", outcome, folder, inputs)
 
-        Raises:
-            InputError: it cannot schedule it, or a kept outcome cannot be read.
-        """
-        return self.outcome_of(problem, baseline.name, baseline.node, baseline.build())
 
-    def outcome_of(
-        self, problem: ClusterProblem, name: str, node: Node, policy: Scheduler
-    ) -> Outcome:
-        """What a policy, built from a config node, makes of the problem.
+def outcome_of(cell: FunctionCell, found: Outcomes) -> Outcome:
+    """What a replay came to.
 
-        Raises:
-            InputError: it cannot schedule it, or a kept outcome cannot be read.
-        """
-        code = code_hash(policy, *vars(policy).values(), problem.rates)
-        document: dict[str, Any] = {"problem": problem_hash(problem), "agent": node, "code": code}
-        files = files_of(node)
-        if files:
-            document["files"] = files
-        path = self.folder / f"{text_hash(to_json(document))}.json"
-        if path.exists():
-            return _read(path)
-        self.replayed += 1
-        found = replayed(problem, policy)
-        write_json(path, {"baseline": name, **asdict(found)})
-        return found
-
-    def outcomes(
-        self, problem: ClusterProblem, baselines: Sequence[Baseline]
-    ) -> Iterator[tuple[Baseline, Outcome]]:
-        """Those of all baselines, one after the other."""
-        for baseline in baselines:
-            yield baseline, self.outcome(problem, baseline)
+    Raises:
+        InputError: the policy could not schedule the problem, or what was kept is damaged.
+    """
+    if cell in found.faults:
+        raise InputError(found.faults[cell].reason)
+    try:
+        document = dict(found.documents[cell])
+        del document["baseline"]
+        return Outcome(**document)
+    except (KeyError, TypeError) as error:
+        told = f"is no outcome of a baseline ({error}): delete it"
+        raise InputError(told, file=cell.record) from error
 
 
 def replayed(problem: ClusterProblem, policy: Scheduler) -> Outcome:
@@ -228,47 +214,3 @@ def files_of(node: Node) -> dict[str, str]:
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
             found |= {str(file): file_hash(file) for file in files}
     return found
-
-
-def code_hash(*objects: object) -> str:
-    """SHA-256 of the sources of the objects' classes, of the simulator, and of what they import."""
-    digest = hashlib.sha256()
-    waiting = [SIMULATOR, *(type(one).__module__ for one in objects)]
-    seen: set[Path] = set()
-    while waiting:
-        path = _source(waiting.pop())
-        if path is not None and path not in seen:
-            seen.add(path)
-            waiting += _imports(path)
-    for path in sorted(seen):
-        digest.update(str(path.relative_to(ROOT)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _source(module: str) -> Path | None:
-    """The file of a module of this project, None of any other."""
-    path = ROOT / module.replace(".", "/")
-    candidates = (path.with_suffix(".py"), path / "__init__.py")
-    return next((one for one in candidates if one.is_file()), None)
-
-
-@cache
-def _imports(path: Path) -> tuple[str, ...]:
-    """The modules, and names in them, that a file imports from."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-    return tuple(found)
-
-
-def _read(path: Path) -> Outcome:
-    try:
-        document = json.loads(path.read_text())
-        del document["baseline"]
-        return Outcome(**document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"is no outcome of a baseline ({error}): delete it", file=path) from error

@@ -1,0 +1,370 @@
+"""A grid of cells: what has been done is not done again, and a killed run goes on.
+
+A cell is a run of an app in a process of its own, or a function called here. What it came to lies
+on the disk as soon as it has ended, under a key: the hash of all it depends on, and of `VERSION`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from rich.progress import TaskID
+
+from envs.errors import InputError
+from experiments.run.app import RESULT_FILE
+from experiments.run.artifacts import to_json, write_json, write_text
+from experiments.run.display import ProgressDisplay
+from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
+
+VERSION = 1  # of what a cell leaves: raise it where the same inputs come to something else
+FAILURE_FILE = "failure.json"
+EXIT_BAD_INPUT = 2
+POLL_S = 0.1
+PATIENCE, GRACE_S = 3.0, 300.0  # a cell may take this many budgets and so many seconds
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
+)  # fmt: skip
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class AppCell:
+    """One run of an app.
+
+    Attributes:
+        name: for a reader.
+        app: a module of `experiments`.
+        overrides: of its config, without its run folder.
+        folder: its run folder; what it prints goes to a file beside it.
+        needs: cells that end before it begins.
+        budget_s: seconds it is expected to take; it is killed when it takes far more.
+        resumable: whether the app goes on, with `resume=<folder>`, where it was killed.
+        may_fail: whether a failure is an outcome of its own, which is kept and not tried again.
+    """
+
+    name: str
+    app: str
+    overrides: tuple[str, ...]
+    folder: Path
+    needs: tuple[AppCell, ...] = ()
+    budget_s: float | None = None
+    resumable: bool = False
+    may_fail: bool = False
+
+    @property
+    def key(self) -> str:
+        needs = [cell.key for cell in self.needs]
+        return text_hash(json.dumps([VERSION, self.app, self.overrides, needs]))
+
+    @property
+    def record(self) -> Path:
+        """The file that says what the cell came to, whether or not it is there yet."""
+        failure = self.folder / FAILURE_FILE
+        return failure if failure.exists() else self.folder / RESULT_FILE
+
+    def beside(self, ending: str) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.{ending}")
+
+    def read(self) -> Document | None:
+        """What it came to; None: it is still to be done.
+
+        Raises:
+            InputError: its result is damaged.
+        """
+        return _document(self.record) if self.record.is_file() and self._same_key() else None
+
+    def command(self) -> list[str]:
+        """The app's command line; what a killed run that cannot go on has left is removed."""
+        words = [sys.executable, "-m", f"experiments.{self.app}"]
+        if self.resumable and self._same_key():
+            from agents.rllib.restore import has_checkpoint
+
+            if has_checkpoint(self.folder):
+                return [*words, f"resume={quoted(self.folder)}"]
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        write_text(self.beside("key"), self.key)
+        return [*words, *self.overrides, f"hydra.run.dir={quoted(self.folder)}"]
+
+    def _same_key(self) -> bool:
+        kept = self.beside("key")
+        return kept.is_file() and kept.read_text(encoding="utf-8") == self.key
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionCell:
+    """One call of a function, whose JSON mapping is kept in `folder` under its key.
+
+    `inputs` is all that the result depends on, as JSON.
+    """
+
+    name: str
+    function: Callable[[], Document]
+    folder: Path
+    inputs: Document
+    needs: tuple[FunctionCell, ...] = ()
+
+    @property
+    def record(self) -> Path:
+        return self.folder / f"{text_hash(to_json({'version': VERSION, **self.inputs}))}.json"
+
+    def read(self) -> Document | None:
+        return _document(self.record) if self.record.is_file() else None
+
+
+Cell = AppCell | FunctionCell
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a cell has no result: one line, and the exit code of its app."""
+
+    reason: str
+    exit_code: int = EXIT_BAD_INPUT
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells at work, `workers` of their processes at a time with one thread each."""
+
+    workers: int
+    provenance: Provenance  # of the failures that are recorded
+
+    def run(self, cells: Sequence[Cell], display: ProgressDisplay) -> Outcomes:
+        """Do what is not done yet, in the order of the cells, but none before those it needs.
+
+        A cell that fails stops those that need it, and no others.
+
+        Raises:
+            InputError: a cell needs one that is not among `cells`, or a result is damaged.
+        """
+        found = Outcomes(len(cells))
+        for cell in cells:
+            if (kept := cell.read()) is not None:
+                found.documents[cell] = kept
+        if found.documents:
+            told = f"{len(found.documents)} of {len(cells)} cells were done before"
+            display.console.print(told, highlight=False)
+        waiting = [cell for cell in cells if cell not in found.documents]
+        running: list[_Process] = []
+        with _terminated_as_interrupted(), _Counter(display, waiting) as counter:
+            try:
+                while waiting or running:
+                    while len(running) < self.workers and waiting:
+                        ready = _next(waiting, found, bool(running))
+                        if ready is None:
+                            break
+                        waiting.remove(ready)
+                        if isinstance(ready, FunctionCell):
+                            _call(ready, found)
+                            counter.count(found)
+                            waiting = _possible(waiting, found)
+                        else:
+                            running.append(_Process.start(ready, display))
+                    for one in [one for one in running if one.ended()]:
+                        running.remove(one)
+                        display.end(one.task, f"{self._end(one, found)} [{found.place}]")
+                        waiting = _possible(waiting, found)
+                    if running:
+                        time.sleep(POLL_S)
+            finally:
+                for one in running:
+                    one.process.terminate()
+                    one.process.wait()
+        return found
+
+    def _end(self, one: _Process, found: Outcomes) -> str:
+        """Take up what a process came to, and say it."""
+        cell, code = one.cell, one.process.returncode
+        fault = None
+        if code != 0:
+            fault = Fault(one.reason(), code if code > 0 else 128 - code)
+        elif not (cell.folder / RESULT_FILE).is_file():
+            fault = Fault(f"left no {RESULT_FILE} in {cell.folder}", 1)
+        if fault is not None and cell.may_fail:
+            document = {"reason": fault.reason, "exit_code": code, "overrides": cell.overrides}
+            write_json(cell.folder / FAILURE_FILE, stamp(document, self.provenance, kind="failure"))
+            fault = None
+        if fault is not None:
+            found.faults[cell] = fault
+            return f"failed: {fault.reason}"
+        found.documents[cell] = _document(cell.record)
+        reason = found.documents[cell].get("reason")
+        return f"no result: {reason}" if "exit_code" in found.documents[cell] else one.took
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the cells of a grid came to, and why some have no result."""
+
+    cells: int
+    documents: dict[Cell, Document] = field(default_factory=dict)
+    faults: dict[Cell, Fault] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        return f"{len(self.documents) + len(self.faults)}/{self.cells}"
+
+    def hashes(self, folder: Path) -> dict[str, str]:
+        """SHA-256 of what every cell left, by its folder below `folder`."""
+        apps = [cell for cell in self.documents if isinstance(cell, AppCell)]
+        return {str(cell.folder.relative_to(folder)): file_hash(cell.record) for cell in apps}
+
+    def told(self) -> str:
+        """All faults in one line."""
+        return "; ".join(f"{cell.name}: {fault.reason}" for cell, fault in self.faults.items())
+
+
+@dataclass(frozen=True, eq=False)
+class _Process:
+    cell: AppCell
+    process: subprocess.Popen[bytes]
+    task: TaskID
+    began: float
+    display: ProgressDisplay
+
+    @classmethod
+    def start(cls, cell: AppCell, display: ProgressDisplay) -> _Process:
+        cell.folder.parent.mkdir(parents=True, exist_ok=True)
+        command = cell.command()
+        task = display.begin(cell.name, cell.budget_s)
+        with cell.beside("log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+            )
+        return cls(cell, process, task, time.monotonic(), display)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def took(self) -> str:
+        return f"done, {self.seconds:.0f} s"
+
+    def ended(self) -> bool:
+        budget_s = self.cell.budget_s
+        if budget_s is not None and self.seconds > PATIENCE * budget_s + GRACE_S:
+            self.process.kill()
+            self.process.wait()
+        self.display.update(self.task, self.seconds, "")
+        return self.process.poll() is not None
+
+    def reason(self) -> str:
+        """Why it failed: what it said last where its input was bad."""
+        lines = self.cell.beside("log").read_text(errors="replace").strip().splitlines()
+        code = self.process.returncode
+        if code == EXIT_BAD_INPUT and lines:
+            return lines[-1].removeprefix("error: ")
+        return f"ended with code {code} after {self.seconds:.0f} s"
+
+
+class _Counter:
+    """Calls of functions are many and short: one line of progress for all of them."""
+
+    def __init__(self, display: ProgressDisplay, waiting: Sequence[Cell]) -> None:
+        self._display = display
+        self._calls = sum(isinstance(cell, FunctionCell) for cell in waiting)
+
+    def __enter__(self) -> _Counter:
+        self._began = time.monotonic()
+        self._task = self._display.begin("replays") if self._calls else None
+        return self
+
+    def count(self, found: Outcomes) -> None:
+        if self._task is not None:
+            self._display.update(self._task, time.monotonic() - self._began, found.place)
+
+    def __exit__(self, *error: object) -> None:
+        if self._task is not None:
+            self._display.end(self._task, f"{self._calls}, {time.monotonic() - self._began:.0f} s")
+
+
+def _next(waiting: Sequence[Cell], found: Outcomes, busy: bool) -> Cell | None:
+    """The first cell that has all it needs."""
+    for cell in waiting:
+        if all(need in found.documents for need in cell.needs):
+            return cell
+    if busy:
+        return None
+    raise InputError("needs a cell that is not run", record=waiting[0].name)
+
+
+def _possible(waiting: Sequence[Cell], found: Outcomes) -> list[Cell]:
+    """Without the cells that need one that has failed, and those that need them."""
+
+    def hopeless(cell: Cell) -> bool:
+        return any(need in found.faults or hopeless(need) for need in cell.needs)
+
+    return [cell for cell in waiting if not hopeless(cell)] if found.faults else list(waiting)
+
+
+def _call(cell: FunctionCell, found: Outcomes) -> None:
+    try:
+        document = cell.function()
+    except InputError as error:
+        found.faults[cell] = Fault(str(error))
+        return
+    write_json(cell.record, document)
+    found.documents[cell] = document
+
+
+def _document(path: Path) -> Document:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"is no result of a cell ({error}): delete it", file=path) from error
+    if not isinstance(document, dict):
+        raise InputError("is no result of a cell: delete it", file=path)
+    return document
+
+
+def quoted(value: object) -> str:
+    """A value in Hydra's quotes."""
+    return "'" + str(value).replace("'", r"\'") + "'"
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Processes started inside use one thread."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

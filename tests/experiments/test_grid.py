@@ -1,0 +1,186 @@
+"""The engine under every sweep: cells once each, after what they need, and again after a kill."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from envs.errors import InputError
+from experiments.run import grid
+from experiments.run.display import ProgressDisplay
+from experiments.run.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
+from experiments.run.provenance import Provenance
+
+FINISH = (
+    "import json, pathlib; pathlib.Path({0!r}, 'result.json').write_text(json.dumps({{'n': 1}}))"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Script(AppCell):
+    """A cell that runs a Python text in place of an app, in which {0} is its folder."""
+
+    script: str = FINISH
+
+    def command(self) -> list[str]:
+        super().command()
+        self.folder.mkdir(exist_ok=True)
+        return [sys.executable, "-c", self.script.format(str(self.folder))]
+
+
+def script(folder: Path, text: str = FINISH, **more: Any) -> Script:
+    return Script(folder.name, "nothing", ("a=b",), folder, script=text, **more)
+
+
+@pytest.fixture
+def display() -> Iterator[ProgressDisplay]:
+    with ProgressDisplay(Console(width=300)) as made:
+        yield made
+
+
+def run(cells: list[Cell], display: ProgressDisplay, workers: int = 2) -> Outcomes:
+    return Grid(workers, Provenance(0, {})).run(cells, display)
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, display: ProgressDisplay) -> None:
+    cells: list[Cell] = [script(tmp_path / name) for name in ("one", "two")]
+    assert run(cells, display).documents == {cell: {"n": 1} for cell in cells}
+    (tmp_path / "two" / "result.json").unlink()
+    written = (tmp_path / "one" / "result.json").stat().st_mtime_ns
+    again = run(cells, display)
+    assert set(again.documents) == set(cells)
+    assert (tmp_path / "one" / "result.json").stat().st_mtime_ns == written
+    assert (tmp_path / "two" / "result.json").exists()
+
+
+def test_a_cell_of_other_inputs_is_done_again(tmp_path: Path, display: ProgressDisplay) -> None:
+    first = script(tmp_path / "one")
+    run([first], display)
+    assert first.read() is not None
+    assert replace(first, overrides=("a=c",)).read() is None
+    other = script(tmp_path / "two", needs=(first,))
+    assert other.key != replace(other, needs=()).key
+
+
+def test_another_version_does_all_again(
+    tmp_path: Path, display: ProgressDisplay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = script(tmp_path / "one")
+    call = FunctionCell("call", lambda: {"n": 2}, tmp_path / "cache", {"x": 1})
+    run([cell, call], display)
+    monkeypatch.setattr(grid, "VERSION", grid.VERSION + 1)
+    assert cell.read() is None
+    assert call.read() is None
+
+
+def test_a_cell_waits_for_those_it_needs(tmp_path: Path, display: ProgressDisplay) -> None:
+    slow = f"import time; time.sleep(0.3); {FINISH}"
+    first = script(tmp_path / "first", slow)
+    reads = "import pathlib; assert pathlib.Path({0!r}, '../first/result.json').exists(); "
+    second = script(tmp_path / "second", reads + FINISH, needs=(first,))
+    assert not run([first, second], display).faults
+
+
+def test_a_fault_stops_those_that_need_it_alone(
+    tmp_path: Path, display: ProgressDisplay, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = script(tmp_path / "bad", "import sys; print('error: no such thing'); sys.exit(2)")
+    after, last = (script(tmp_path / n, needs=(need,)) for n, need in [("after", bad), ("x", bad)])
+    last = replace(last, needs=(after,))
+    other = script(tmp_path / "other")
+    found = run([bad, after, last, other], display)
+    assert set(found.documents) == {other}
+    assert {cell.name: (f.reason, f.exit_code) for cell, f in found.faults.items()} == {
+        "bad": ("no such thing", 2)
+    }
+    assert found.told() == "bad: no such thing"
+    assert "bad: failed: no such thing" in capfd.readouterr().out
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_failure_that_may_be_is_an_outcome(tmp_path: Path, display: ProgressDisplay) -> None:
+    bad = script(tmp_path / "bad", "import os; os.abort()", may_fail=True)
+    after = script(tmp_path / "after", needs=(bad,))
+    found = run([bad, after], display)
+    assert not found.faults
+    assert found.documents[bad]["exit_code"] == -6
+    assert "ended with code -6" in found.documents[bad]["reason"]
+    assert run([bad], display).documents[bad] == found.documents[bad]
+    written = json.loads((tmp_path / "bad" / "failure.json").read_text())
+    assert written["kind"] == "meshwright.failure"
+
+
+def test_a_cell_that_takes_far_too_long_is_killed(
+    tmp_path: Path, display: ProgressDisplay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "GRACE_S", 0.1)
+    cell = script(tmp_path / "slow", "import time; time.sleep(60)", budget_s=0.1)
+    (fault,) = run([cell], display).faults.values()
+    assert fault.exit_code == 137
+
+
+def test_a_run_without_a_result_is_a_fault(tmp_path: Path, display: ProgressDisplay) -> None:
+    (fault,) = run([script(tmp_path / "idle", "pass")], display).faults.values()
+    assert "left no result.json" in fault.reason
+
+
+def test_a_damaged_result_is_named(tmp_path: Path, display: ProgressDisplay) -> None:
+    cell = script(tmp_path / "one")
+    run([cell], display)
+    (tmp_path / "one" / "result.json").write_text("{")
+    with pytest.raises(InputError, match="is no result of a cell"):
+        run([cell], display)
+
+
+def test_a_need_that_is_not_run_is_refused(tmp_path: Path, display: ProgressDisplay) -> None:
+    first, second = script(tmp_path / "first"), script(tmp_path / "second")
+    with pytest.raises(InputError, match="needs a cell"):
+        run([replace(second, needs=(first,))], display)
+
+
+def test_functions_are_kept_by_what_they_depend_on(
+    tmp_path: Path, display: ProgressDisplay
+) -> None:
+    calls: list[int] = []
+
+    def cell(number: int) -> FunctionCell:
+        def function() -> dict[str, int]:
+            calls.append(number)
+            if number < 0:
+                raise InputError("is negative", field="number")
+            return {"square": number * number}
+
+        return FunctionCell(f"square of {number}", function, tmp_path, {"number": number})
+
+    for _ in range(2):
+        cells = [cell(2), cell(3), cell(-1)]
+        found = run(list(cells), display)
+        assert [found.documents[one]["square"] for one in cells[:2]] == [4, 9]
+        assert "is negative" in found.told()
+    assert calls == [2, 3, -1, -1]
+
+
+def test_a_killed_app_begins_again_or_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "it's one"
+    rest = folder / "metrics.csv"
+    folder.mkdir()
+    rest.write_text("")
+    whole = AppCell("whole", "compare", ("a=b",), folder)
+    assert whole.command()[1:] == [
+        "-m", "experiments.compare", "a=b", f"hydra.run.dir={quoted(folder)}",
+    ]  # fmt: skip
+    assert not rest.exists()
+    assert "\\'" in quoted(folder)
+    (folder / "checkpoints" / "iteration_000010").mkdir(parents=True)
+    (folder / "checkpoints" / "iteration_000010" / "state.json").write_text("{}")
+    going = replace(whole, resumable=True)
+    assert going.command()[3:] == [f"resume={quoted(folder)}"]
+    assert replace(going, overrides=("a=c",)).command()[3] == "a=c"
+    assert not folder.exists()
