@@ -1,0 +1,102 @@
+"""Every command that a page or the Makefile names can be composed as it stands."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.errors import InputError
+from experiments.run.app import Variant, chosen_variant
+from experiments.run.overrides import CONFIG_FILE, check_command_line
+from tests.paths import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"(?<!\$ )python -m experiments\.(\w+)((?:\\\n|[^\n`])*)")
+PLACEHOLDER = re.compile(r"<([^<>]*)>")
+
+
+def commands_of(page: Path) -> Iterator[tuple[str, str]]:
+    """(app, what follows it) of every command in a page, lines that go on joined."""
+    for app, rest in COMMAND.findall(page.read_text(encoding="utf-8")):
+        yield app, re.sub(r"\$\(\w+\)", "", rest.replace("\\\n", " "))
+
+
+def first_named() -> Iterator[tuple[Path, list[tuple[str, str]]]]:
+    """Every page with the commands that no page before it names; forms with ... are none."""
+    known: set[str] = set()
+    for page in PAGES:
+        new = {
+            " ".join([app, *rest.split()]): (app, rest)
+            for app, rest in commands_of(page)
+            if "..." not in rest and "|" not in rest
+        }
+        yield page, [command for text, command in new.items() if text not in known]
+        known |= set(new)
+
+
+def words_of(rest: str, folder: Path) -> list[str]:
+    """The words of a command, with a folder or a file where the page leaves one to the reader."""
+
+    def some(match: re.Match[str]) -> str:
+        return str(folder if "folder" in match[1] else folder / "some.json")
+
+    return shlex.split(PLACEHOLDER.sub(some, rest), comments=True)
+
+
+def fault_of(app: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> InputError | None:
+    """What is wrong with `python -m experiments.<app> <words>`, as far as composing it tells."""
+
+    def compose(
+        config_name: str,
+        schema: type[Any],
+        task: Any,
+        arguments: list[str] | None = None,
+        variants: dict[str, Variant] | None = None,
+    ) -> int:
+        given = sys.argv[1:] if arguments is None else arguments
+        chosen = chosen_variant(variants or {}, given) or Variant(config_name, schema, task)
+        renamed = [chosen.renamed.get(word, word) for word in given]
+        check_command_line(renamed, chosen.config_name, chosen.schema)
+        return 0
+
+    monkeypatch.setattr("experiments.run.app.run_app", compose)
+    monkeypatch.setattr(sys, "argv", [app, *(word for word in words if not word.startswith("-"))])
+    try:
+        with pytest.raises(SystemExit):
+            runpy.run_module(f"experiments.{app}", run_name="__main__", alter_sys=True)
+    except InputError as error:
+        return error
+    return None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that could be anything a command asks for."""
+    (tmp_path / CONFIG_FILE).write_text("{}\n")
+    (tmp_path / "some.json").write_text("{}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "commands", [pytest.param(commands, id=page.name) for page, commands in first_named()]
+)
+def test_commands_name_apps_options_and_keys_that_exist(
+    commands: list[tuple[str, str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for app, rest in commands:
+        fault = fault_of(app, words_of(rest, folder), monkeypatch)
+        # what lies in the reader's files is not the page's matter
+        assert fault is None or fault.file is not None, f"experiments.{app} {rest}: {fault}"
+
+
+def test_the_readme_names_every_app() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    apps = {path.stem for path in (ROOT / "experiments").glob("*.py")} - {"__init__"}
+    assert {app for app in apps if f"experiments.{app}" not in text} == set()
