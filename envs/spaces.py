@@ -125,6 +125,25 @@ class PaddedGraphLayout:
         return spaces.Box(self.low, self.high, shape, np.float32)
 
 
+def checked_actions(
+    actions: Mapping[str, Any], space: Mapping[str, spaces.Discrete[np.int64]]
+) -> dict[str, int]:
+    """The action of every agent of `space`.
+
+    Raises:
+        InputError: an agent has no action, or one that is not in its space.
+    """
+    chosen = {}
+    for agent, allowed in space.items():
+        if agent not in actions:
+            raise InputError("has no action", record=agent, field="actions")
+        value = actions[agent]
+        if np.size(value) != 1 or value not in range(int(allowed.n)):
+            raise InputError(f"{value} is not in {allowed}", record=agent, field="actions")
+        chosen[agent] = int(value)
+    return chosen
+
+
 def unpad(graph: Mapping[str, NDArray[Any]]) -> PaddedGraph:
     """The same graph without its padding rows."""
     nodes, edges = graph["node_mask"].astype(bool), graph["edge_mask"].astype(bool)

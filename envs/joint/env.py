@@ -21,6 +21,7 @@ from envs.placement.generator import FixedInstance, InstanceGenerator, Placement
 from envs.placement.groups import CompletionRule
 from envs.placement.reward import Outcome, PlacementReward
 from envs.reward import memory_overflow
+from envs.spaces import checked_actions
 from envs.step.allocated import allocated_problem
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
@@ -307,7 +308,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         """
         if not self.agents:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
-        chosen = self._checked_actions(actions)
+        chosen = checked_actions(actions, self.action_spaces)
         state, groups = self.current, self.current.groups
         before, device = state.step_time, chosen[PLACER]
         supported = bool(groups.able_now[device])
@@ -384,19 +385,6 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     def _new_placer_observation(self) -> PlacerObservation:
         generator = self.generator
         return PlacerObservation(generator.max_groups, generator.max_edges, generator.num_devices)
-
-    def _checked_actions(self, actions: Mapping[str, Any]) -> dict[str, int]:
-        chosen = {}
-        for agent in self.agents:
-            if agent not in actions:
-                raise InputError("has no action", record=agent, field="actions")
-            value = actions[agent]
-            if np.size(value) != 1 or value not in range(int(self.action_spaces[agent].n)):
-                raise InputError(
-                    f"{value} is not in {self.action_spaces[agent]}", record=agent, field="actions"
-                )
-            chosen[agent] = int(value)
-        return chosen
 
     def _finish(self) -> float | None:
         """Check the peak memory of the whole step; the overflow when it does not fit."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.frame import new_frame, pixels
-from envs.placement.render import COLORS
+from envs.placement.render import draw_timeline
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
 from envs.units import GIGA
@@ -18,25 +18,9 @@ def joint_frame(
     problem: StepProblem, timeline: Timeline, rate: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
     """(320, 640, 3) a row of bars per device, transfers as grey lines, and the rates (S, S)."""
-    topology = problem.topology
     figure = new_frame()
     axes, table = figure.subplots(1, 2, width_ratios=(3, 2))
-    duration = timeline.op_finish - timeline.op_start
-    for phase, color in COLORS.items():
-        for device in range(topology.num_devices):
-            shown = (problem.graph.phase == phase) & (timeline.device == device) & (duration > 0)
-            bars = np.stack([timeline.op_start[shown], duration[shown]], axis=1)
-            axes.broken_barh(
-                bars.tolist(), (device - 0.35, 0.7), color=color, edgecolor="white", linewidth=0.3
-            )
-    axes.hlines(
-        timeline.transfer_destination - 0.42, timeline.transfer_start, timeline.transfer_finish,
-        color="#888888", linewidth=1.5,
-    )  # fmt: skip
-    axes.set_yticks(range(topology.num_devices), [device.name for device in topology.devices])
-    axes.set_ylim(topology.num_devices - 0.5, -0.5)
-    axes.set_xlim(0.0, max(timeline.step_time, np.finfo(np.float64).tiny))
-    axes.set_xlabel("seconds")
+    draw_timeline(axes, problem, timeline)
     axes.set_title(f"{timeline.step_time:.4g} s")
     _rates(table, rate)
     return pixels(figure)

@@ -33,6 +33,7 @@ from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.simulation.schedule import Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.spaces import checked_actions
 
 METADATA: dict[str, Any] = {
     "name": "meshwright/ClusterParallel-v0",
@@ -278,7 +279,8 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         """
         if not self.agents:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
-        episode, chosen = self.episode, self._checked_actions(actions)
+        episode = self.episode
+        chosen = list(checked_actions(actions, self.action_spaces).values())
         allowed = [bool(mask[one]) for mask, one in zip(self._masks, chosen, strict=True)]
         outcomes = [
             episode.act(number, one) if may else WAITED
@@ -314,19 +316,6 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def _checked_actions(self, actions: Mapping[str, Any]) -> list[int]:
-        chosen = []
-        for agent in self.agents:
-            if agent not in actions:
-                raise InputError("has no action", record=agent, field="actions")
-            value = actions[agent]
-            if np.size(value) != 1 or value not in range(self._wait + 1):
-                raise InputError(
-                    f"{value} is not in {self.action_spaces[agent]}", record=agent, field="actions"
-                )
-            chosen.append(int(value))
-        return chosen
 
     def _observe(self) -> dict[str, ClusterGraph]:
         self.episode.summarise()
