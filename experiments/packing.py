@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.packing.pack import draw_arrivals, pack
-from agents.cluster.packing.rule import PackingRule
+from agents.cluster.rules.fractional import FractionalRule
+from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.cluster.workload.requests import ResourceRequests
@@ -155,22 +155,21 @@ def packing(config: PackingConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("pods", "mean_arrivals", "picture", "seconds"))
 
 
-def packing_rule(name: str, node: Mapping[str, Any]) -> PackingRule:
+def packing_rule(name: str, node: Mapping[str, Any]) -> FractionalRule:
     """The rule that `rules.<name>` describes.
 
     Raises:
         InputError: it describes something else.
     """
     rule = build(node, f"rules.{name}")
-    if not hasattr(rule, "packer"):
+    if not isinstance(rule, FractionalRule):
         raise no_such_thing(f"rules.{name}", node, "packing rule")
-    built: PackingRule = rule
-    return built
+    return rule
 
 
 def fill(
     name: str,
-    rule: PackingRule,
+    rule: FractionalRule,
     cluster: Cluster,
     workload: ResourceRequests,
     arrivals: list[NDArray[np.int64]],

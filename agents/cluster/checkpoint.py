@@ -20,8 +20,8 @@ from agents.cluster.checkpoint_greedy import (
     masked,
 )
 from agents.cluster.policy import Knowledge
+from agents.cluster.replay import StuckError
 from agents.cluster.shipped import scheduler_folder
-from agents.cluster.simulate import StuckError
 from envs.cluster.environment import window as orders
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.episode import SchedulingEpisode

@@ -1,41 +1,44 @@
-"""Gandiva (Xiao et al., OSDI 2018): homes that are over-subscribed, turns, packing, migration."""
+"""Gandiva (Xiao et al., OSDI 2018): over-subscribed nodes, turns, sharing of GPUs, migration."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.gandiva_turns import (
+from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.time_slicing import (
+    Residence,
+    Residents,
     end_of_turn,
     end_turns,
+    must_leave,
     start_in_order,
     turn_after_turn,
-    who_has_no_home,
-    who_must_leave,
+    without_residence,
 )
-from agents.cluster.homes import Home, Homes
-from agents.cluster.policy import Knowledge
+from envs.bounds import Positive, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
 
 
-class Gandiva:
-    """Every job gets a home at once, and takes turns there with the others.
+@bounded
+class Gandiva(Scheduler):
+    """Every job is resident on nodes at once, and takes turns there with the others.
 
-    * Home (reactive mode, section 4.2): `homes.Homes`. Nobody waits for a home; nodes may be
+    * Residence (reactive mode, section 4.2): `Residents`. Nobody waits for it; nodes may be
       over-subscribed.
-    * Turns: where jobs of a home wait, GPUs change hands every quantum. Jobs are taken by ascending
-      time received, a newcomer starting level with the least of its nodes, each if the whole of its
-      home is free; a gang on several nodes runs on all of them at once or not at all.
-    * Packing: only fractional jobs share a GPU, as the simulator's other gangs hold whole GPUs. A
-      fractional job tries the GPUs of its home that others run on, the fullest first, and stays
-      where the measured rates sum to at least 1 of the jobs' own alone, which is what turns would
-      give; the pair of profiles that fails is not tried again. Else it takes a GPU of its own.
+    * Turns: where residents wait, GPUs change hands every quantum. Jobs are taken by ascending time
+      received, a newcomer starting level with the least of its nodes, each if the whole of its
+      residence is free; a gang on several nodes runs on all of them at once or not at all.
+    * Sharing (the paper's packing): only fractional jobs share a GPU, as the simulator's other
+      gangs hold whole GPUs. A fractional job tries the GPUs of its node that others run on, the
+      fullest first, and stays where the measured rates sum to at least 1 of the jobs' own alone,
+      which is what turns would give; the pair of profiles that fails is not tried again. Else it
+      takes a GPU of its own.
     * Migration (introspective mode): when jobs have left, waiting jobs move to nodes that are not
       full; gangs on more nodes than need be move together; then nodes with more than
       `defragment_free` of their GPUs free are emptied into fuller ones.
@@ -45,24 +48,17 @@ class Gandiva:
     Args:
         quantum_s: seconds of a turn (60 in the paper).
         defragment_free: part of a node's GPUs (0.75 in the paper).
-
-    Raises:
-        InputError: a value out of range.
     """
 
     name = "gandiva"
     knows: Knowledge = "nothing"
 
-    def __init__(self, quantum_s: float, defragment_free: float) -> None:
-        if not 0.0 < quantum_s < np.inf:
-            raise InputError(f"{quantum_s} is not positive and finite", field="quantum_s")
-        if not 0.0 <= defragment_free <= 1.0:
-            raise InputError(f"{defragment_free} is not in [0, 1]", field="defragment_free")
+    def __init__(self, quantum_s: Positive, defragment_free: Share) -> None:
         self.quantum_s, self.defragment_free = quantum_s, defragment_free
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Nobody has a home."""
-        self._homes = Homes(simulator)
+        """Nobody has a residence."""
+        self._residents = Residents(simulator)
         self._offset = np.zeros(len(simulator.trace))  # of the time received
         self._harmful: set[tuple[int, int]] = set()  # profiles that do not go together on a GPU
         self._shares_gpus = bool((simulator.state.jobs["milli"] < WHOLE_GPU).any())
@@ -73,14 +69,14 @@ class Gandiva:
         if len(simulator.state.runs) or (simulator.state.jobs["milli"] < WHOLE_GPU).any():
             return False
         self.reset(simulator)
-        homes = self._homes
+        residents = self._residents
         while not simulator.done:
             going_on, self._due = turn_after_turn(
                 simulator.state,
                 simulator.tables,
                 simulator.overheads,
-                homes.table(),
-                homes.housed,
+                residents.table(),
+                residents.resident,
                 self._offset,
                 self.quantum_s,
                 self._due,
@@ -91,17 +87,17 @@ class Gandiva:
         return True
 
     def decide(self, simulator: ClusterSimulator) -> None:
-        """Finds homes, moves jobs when others have left, and changes turns at the quantum."""
+        """Finds residences, moves jobs when others have left, and changes turns at the quantum."""
         simulator.settle()
-        homes = self._homes
-        leaving = who_must_leave(simulator.state, homes.table()).tolist()
+        residents = self._residents
+        leaving = must_leave(simulator.state, residents.table()).tolist()
         for job in leaving:
-            homes.leave(job)
-        for job in who_has_no_home(simulator.state, homes.housed).tolist():
+            residents.leave(job)
+        for job in without_residence(simulator.state, residents.resident).tolist():
             self._settle_in(simulator, job)
         if leaving:
             self._migrate(simulator)
-        table = homes.table()
+        table = residents.table()
         received = self._offset[table.jobs] + simulator.state.jobs["executed"][table.jobs]
         order = np.argsort(received, kind="stable")
         ends = simulator.now >= self._due
@@ -128,31 +124,31 @@ class Gandiva:
                 self._run(simulator, job)
 
     def _settle_in(self, simulator: ClusterSimulator, job: int) -> None:
-        home = self._homes.find(job)
-        if home is not None:
-            self._join(simulator, job, home)
+        residence = self._residents.find(job)
+        if residence is not None:
+            self._join(simulator, job, residence)
 
-    def _join(self, simulator: ClusterSimulator, job: int, home: Home) -> None:
+    def _join(self, simulator: ClusterSimulator, job: int, residence: Residence) -> None:
         """A newcomer has received as much as the least of its neighbours, or what it had."""
         executed = simulator.state.jobs["executed"]
-        peers = self._homes.on({node for node, _ in home})
+        peers = self._residents.on({node for node, _ in residence})
         level = min((self._offset[p] + executed[p] for p in peers), default=0.0)
         self._offset[job] = max(self._offset[job], level - executed[job])
-        self._homes.join(job, home)
+        self._residents.join(job, residence)
 
     def _stop_those_whose_turn_ends(self, simulator: ClusterSimulator, order: list[int]) -> None:
-        """Stops running jobs that are not among the first that fit their homes together."""
+        """Stops running jobs that are not among the first that fit their nodes together."""
         records = simulator.state.jobs
         free = simulator.state.nodes["gpus"].astype(np.int64)
         shared: dict[tuple[int, int], list[int]] = {}  # fractional jobs of (node, GPU)
         stopped = []
         for job in order:
-            home = self._homes.of[job]
-            if records["milli"][job] < WHOLE_GPU and home[0][1] == 1:
-                fits = self._fits_a_gpu(simulator, job, home[0][0], free, shared)
+            residence = self._residents.of[job]
+            if records["milli"][job] < WHOLE_GPU and residence[0][1] == 1:
+                fits = self._fits_a_gpu(simulator, job, residence[0][0], free, shared)
             else:
-                fits = all(free[node] >= gpus for node, gpus in home)
-                for node, gpus in home if fits else ():
+                fits = all(free[node] >= gpus for node, gpus in residence)
+                for node, gpus in residence if fits else ():
                     free[node] -= gpus
             if not fits and records["status"][job] == RUNNING:
                 stopped.append(job)
@@ -190,44 +186,44 @@ class Gandiva:
 
     def _migrate(self, simulator: ClusterSimulator) -> None:
         status = simulator.state.jobs["status"]
-        jobs = sorted(self._homes.of)
+        jobs = sorted(self._residents.of)
         for job in jobs:
-            if not self._homes.have_room():
+            if not self._residents.have_room():
                 return
             if status[job] == PENDING:
-                self._move(simulator, job, self._homes.find_room(job))
+                self._move(simulator, job, self._residents.find_room(job))
         for job in jobs:
-            if len(self._homes.of[job]) > 1:
-                home = self._homes.find_room(job)
-                if home is not None and len(home) < len(self._homes.of[job]):
-                    self._move(simulator, job, home)
-        for node in self._homes.sparse(self.defragment_free):
-            for job in sorted(self._homes.on({node})):
-                if len(self._homes.of[job]) == 1:
-                    self._move(simulator, job, self._homes.find_fuller(job))
+            if len(self._residents.of[job]) > 1:
+                residence = self._residents.find_room(job)
+                if residence is not None and len(residence) < len(self._residents.of[job]):
+                    self._move(simulator, job, residence)
+        for node in self._residents.sparse(self.defragment_free):
+            for job in sorted(self._residents.on({node})):
+                if len(self._residents.of[job]) == 1:
+                    self._move(simulator, job, self._residents.find_fuller(job))
 
-    def _move(self, simulator: ClusterSimulator, job: int, home: Home | None) -> None:
-        if home is None or home == self._homes.of[job]:
+    def _move(self, simulator: ClusterSimulator, job: int, residence: Residence | None) -> None:
+        if residence is None or residence == self._residents.of[job]:
             return
         if simulator.state.jobs["status"][job] == RUNNING:
             simulator.preempt(job)
-        self._homes.leave(job)
-        self._join(simulator, job, home)
+        self._residents.leave(job)
+        self._join(simulator, job, residence)
 
     def _run(self, simulator: ClusterSimulator, job: int) -> None:
-        """Starts a pending job if its home is free."""
+        """Starts a pending job if its residence is free."""
         record, nodes = simulator.state.jobs[job], simulator.state.nodes
-        home = self._homes.of.get(job, ())
-        for node, gpus in home:
+        residence = self._residents.of.get(job, ())
+        for node, gpus in residence:
             for field in ("cpu", "memory"):
                 if part(int(record[field]), gpus, int(record["gpus"])) > nodes[field][node]:
                     return
-        if record["milli"] < WHOLE_GPU and self._pack(simulator, job, home[0][0]):
+        if record["milli"] < WHOLE_GPU and self._share_a_gpu(simulator, job, residence[0][0]):
             return
-        if all(nodes["free"][node] >= gpus for node, gpus in home):
-            simulator.start(job, home)
+        if all(nodes["free"][node] >= gpus for node, gpus in residence):
+            simulator.start(job, residence)
 
-    def _pack(self, simulator: ClusterSimulator, job: int, node: int) -> bool:
+    def _share_a_gpu(self, simulator: ClusterSimulator, job: int, node: int) -> bool:
         """Whether a fractional job runs beside others on a GPU of `node` now."""
         state, profile = simulator.state, simulator.tables.profile
         gpus = []

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.passes import preempt_in_order
-from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.backfilling import preempt_in_order
+from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.prediction import Finished
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 REACHED = 1.0 - 1e-12  # part of a limit at which a job is demoted: rounding of executed times
 
 
-class Gittins:
+class Gittins(Scheduler):
     """Queues by attained service; in a queue the job most likely to finish for its cost first.
 
     Service is executed seconds x GPUs. A job is in the first queue whose limit it has not reached;

@@ -34,7 +34,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from agents.cluster.loops.heap import pop, push
+from agents.cluster.compiled.whole_trace import pop, push
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace

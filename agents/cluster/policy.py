@@ -1,4 +1,4 @@
-"""What a cluster policy is."""
+"""What a scheduler is, and what a placement rule."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import Trace
 
 Share = tuple[int, int]  # (node, GPUs there)
 Knowledge = Literal["nothing", "predictions", "durations"]
+
+
+class PartialGpuShares(tuple[Share, ...]):
+    """The one share, (node, 1), of a fractional job that joins others on the GPU `partial`."""
+
+    partial: int
+
+    def __new__(cls, shares: Sequence[Share], partial: int) -> PartialGpuShares:
+        """See `ClusterSimulator.start`."""
+        joining = super().__new__(cls, shares)
+        joining.partial = partial
+        return joining
 
 
 @runtime_checkable
@@ -24,18 +39,18 @@ class PlacementRule(Protocol):
     ) -> Sequence[Share] | None:
         """The shares of `job` on the GPUs that are free now; None: it does not fit.
 
-        `JoiningShares` send a fractional job to a GPU that it shares with others.
+        `PartialGpuShares` send a fractional job to a GPU that it shares with others.
         """
 
 
 @runtime_checkable
-class ClusterPolicy(Protocol):
-    """Decides at every event.
+class Scheduler(Protocol):
+    """Decides at every event; subclasses may know faster ways to the same schedule.
 
-    `knows` says what a policy may look at of a job that has not finished. "nothing": who submitted
-    it, its gang, its profile and what it has executed, never `work`, `remaining` or `end`;
-    "predictions": the same, and it predicts durations from jobs that have finished; "durations":
-    everything.
+    `knows` says what a scheduler may look at of a job that has not finished. "nothing": who
+    submitted it, its gang, its profile and what it has executed, never `work`, `remaining` or
+    `end`; "predictions": the same, and it predicts durations from jobs that have finished;
+    "durations": everything.
     """
 
     name: str
@@ -49,3 +64,16 @@ class ClusterPolicy(Protocol):
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """When it wants to decide again even if nothing happens, in seconds; inf: not at all."""
+        return np.inf
+
+    def run(self, simulator: ClusterSimulator) -> bool:
+        """Go from a simulation's start to its end in compiled code; False: nothing has happened."""
+        return False
+
+    def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
+        """The schedule at rate 1, without overheads and failures; None: by the simulator alone.
+
+        Raises:
+            InputError: a job can never run.
+        """
+        return None

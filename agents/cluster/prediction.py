@@ -1,17 +1,24 @@
-"""Durations predicted from jobs that have finished, and from nothing else."""
+"""Durations predicted from finished jobs and from nothing else, and a queue ordered by them."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
+from agents.cluster.backfilling import start_in_order
+from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED
-from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
 Key = tuple[object, ...]
 
 
@@ -34,6 +41,7 @@ class Finished:
         return jobs[np.argsort(records["finish"][jobs], kind="stable")]
 
 
+@bounded
 class RollingDuration:
     """The duration of a job's like: an average that forgets.
 
@@ -46,18 +54,16 @@ class RollingDuration:
 
     Args:
         prior_s: seconds where no job at all has finished.
-        recency: weight of the latest duration, above 0 and at most 1.
+        recency: weight of the latest duration.
         training: jobs that finished before the simulation, or None.
-
-    Raises:
-        InputError: a prior or recency out of range.
     """
 
-    def __init__(self, prior_s: float, recency: float, training: Trace | None) -> None:
-        if not prior_s > 0.0:
-            raise InputError(f"{prior_s} is not above 0", field="prior_s")
-        if not 0.0 < recency <= 1.0:
-            raise InputError(f"{recency} is not above 0 and at most 1", field="recency")
+    def __init__(
+        self,
+        prior_s: Positive,
+        recency: Annotated[float, Gt(0.0), Le(1.0)],
+        training: Trace | None,
+    ) -> None:
         self.prior_s, self.recency, self.training = prior_s, recency, training
 
     def reset(self, simulator: ClusterSimulator) -> None:
@@ -137,3 +143,45 @@ class RemainingTime:
         residual = above / np.maximum(count, 1) * predicted - executed
         left: FloatArray = np.where(count > 0, residual, np.maximum(predicted - executed, executed))
         return np.maximum(left, 1.0)
+
+
+class QuasiShortestServiceFirst(Scheduler):
+    """Starts the job with the least predicted GPU time first; nothing is preempted.
+
+    QSSF of Helios (Hu et al., SC 2021, section 4.2).
+
+    A job's GPU time, predicted duration x GPUs, is predicted once, when it arrives. The published
+    simulation lets a first job that does not fit block the others.
+
+    Args:
+        placement: where a gang goes.
+        durations: the predictor.
+        blocking: whether a job that does not fit blocks those behind it; otherwise they backfill.
+        seed: of the placement rule's generator.
+    """
+
+    name = "qssf"
+    knows: Knowledge = "predictions"
+
+    def __init__(
+        self, placement: PlacementRule, durations: RollingDuration, blocking: bool, seed: int
+    ) -> None:
+        self.placement, self.durations = placement, durations
+        self.blocking, self.seed = blocking, seed
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Before the first event of a simulation."""
+        self._rng = np.random.default_rng(self.seed)
+        self.durations.reset(simulator)
+        self._service = np.full(len(simulator.trace), np.nan)  # predicted GPU-seconds
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Starts pending jobs by predicted GPU time."""
+        self.durations.observe(simulator)
+        jobs = simulator.pending()
+        for job in jobs[np.isnan(self._service[jobs])]:
+            record = simulator.state.jobs[job]
+            gpus = record["gpus"] * record["milli"] / WHOLE_GPU
+            self._service[job] = gpus * self.durations.duration(simulator.trace, int(job))
+        order = jobs[np.lexsort((jobs, self._service[jobs]))].tolist()
+        start_in_order(simulator, order, self.placement, self._rng, blocking=self.blocking)

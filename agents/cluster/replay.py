@@ -1,14 +1,11 @@
-"""The fastest way to the schedule that a policy makes of a trace."""
+"""From a trace to the schedule that a scheduler makes of it."""
 
 from __future__ import annotations
-
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import ClusterPolicy
-from agents.cluster.simulate import StuckError, simulate
+from agents.cluster.policy import Scheduler
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
@@ -17,24 +14,30 @@ from envs.cluster.simulation.schedule import Schedule
 from envs.cluster.workload.trace import Trace
 
 
-@runtime_checkable
-class FusedPolicy(Protocol):
-    """A policy with a loop of its own for clusters where nothing but the queue decides."""
+class StuckError(RuntimeError):
+    """The scheduler leaves jobs waiting for ever."""
 
-    def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        """The schedule at rate 1, without overheads and failures; None: not with this placement."""
+    def __init__(self, scheduler: str, simulator: ClusterSimulator) -> None:
+        waiting = len(simulator.pending())
+        super().__init__(f"{scheduler} leaves {waiting} jobs waiting for ever")
 
 
-@runtime_checkable
-class CompiledPolicy(Protocol):
-    """A policy whose decisions are compiled together with the simulator."""
+def simulate(scheduler: Scheduler, simulator: ClusterSimulator) -> Schedule:
+    """Let `scheduler` decide at every event from the present state of `simulator` to the end.
 
-    def run(self, simulator: ClusterSimulator) -> bool:
-        """Go to the end; False: not with this placement, and nothing has happened."""
+    Raises:
+        StuckError: jobs wait, nothing runs, nothing is to come and it wants no other time.
+    """
+    scheduler.reset(simulator)
+    while not simulator.done:
+        if not simulator.advance(scheduler.wake(simulator)):
+            raise StuckError(scheduler.name, simulator)
+        scheduler.decide(simulator)
+    return simulator.schedule()
 
 
 def replay(
-    policy: ClusterPolicy,
+    scheduler: Scheduler,
     cluster: Cluster,
     trace: Trace,
     *,
@@ -43,13 +46,13 @@ def replay(
     incidents: NDArray[np.void] | None = None,
     keep_runs: bool = False,
 ) -> Schedule:
-    """What `policy` makes of `trace` on `cluster`.
+    """What `scheduler` makes of `trace` on `cluster`, by the fastest way it knows.
 
     All ways there give the same schedule, but for ties of SRTF and SRSF with jobs that stall or
     lose progress.
 
     Args:
-        policy: decides.
+        scheduler: decides.
         cluster: the nodes.
         trace: the jobs.
         rates: how fast jobs run where they run; None: at rate 1.
@@ -59,18 +62,18 @@ def replay(
 
     Raises:
         InputError: a job can never run.
-        StuckError: the policy leaves jobs waiting for ever.
+        StuckError: the scheduler leaves jobs waiting for ever.
     """
     undisturbed = rates is None or isinstance(rates, NoInterference)
-    plain = undisturbed and overheads == FREE_OF_CHARGE and incidents is None and not keep_runs
-    if plain and isinstance(policy, FusedPolicy):
-        found = policy.replay(cluster, trace)
+    if undisturbed and overheads == FREE_OF_CHARGE and incidents is None and not keep_runs:
+        found = scheduler.replay(cluster, trace)
         if found is not None:
             return found
-    settings: dict[str, Any] = {"overheads": overheads, "incidents": incidents}
-    simulator = ClusterSimulator(cluster, trace, rates=rates, keep_runs=keep_runs, **settings)
-    if isinstance(policy, CompiledPolicy) and policy.run(simulator):
-        if not simulator.done:
-            raise StuckError(policy.name, simulator)
-        return simulator.schedule()
-    return simulate(policy, simulator)
+    simulator = ClusterSimulator(
+        cluster, trace, rates=rates, overheads=overheads, incidents=incidents, keep_runs=keep_runs
+    )
+    if not scheduler.run(simulator):
+        return simulate(scheduler, simulator)
+    if not simulator.done:
+        raise StuckError(scheduler.name, simulator)
+    return simulator.schedule()

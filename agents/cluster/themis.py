@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
-from agents.cluster.passes import start_in_order
-from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.backfilling import start_in_order
+from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-class Themis:
+@bounded
+class Themis(Scheduler):
     """Offers free GPUs and those of ended leases to the 1 - f of the jobs with the worst rho.
 
     rho = (elapsed + remaining) / ideal; ideal is the work on a 1/n part of the cluster, n the mean
@@ -36,21 +40,18 @@ class Themis:
         fairness: f, in [0, 1) (0.8 in the paper).
         lease_s: seconds for which a gang keeps what it won (1200 in the paper).
         seed: of the random order and of the placement rule's generator.
-
-    Raises:
-        InputError: f or a lease out of range.
     """
 
     name = "themis"
     knows: Knowledge = "durations"
 
     def __init__(
-        self, placement: PlacementRule, fairness: float, lease_s: float, seed: int
+        self,
+        placement: PlacementRule,
+        fairness: Annotated[float, Ge(0.0), Lt(1.0)],
+        lease_s: Positive,
+        seed: int,
     ) -> None:
-        if not 0.0 <= fairness < 1.0:
-            raise InputError(f"{fairness} is not in [0, 1)", field="fairness")
-        if not 0.0 < lease_s < np.inf:
-            raise InputError(f"{lease_s} is not positive and finite", field="lease_s")
         self.placement, self.fairness, self.lease_s = placement, fairness, lease_s
         self.seed = seed
 

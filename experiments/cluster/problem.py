@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import ClusterPolicy, Knowledge
-from agents.cluster.replay import replay
-from agents.cluster.simulate import StuckError
+from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.policy import Scheduler as Policy
+from agents.cluster.replay import StuckError, replay
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
@@ -46,7 +46,7 @@ class Player(Protocol):
         """What it makes of the trace."""
 
 
-Scheduler = ClusterPolicy | Player
+Scheduler = Policy | Player
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +117,9 @@ def built_policy(node: Node, key: str) -> Scheduler:
     policy = build(node, key)
     if isinstance(policy, Player):
         return policy
-    if not (hasattr(policy, "decide") and hasattr(policy, "wake")):
+    if not isinstance(policy, Policy):
         raise no_such_thing(key, node, "policy of a cluster: fifo is one")
     placement = getattr(policy, "placement", None)
-    if placement is not None and not hasattr(placement, "place"):
+    if placement is not None and not isinstance(placement, PlacementRule):
         raise no_such_thing(f"{key}.placement", node.get("placement"), "placement rule")
-    built: ClusterPolicy = policy
-    return built
+    return policy

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import ClusterPolicy, Knowledge
+from agents.cluster.policy import Knowledge, Scheduler
 from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
@@ -61,7 +61,7 @@ class Rows:
     names: tuple[str, ...]
 
 
-class Recording:
+class Recording(Scheduler):
     """A policy, and what is known of jobs at the events at which it decides, some of them.
 
     Args:
@@ -76,7 +76,7 @@ class Recording:
 
     def __init__(
         self,
-        policy: ClusterPolicy,
+        policy: Scheduler,
         chance: float,
         most: int,
         history: int,
@@ -114,7 +114,7 @@ class Recording:
 def replayed(
     found: Sequence[Source],
     config: SamplingConfig,
-    policy: ClusterPolicy,
+    policy: Scheduler,
     history: int,
     seeds: Sequence[Sequence[int]],
 ) -> Rows:

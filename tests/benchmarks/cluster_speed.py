@@ -1,11 +1,10 @@
-"""Jobs per second of the cluster policies in their own loops, and how time grows with jobs.
+"""Jobs per second of the cluster policies by their fastest way, and how time grows with jobs.
 
     MESHWRIGHT_DATA=<folder> python tests/benchmarks/cluster_speed.py
 
-ITP cluster04 (15,802 jobs) on 80 nodes of 8 GPUs: the whole of `policy.replay`, which checks the
-trace and makes the schedule too, and the loop alone is most of it. Then interference: the general
-loop on the simulator's state, without and with neighbours that share what a node has, against the
-loop of its own where there is one for the placement. Then drawn jobs at load 0.9 on
+ITP cluster04 (15,802 jobs) on 80 nodes of 8 GPUs: the whole of `replay`, which checks the trace and
+makes the schedule too. Then interference: the loop on the simulator's state, without and with
+neighbours that share what a node has. Then drawn jobs at load 0.9 on
 10,000 GPUs in 1,250 nodes. CPU time of one thread, warm: the median of `ROUNDS` rounds, of which
 one more compiles; the peak memory of the process is that of all rows so far.
 """
@@ -27,20 +26,20 @@ sys.path[:0] = [str(ROOT)]
 from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 
-from agents.cluster.easy import EASY  # noqa: E402
-from agents.cluster.fifo import FIFO  # noqa: E402
-from agents.cluster.fifo_backfill import FIFOBackfill  # noqa: E402
-from agents.cluster.las_2d import LAS2D  # noqa: E402
-from agents.cluster.las_2d_tiresias import LAS2DTiresias  # noqa: E402
-from agents.cluster.non_preemptive import NonPreemptive  # noqa: E402
-from agents.cluster.placement.best_fit import BestFit  # noqa: E402
-from agents.cluster.placement.count import Count  # noqa: E402
-from agents.cluster.placement.yarn import Yarn  # noqa: E402
-from agents.cluster.replay import CompiledPolicy, FusedPolicy  # noqa: E402
-from agents.cluster.sjf import SJF  # noqa: E402
-from agents.cluster.sjf_strict import SJFStrict  # noqa: E402
-from agents.cluster.srsf import SRSF  # noqa: E402
-from agents.cluster.srtf import SRTF  # noqa: E402
+from agents.cluster.policy import Scheduler  # noqa: E402
+from agents.cluster.queue import (  # noqa: E402
+    EASY,
+    FIFO,
+    LAS2D,
+    SJF,
+    SRSF,
+    SRTF,
+    FIFOBackfill,
+    LAS2DTiresias,
+    SJFStrict,
+)
+from agents.cluster.replay import replay  # noqa: E402
+from agents.cluster.rules.gangs import BestFit, Count, Yarn  # noqa: E402
 from envs.cluster.interference.rates import RateModel  # noqa: E402
 from envs.cluster.nodes import Cluster  # noqa: E402
 from envs.cluster.simulation.cluster import ClusterSimulator  # noqa: E402
@@ -54,13 +53,12 @@ SIZES, SHARES = (1, 2, 4, 8, 16, 32, 64), (0.6, 0.1, 0.1, 0.12, 0.05, 0.02, 0.01
 LIMITS = (3250, 7200)
 
 
-def policies() -> list[tuple[str, FusedPolicy]]:
+def policies() -> list[tuple[str, Scheduler]]:
     """What is measured on the real trace."""
     plain = (FIFO, FIFOBackfill, EASY, SJF, SJFStrict, SRTF, SRSF)
-    rows: list[tuple[str, FusedPolicy]] = [(f"{p.name}, count", p(Count(), 0)) for p in plain]
+    rows: list[tuple[str, Scheduler]] = [(f"{p.name}, count", p(Count(), 0)) for p in plain]
     rows += [(f"{p.name}, count", p(Count(), LIMITS, 0)) for p in (LAS2D, LAS2DTiresias)]
-    packed: tuple[type[NonPreemptive], ...] = (FIFO, FIFOBackfill, SJF)
-    return [*rows, *((f"{p.name}, yarn", p(Yarn(), 0)) for p in packed)]
+    return [*rows, *((f"{p.name}, yarn", p(Yarn(), 0)) for p in (FIFO, FIFOBackfill, SJF))]
 
 
 def drawn(jobs: int) -> Trace:
@@ -72,19 +70,19 @@ def drawn(jobs: int) -> Trace:
     return Trace.of("drawn", np.sort(rng.integers(0, span, jobs)), duration, gpus)
 
 
-def seconds_of(policy: FusedPolicy, cluster: Cluster, trace: Trace, rounds: int) -> float:
+def seconds_of(policy: Scheduler, cluster: Cluster, trace: Trace, rounds: int) -> float:
     """CPU seconds of one replay."""
     took = []
     for _ in range(rounds + 1):
         start = time.process_time()
-        assert policy.replay(cluster, trace) is not None
+        replay(policy, cluster, trace)
         took.append(time.process_time() - start)
     return float(np.median(took[1:]))
 
 
-def disturbed() -> list[tuple[str, FusedPolicy]]:
+def disturbed() -> list[tuple[str, Scheduler]]:
     """What is measured with interference."""
-    rows: list[tuple[str, FusedPolicy]] = []
+    rows: list[tuple[str, Scheduler]] = []
     for placement in (Yarn(), BestFit()):
         rows += [
             (f"{p.name}, {placement.name}", p(placement, 0))
@@ -103,10 +101,9 @@ def model(name: str) -> RateModel:
 
 
 def compiled_seconds_of(
-    policy: FusedPolicy, cluster: Cluster, trace: Trace, rates: RateModel | None
+    policy: Scheduler, cluster: Cluster, trace: Trace, rates: RateModel | None
 ) -> float:
     """CPU seconds of one run on the simulator's state, without making the state."""
-    assert isinstance(policy, CompiledPolicy)
     took = []
     for _ in range(ROUNDS + 1):
         simulator = ClusterSimulator(cluster, trace, rates=rates)
@@ -149,11 +146,10 @@ def main() -> None:
     print_interference(cluster, trace)
     print(f"\n{LARGE.num_gpus} GPUs, load 0.9")
     print(f"{'policy, placement':28}{'jobs':>10}{'s':>10}{'jobs/s':>14}{'peak MiB':>10}")
-    large: list[tuple[str, FusedPolicy]] = [
+    large: list[tuple[str, Scheduler]] = [
         ("fifo_backfill, best_fit", FIFOBackfill(BestFit(), 0)),
         ("fifo_backfill, yarn", FIFOBackfill(Yarn(), 0)),
         ("srtf, count", SRTF(Count(), 0)),
-        ("las_2d, count", LAS2D(Count(), LIMITS, 0)),
     ]
     for jobs in (125_000, 250_000, 500_000, 1_000_000):
         trace = drawn(jobs)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from agents.cluster.placement.first_fit import FirstFit
+from agents.cluster.queue import SRTF
 from agents.cluster.replay import replay
-from agents.cluster.srtf import SRTF
+from agents.cluster.rules.gangs import FirstFit
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.schedule import Schedule
 from envs.cluster.workload.trace import Trace

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from agents.cluster.packing.best_fit import BestFit
-from agents.cluster.packing.fgd import FragmentationGradientDescent
-from agents.cluster.packing.pack import draw_arrivals, pack
-from agents.cluster.packing.random_fit import RandomFit
-from agents.cluster.packing.rule import PackingRule
+from agents.cluster.rules.fractional import BestFit, FractionalRule, RandomFit
+from agents.cluster.rules.fragmentation import FragmentationGradientDescent
+from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from experiments.packing import PackingConfig, packing
 from experiments.run.app import run_app
@@ -106,7 +104,7 @@ def test_the_published_allocation(data: Path) -> None:
     cluster = read_openb_nodes(folder / "openb_node_list_gpu_node.csv.gz")
     workload = OpenbReader().read_requests(folder / "openb_pod_list_default.csv.gz")
     arrivals = draw_arrivals(workload, cluster, 1.3, np.random.default_rng(0))
-    rules: tuple[PackingRule, ...] = (
+    rules: tuple[FractionalRule, ...] = (
         FragmentationGradientDescent(0.95, 100), BestFit(), RandomFit(),
     )  # fmt: skip
     found = {}

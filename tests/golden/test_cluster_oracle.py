@@ -9,20 +9,10 @@ from typing import Any
 
 import pytest
 
-from agents.cluster.easy import EASY
-from agents.cluster.fifo import FIFO
-from agents.cluster.fifo_backfill import FIFOBackfill
-from agents.cluster.las_2d_tiresias import LAS2DTiresias
-from agents.cluster.placement.count import Count
-from agents.cluster.placement.helios_consolidate import HeliosConsolidate
-from agents.cluster.placement.yarn import Yarn
-from agents.cluster.policy import ClusterPolicy
-from agents.cluster.replay import replay
-from agents.cluster.simulate import simulate
-from agents.cluster.sjf import SJF
-from agents.cluster.sjf_strict import SJFStrict
-from agents.cluster.srsf import SRSF
-from agents.cluster.srtf import SRTF
+from agents.cluster.policy import Scheduler
+from agents.cluster.queue import EASY, FIFO, SJF, SRSF, SRTF, FIFOBackfill, LAS2DTiresias, SJFStrict
+from agents.cluster.replay import replay, simulate
+from agents.cluster.rules.gangs import Count, HeliosConsolidate, Yarn
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.schedule import Schedule
@@ -52,13 +42,13 @@ def entries() -> list[dict[str, Any]]:
     return [entry for entry in published if entry["ref"]]
 
 
-def problem_of(entry: dict[str, Any], data: Path) -> tuple[ClusterPolicy, Cluster, Trace]:
+def problem_of(entry: dict[str, Any], data: Path) -> tuple[Scheduler, Cluster, Trace]:
     trace = ItpReader().read(data / "traces" / f"{entry['trace']}.csv.gz").trace
     nodes, size = (1, entry["gpus"])
     if entry["layout"] != "pool":
         nodes, size = (int(number) for number in entry["layout"].split("x"))
     limits = {"limits": [3250, 7200]} if entry["policy"] == "2d-las" else {}
-    policy: ClusterPolicy = POLICIES[entry["policy"]](PLACES[entry["place"]](), seed=0, **limits)
+    policy: Scheduler = POLICIES[entry["policy"]](PLACES[entry["place"]](), seed=0, **limits)
     return policy, Cluster.uniform(nodes, size), trace
 
 

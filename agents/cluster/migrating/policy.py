@@ -6,7 +6,7 @@ import numpy as np
 
 from agents.cluster.migrating.plan import STOP, check_whole_gpus, plan, slots_at, startable
 from agents.cluster.migrating.priorities import Priority
-from agents.cluster.policy import Knowledge
+from agents.cluster.policy import Knowledge, Scheduler
 from envs.cluster.environment.groups_kernel import start_on
 from envs.cluster.environment.views import view_of
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -14,7 +14,7 @@ from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
 from envs.errors import InputError
 
 
-class Migrating:
+class Migrating(Scheduler):
     """Jobs in an order of priority get the fastest GPUs there are, and move to faster ones.
 
     At every event all jobs are planned anew (`plan.plan`): in the order of priority each gets the

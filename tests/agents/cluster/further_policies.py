@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.cluster.afs import ApatheticFutureShare
-from agents.cluster.finish_time_fairness import FinishTimeFairness
+from agents.cluster.elastic import ApatheticFutureShare, Optimus
+from agents.cluster.fairness import FinishTimeFairness, LeastAttainedService, MaxMinFairness
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.gittins import Gittins
-from agents.cluster.las_gavel import LeastAttainedService
-from agents.cluster.max_min import MaxMinFairness
-from agents.cluster.optimus import Optimus
-from agents.cluster.policy import ClusterPolicy
-from agents.cluster.prediction import RemainingTime, RollingDuration
-from agents.cluster.qssf import QuasiShortestServiceFirst
-from agents.cluster.rounds import RoundBasedPolicy
+from agents.cluster.policy import Scheduler
+from agents.cluster.prediction import QuasiShortestServiceFirst, RemainingTime, RollingDuration
+from agents.cluster.rounds import RoundBasedPolicy, ShareRule
 from agents.cluster.themis import Themis
-from agents.cluster.time_shares.demand import ShareRule
 from tests.agents.cluster.small_clusters import LowestNodes
 
 
@@ -28,7 +23,7 @@ def durations() -> RollingDuration:
     return RollingDuration(prior_s=600.0, recency=0.3, training=None)
 
 
-POLICIES: dict[str, Callable[[], ClusterPolicy]] = {
+POLICIES: dict[str, Callable[[], Scheduler]] = {
     "max_min": lambda: in_rounds(MaxMinFairness({})),
     "las_gavel": lambda: in_rounds(LeastAttainedService()),
     "finish_time_fairness": lambda: in_rounds(FinishTimeFairness()),

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.cluster.afs import ApatheticFutureShare, apathetic_gpus
-from agents.cluster.simulate import simulate
+from agents.cluster.elastic import ApatheticFutureShare, apathetic_gpus
+from agents.cluster.replay import simulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace

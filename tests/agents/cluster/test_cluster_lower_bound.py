@@ -13,11 +13,9 @@ from random_clusters import TYPES, clusters, traces
 from small_clusters import LowestNodes, Speeds
 
 from agents.cluster.gittins import Gittins
-from agents.cluster.las_2d import LAS2D
 from agents.cluster.lower_bound import completion_bound
+from agents.cluster.queue import LAS2D, SRSF, SRTF
 from agents.cluster.replay import replay
-from agents.cluster.srsf import SRSF
-from agents.cluster.srtf import SRTF
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace

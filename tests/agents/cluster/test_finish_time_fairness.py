@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from agents.cluster.finish_time_fairness import (
+from agents.cluster.fairness import (
     FinishTimeFairness,
     isolated_shares,
     least_worst_rho,
 )
-from agents.cluster.simulate import simulate
-from agents.cluster.time_shares.demand import Demand
+from agents.cluster.replay import simulate
+from agents.cluster.rounds import Demand
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace

@@ -1,4 +1,4 @@
-"""Gandiva by hand: homes, turns, packing, migration."""
+"""Gandiva by hand: residents, turns, packing, migration."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from small_clusters import Speeds
 
 from agents.cluster.gandiva import Gandiva
-from agents.cluster.homes import Homes
-from agents.cluster.simulate import simulate
+from agents.cluster.replay import simulate
+from agents.cluster.time_slicing import Residents
 from envs.cluster.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -63,18 +63,18 @@ def test_affinity() -> None:
     """Gangs of 2 and of 1 keep to nodes of their own while there is room."""
     trace = Trace.of("many", [0] * 6, [1000] * 6, [2, 1, 2, 1, 1, 1])
     simulator = ClusterSimulator(Cluster.uniform(2, 4), trace)
-    homes = Homes(simulator)
+    residents = Residents(simulator)
     found = []
     for job in range(6):
-        home = homes.find(job)
-        assert home is not None
-        homes.join(job, home)
-        found.append(home[0][0])
+        residence = residents.find(job)
+        assert residence is not None
+        residents.join(job, residence)
+        found.append(residence[0][0])
     assert found == [0, 1, 0, 1, 1, 1]
-    assert not homes.have_room()
-    homes.leave(2)
-    assert homes.find_room(2) == ((0, 2),)
-    assert homes.on({1}) == {1, 3, 4, 5}
+    assert not residents.have_room()
+    residents.leave(2)
+    assert residents.find_room(2) == ((0, 2),)
+    assert residents.on({1}) == {1, 3, 4, 5}
 
 
 def test_waiting_jobs_move_to_nodes_that_others_have_left() -> None:
@@ -132,7 +132,7 @@ def random_simulator(seed: int, *, keep_runs: bool) -> ClusterSimulator:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_turn_after_turn_is_event_by_event(seed: int) -> None:
-    """Compiled to the next change of homes, one event at a time, and job by job in Python."""
+    """Compiled to the next change of residents, one event at a time, and job by job in Python."""
     by_event, by_job = (
         random_simulator(seed, keep_runs=True),
         random_simulator(seed, keep_runs=True),
@@ -170,7 +170,7 @@ def test_homes_are_the_best_of_all_nodes(seed: int) -> None:
     """Against a search in Python over sorted candidates."""
     rng = np.random.default_rng(seed)
     simulator = random_simulator(seed, keep_runs=False)
-    homes = Homes(simulator)
+    residents = Residents(simulator)
     gpus = simulator.state.jobs["gpus"]
     lived: dict[int, list[int]] = {node: [] for node in range(5)}
     for job in range(30):
@@ -180,20 +180,20 @@ def test_homes_are_the_best_of_all_nodes(seed: int) -> None:
         room = [n for n in range(5) if gang <= 2 - used[n]]
         ranked = [(not alike[n], bool(lived[n]), used[n], n) for n in room]
         crowded = [(not alike[n], used[n], n) for n in range(5) if gang <= 2]
-        free = homes.find_room(job)
+        free = residents.find_room(job)
         if gang <= 2:
             assert free == (((min(ranked)[-1]), gang),) if ranked else free is None
             expected = free or ((min(crowded)[-1], gang),)
-            assert homes.find(job) == expected
-        home = homes.find(job)
-        assert home is not None
-        assert sum(share[1] for share in home) == gang
-        if rng.random() < 0.5 and len(home) == 1:
-            homes.join(job, home)
-            lived[home[0][0]].append(job)
-    table = homes.table()
-    assert table.jobs.tolist() == sorted(homes.of)
-    assert table.node.tolist() == [homes.of[job][0][0] for job in sorted(homes.of)]
+            assert residents.find(job) == expected
+        residence = residents.find(job)
+        assert residence is not None
+        assert sum(share[1] for share in residence) == gang
+        if rng.random() < 0.5 and len(residence) == 1:
+            residents.join(job, residence)
+            lived[residence[0][0]].append(job)
+    table = residents.table()
+    assert table.jobs.tolist() == sorted(residents.of)
+    assert table.node.tolist() == [residents.of[job][0][0] for job in sorted(residents.of)]
 
 
 def test_a_job_without_gpus_lives_nowhere_while_all_nodes_are_down() -> None:

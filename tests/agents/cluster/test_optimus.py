@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.cluster.optimus import gainful_gpus
+from agents.cluster.elastic import gainful_gpus
 from tests.strength import examples
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agents.cluster.prediction import RollingDuration
-from agents.cluster.qssf import QuasiShortestServiceFirst
-from agents.cluster.simulate import simulate
+from agents.cluster.prediction import QuasiShortestServiceFirst, RollingDuration
+from agents.cluster.replay import simulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace

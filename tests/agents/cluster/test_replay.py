@@ -7,13 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.cluster.easy import EASY
-from agents.cluster.fifo import FIFO
-from agents.cluster.fifo_backfill import FIFOBackfill
-from agents.cluster.placement.best_fit import BestFit
-from agents.cluster.replay import replay
-from agents.cluster.simulate import StuckError
-from agents.cluster.srtf import SRTF
+from agents.cluster.queue import EASY, FIFO, SRTF, FIFOBackfill
+from agents.cluster.replay import StuckError, replay
+from agents.cluster.rules.gangs import BestFit
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agents.cluster.las_gavel import LeastAttainedService
-from agents.cluster.max_min import MaxMinFairness
+from agents.cluster.fairness import LeastAttainedService, MaxMinFairness
 from agents.cluster.policy import Knowledge
-from agents.cluster.rounds import RoundBasedPolicy
-from agents.cluster.simulate import simulate
-from agents.cluster.time_shares.demand import (
+from agents.cluster.replay import simulate
+from agents.cluster.rounds import (
     Demand,
+    RoundBasedPolicy,
     ShareRule,
     demand_of,
     one_pool,

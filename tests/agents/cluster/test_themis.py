@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.cluster.simulate import simulate
+from agents.cluster.replay import simulate
 from agents.cluster.themis import Themis, knapsack
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

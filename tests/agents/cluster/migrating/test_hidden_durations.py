@@ -16,7 +16,7 @@ from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
-from agents.cluster.simulate import simulate
+from agents.cluster.replay import simulate
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance

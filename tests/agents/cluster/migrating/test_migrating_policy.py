@@ -15,11 +15,9 @@ from agents.cluster.migrating.priorities import (
     RemainingService,
     RemainingTime,
 )
-from agents.cluster.placement.best_fit import BestFit
-from agents.cluster.placement.count import Count
-from agents.cluster.replay import replay
-from agents.cluster.simulate import StuckError
-from agents.cluster.srsf import SRSF
+from agents.cluster.queue import SRSF
+from agents.cluster.replay import StuckError, replay
+from agents.cluster.rules.gangs import BestFit, Count
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, ClusterState, Overheads

@@ -1,0 +1,138 @@
+"""Policies that give jobs any number of GPUs, for gangs of fixed size: AFS-L and Optimus.
+
+A gang of z GPUs to which such a policy gives w holds its z GPUs for w / z of the time, in rounds.
+Both make progress w / z where the speed of a job is linear in its GPUs up to its gang, which is
+therefore assumed. All GPUs are alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from agents.cluster.policy import Knowledge
+from agents.cluster.prediction import RemainingTime
+from agents.cluster.rounds import Demand, IntArray, one_pool
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+
+FloatArray = NDArray[np.float64]
+
+
+class ApatheticFutureShare:
+    """Hands out the GPUs one by one, each to the winner of all pairwise comparisons.
+
+    AFS-L (Hwang et al., NSDI 2021); its measured speed-up curves have no counterpart. Were gangs
+    compared as wholes, the rule would be the shortest remaining time first.
+    """
+
+    name = "afs"
+    knows: Knowledge = "durations"
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Nothing is kept."""
+
+    def pools(self, cluster: Cluster) -> IntArray:
+        """(N,) one pool."""
+        return one_pool(cluster)
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        """(A, 1) X."""
+        gangs = np.ceil(demand.gpus).astype(np.int64)
+        service = simulator.state.jobs["remaining"][demand.jobs] * gangs
+        given = apathetic_gpus(service, gangs, int(demand.capacity[0]))
+        shares: FloatArray = np.where(demand.rates > 0.0, (given / gangs)[:, None], 0.0)
+        return shares
+
+
+@njit(cache=True)
+def apathetic_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
+    """(A,) GPUs of each job: the paper's comparison of two jobs, for speeds w / gang.
+
+    Of two jobs without a GPU the one with less service left wins. Else, with a the one that would
+    finish earlier on its present GPUs and b the other, b wins the next GPU if its relative gain
+    with it, (p_b' - p_b) / p_b', exceeds (p_a' - p_a) / p_a: 1 / (w_b + 1) > 1 / w_a.
+
+    Args:
+        service: (A,) GPU-seconds left.
+        gangs: (A,) GPUs beyond which a job is no faster.
+        gpus: how many there are.
+    """
+    given = np.zeros(len(gangs), np.int64)
+    for _ in range(min(gpus, gangs.sum())):
+        winner = -1
+        for job in range(len(gangs)):
+            if given[job] == gangs[job]:
+                continue
+            if winner < 0:
+                winner = job
+                continue
+            w_job, w_winner = given[job], given[winner]
+            if w_job == 0 and w_winner == 0:
+                if service[job] < service[winner]:
+                    winner = job
+                continue
+            job_first = w_job > 0 and (
+                w_winner == 0 or service[job] / w_job < service[winner] / w_winner
+            )
+            a, b = (job, winner) if job_first else (winner, job)
+            winner = b if given[b] + 1 < given[a] else a
+        given[winner] += 1
+    return given
+
+
+class Optimus:
+    """Hands out the GPUs one by one, each to the job whose remaining time it shortens most.
+
+    Optimus (Peng et al., EuroSys 2018): one GPU each in the order of submission, then by marginal
+    gain (section 4.1 there): Q / w - Q / (w + 1) for a job with w GPUs and Q predicted GPU-seconds
+    left. Its fitted speed function has no counterpart, and neither have its loss curves: Q comes
+    from the durations of finished jobs.
+
+    Args:
+        remaining: predicts what is left of a job.
+    """
+
+    name = "optimus"
+    knows: Knowledge = "predictions"
+
+    def __init__(self, remaining: RemainingTime) -> None:
+        self.remaining = remaining
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Nothing has been learned."""
+        self.remaining.reset(simulator)
+
+    def pools(self, cluster: Cluster) -> IntArray:
+        """(N,) one pool."""
+        return one_pool(cluster)
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        """(A, 1) X."""
+        self.remaining.observe(simulator)
+        gangs = np.ceil(demand.gpus).astype(np.int64)
+        service = self.remaining.predict(simulator, demand.jobs) * gangs
+        given = gainful_gpus(service, gangs, int(demand.capacity[0]))
+        shares: FloatArray = np.where(demand.rates > 0.0, (given / gangs)[:, None], 0.0)
+        return shares
+
+
+@njit(cache=True)
+def gainful_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
+    """(A,) GPUs of each job; where all have one, they minimise the sum of remaining times.
+
+    Args:
+        service: (A,) GPU-seconds left.
+        gangs: (A,) GPUs beyond which a job is no faster.
+        gpus: how many there are.
+    """
+    given = np.zeros(len(gangs), np.int64)
+    given[:gpus] = 1
+    gain = np.where(given < gangs, service / 2.0, -1.0)
+    for _ in range(min(gpus, gangs.sum()) - given.sum()):
+        job = int(np.argmax(gain))
+        given[job] += 1
+        w = given[job]
+        gain[job] = service[job] / (w * (w + 1)) if w < gangs[job] else -1.0
+    return given

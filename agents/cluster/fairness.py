@@ -1,0 +1,340 @@
+"""How rounds divide the time fairly: max-min fairness and finish-time fairness (Gavel, OSDI 2020).
+
+Both are programs over time shares X, with a closed form for one pool of GPUs and HiGHS for several:
+
+    max t   with  sum_p rates[m, p] X[m, p] >= asked[m] t      for every gang m
+                  sum_p X[m, p] <= 1,   sum_m gpus[m] X[m, p] <= capacity[p],   X >= 0
+
+(Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads,
+OSDI 2020, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from agents.cluster.policy import Knowledge
+from agents.cluster.rounds import Demand, IntArray, one_pool, pool_per_type
+from agents.linear_program import LinearProgram
+from envs.bounds import Positive, bounded
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+
+FloatArray = NDArray[np.float64]
+
+
+@bounded
+class MaxMinFairness:
+    """Maximises the least effective throughput of a gang, water-filling beyond.
+
+    The effective throughput sum_p rate[m, p] X[m, p] is divided by the gang's weight and by its
+    throughput where its time is spread over the pools in proportion to their GPUs, and multiplied
+    by its GPUs: a gang of one GPU gets twice the time of a gang of two. On one GPU type this is
+    equal numbers of GPUs, each gang's capped at its size. Rates are those of the interference model
+    without neighbours. Sharing of one GPU by two gangs is not part of it.
+
+    Args:
+        weights: of the jobs of a queue, by the queue's name; 1 where it is not named.
+    """
+
+    name = "max_min"
+    knows: Knowledge = "nothing"
+
+    def __init__(self, weights: Mapping[str, Positive]) -> None:
+        self.weights = dict(weights)
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Looks up the weight of every job."""
+        queue = simulator.trace.queue
+        of_name = np.array([self.weights.get(name, 1.0) for name in queue.names] + [1.0])
+        self._weight = of_name[queue.codes]  # the last is that of the code UNKNOWN
+
+    def pools(self, cluster: Cluster) -> IntArray:
+        """(N,) one pool per GPU type."""
+        return pool_per_type(cluster)
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        """(A, P) X."""
+        able = demand.rates.max(axis=1) > 0.0
+        rates, gpus = demand.rates[able], demand.gpus[able]
+        shares = np.zeros(demand.rates.shape)
+        if able.any():
+            usual = rates @ (demand.capacity / demand.capacity.sum())
+            asked = usual * self._weight[demand.jobs][able] / gpus
+            shares[able] = max_min_program(rates, gpus, demand.capacity).shares(asked)
+        return shares
+
+
+class LeastAttainedService:
+    """Equal numbers of GPUs for all gangs, each gang's capped at its size; all GPUs are alike.
+
+    The heterogeneity-agnostic baseline of Narayanan et al., OSDI 2020 (section 7): the program of
+    `max_min` with every rate 1. The rounds then always take the gang with the least service for its
+    share, which is least attained service with a round as quantum.
+    """
+
+    name = "las_gavel"
+    knows: Knowledge = "nothing"
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Nothing is kept."""
+
+    def pools(self, cluster: Cluster) -> IntArray:
+        """(N,) one pool."""
+        return one_pool(cluster)
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        """(A, 1) X."""
+        able = demand.rates[:, 0] > 0.0
+        rates, gpus = demand.rates[able], demand.gpus[able]
+        shares = np.zeros(demand.rates.shape)
+        if able.any():
+            shares[able] = max_min_program(rates, gpus, demand.capacity).shares(1.0 / gpus)
+        return shares
+
+
+TOLERANCE = 1e-7  # of the worst rho
+LEAST = 1e-9  # part of its full speed that a gang asks for at least, to keep the program scaled
+
+
+class FinishTimeFairness:
+    """Minimises the worst rho = time in the shared cluster / time on a 1/A part of it.
+
+    Both count from the submission and assume that the shares of now last: (elapsed + remaining /
+    sum_p rate X) / (isolated so far + remaining / isolated throughput). Isolated, a gang has
+    capacity[p] / A GPUs of each pool, hence the time shares capacity[p] / (A gpus), scaled down to
+    a sum of 1; what it has done since the last computation counts at the throughput it had then.
+
+    rho <= r asks for a throughput of remaining / (r isolated - elapsed): a max-min program with
+    those throughputs as levels, and a root in r. A gang whose rho exceeds r even at full speed asks
+    for full speed, so it does not hold back the others; the worst rho is still least.
+    """
+
+    name = "finish_time_fairness"
+    knows: Knowledge = "durations"
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """No job has run."""
+        self._isolated = np.zeros(len(simulator.trace))  # seconds for what has been done
+        self._throughput = np.ones(len(simulator.trace))  # isolated, as of the last computation
+        self._remaining = simulator.state.jobs["work"].copy()
+
+    def pools(self, cluster: Cluster) -> IntArray:
+        """(N,) one pool per GPU type."""
+        return pool_per_type(cluster)
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        """(A, P) X."""
+        records = simulator.state.jobs[demand.jobs]
+        elapsed, remaining = simulator.now - records["submit"], records["remaining"]
+        done = np.maximum(self._remaining[demand.jobs] - remaining, 0.0)
+        self._isolated[demand.jobs] += done / self._throughput[demand.jobs]
+        self._remaining[demand.jobs] = remaining
+        isolated = isolated_shares(demand)
+        throughput = (demand.rates * isolated).sum(axis=1)
+        able = throughput > 0.0
+        self._throughput[demand.jobs] = np.where(able, throughput, 1.0)
+        shares = np.zeros(demand.rates.shape)
+        if able.any():
+            fair = self._isolated[demand.jobs][able] + remaining[able] / throughput[able]
+            shares[able] = least_worst_rho(
+                demand.rates[able], demand.gpus[able], demand.capacity, elapsed[able],
+                remaining[able], fair, isolated[able],
+            )  # fmt: skip
+        return shares
+
+
+def isolated_shares(demand: Demand) -> FloatArray:
+    """(A, P) time shares of each gang on a 1/A part of the cluster."""
+    part = demand.capacity / len(demand.jobs)
+    shares = np.where(demand.rates > 0.0, part / demand.gpus[:, None], 0.0)
+    scaled: FloatArray = shares / np.maximum(shares.sum(axis=1), 1.0)[:, None]
+    return scaled
+
+
+def least_worst_rho(
+    rates: FloatArray,
+    gpus: FloatArray,
+    capacity: FloatArray,
+    elapsed: FloatArray,
+    remaining: FloatArray,
+    fair: FloatArray,
+    feasible: FloatArray,
+) -> FloatArray:
+    """(A, P) X with the least max over gangs of (elapsed + remaining / throughput) / fair.
+
+    Args:
+        rates: (A, P) work per second; every gang can run somewhere.
+        gpus: (A,) of each gang.
+        capacity: (P,) GPUs.
+        elapsed: (A,) seconds since the submission.
+        remaining: (A,) work.
+        fair: (A,) seconds, above 0.
+        feasible: (A, P) some shares, for a first bound.
+    """
+    fastest = rates.max(axis=1)
+    program = max_min_program(rates, gpus, capacity)
+
+    def needed(rho: float) -> FloatArray:
+        left = rho * fair - elapsed
+        with np.errstate(divide="ignore"):
+            asked = np.where(left > 0.0, remaining / np.maximum(left, 0.0), np.inf)
+        levels: FloatArray = np.maximum(np.minimum(asked, fastest), LEAST * fastest)
+        return levels
+
+    def spare(rho: float) -> float:
+        return float(np.log(program.level(needed(rho))))
+
+    low = float(((elapsed + remaining / fastest) / fair).min())
+    high = float(((elapsed + remaining / (rates * feasible).sum(axis=1)) / fair).max())
+    rho = low
+    if spare(low) < 0.0:
+        rho = brentq(spare, low, high * (1.0 + TOLERANCE), rtol=TOLERANCE, xtol=TOLERANCE)
+    return program.shares(needed(rho))
+
+
+STUCK = 1e-9  # dual value above which a gang cannot have more than the level
+# By how much of itself a level that is reached may be missed later: HiGHS's tolerance; more where
+# rounding in an ill-conditioned program leaves no solution.
+SLACKS = (1e-7, 1e-6, 1e-5, 1e-4)
+
+
+class MaxMinProgram(Protocol):
+    """The program for given gangs and GPUs; what the gangs ask for may change."""
+
+    def level(self, asked: FloatArray) -> float:
+        """The optimal t for (A,) throughputs above 0."""
+
+    def shares(self, asked: FloatArray) -> FloatArray:
+        """(A, P) X whose sorted ratios of throughput to `asked` are lexicographically greatest.
+
+        Water-filling: where the least ratio cannot grow any more, the gangs that hold it back keep
+        it, and the others are raised on (section 4.3 there). Without this the program leaves GPUs
+        idle that some gangs could use.
+        """
+
+
+def max_min_program(rates: FloatArray, gpus: FloatArray, capacity: FloatArray) -> MaxMinProgram:
+    """The program, solved in the way that suits its number of pools.
+
+    Args:
+        rates: (A, P) work per second of a gang on a pool, A above 0; 0: it cannot run there. Each
+            gang can run somewhere.
+        gpus: (A,) of each gang, above 0.
+        capacity: (P,) GPUs.
+    """
+    if rates.shape[1] == 1:
+        return OnePool(rates[:, 0], gpus, float(capacity[0]))
+    return SeveralPools(rates, gpus, capacity)
+
+
+class OnePool:
+    """Shares min(1, c asked / rate) with the largest c for which the GPUs suffice."""
+
+    def __init__(self, rates: FloatArray, gpus: FloatArray, capacity: float) -> None:
+        self._rates, self._gpus, self._capacity = rates, gpus, capacity
+
+    def level(self, asked: FloatArray) -> float:
+        """See `MaxMinProgram`."""
+        time = asked / self._rates
+        return min(float(1.0 / time.max()), float(self._capacity / (self._gpus * time).sum()))
+
+    def shares(self, asked: FloatArray) -> FloatArray:
+        """See `MaxMinProgram`."""
+        gpus = self._gpus
+        if gpus.sum() <= self._capacity:
+            return np.ones((len(gpus), 1))
+        time = asked / self._rates  # share per unit of c
+        order = np.argsort(-time, kind="stable")  # those that come to 1 first, first
+        capped = np.concatenate([[0.0], np.cumsum(gpus[order])[:-1]])  # by the gangs before
+        slope = np.cumsum((gpus * time)[order][::-1])[::-1]  # of this gang and those after
+        needed = capped + slope / time[order]  # GPUs in use when this gang comes to 1
+        first = int(np.argmax(needed >= self._capacity))
+        level = max(self._capacity - capped[first], 0.0) / slope[first]
+        shares: FloatArray = np.minimum(1.0, level * time)[:, None]
+        return shares
+
+
+class SeveralPools:
+    """HiGHS, going on from its last solution when levels or throughputs asked for change."""
+
+    def __init__(self, rates: FloatArray, gpus: FloatArray, capacity: FloatArray) -> None:
+        gangs, pools = rates.shape
+        program = LinearProgram()
+        self._level = int(program.add_columns(1, cost=-1.0)[0])
+        self._shares = program.add_columns((gangs, pools), upper=np.where(rates > 0.0, 1.0, 0.0))
+        level = np.full(gangs, self._level)
+        program.add_rows(gangs, [(self._shares, rates), (level, -1.0)], lower=0.0)
+        program.add_rows(gangs, [(self._shares, 1.0)], upper=1.0)
+        program.add_rows(pools, [(self._shares.T, gpus[None, :])], upper=capacity)
+        self._solver = program.solver(time_limit=highspy.kHighsInf)
+
+    def level(self, asked: FloatArray) -> float:
+        """See `MaxMinProgram`."""
+        self._ask(asked)
+        return self._solve()[0]
+
+    def shares(self, asked: FloatArray) -> FloatArray:
+        """See `MaxMinProgram`."""
+        self._ask(asked)
+        raised = np.ones(len(asked), np.bool_)
+        held = np.zeros(len(asked))  # throughputs of those that are not raised any more
+        while True:
+            level, columns, duals = self._solve_holding(held)
+            stuck = np.flatnonzero(raised & (duals > STUCK / asked))
+            raised[stuck] = False
+            if not raised.any():
+                break
+            if len(stuck) == 0:
+                raise RuntimeError("a max-min program without a binding gang")
+            held[stuck] = level * asked[stuck]
+            for gang in stuck:
+                self._solver.changeCoeff(int(gang), self._level, 0.0)
+        return np.clip(columns[self._shares], 0.0, 1.0)
+
+    def _ask(self, asked: FloatArray) -> None:
+        for gang, throughput in enumerate(asked):
+            self._solver.changeCoeff(gang, self._level, -float(throughput))
+            self._solver.changeRowBounds(gang, 0.0, highspy.kHighsInf)
+
+    def _solve_holding(self, held: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        """`_solve` where gangs have at least the throughput `held` (A,), but for some slack.
+
+        Raises:
+            RuntimeError: the program has no solution with the largest slack either.
+        """
+        gangs = np.flatnonzero(held).tolist()
+        for slack in SLACKS if gangs else ():
+            for gang in gangs:
+                least = held[gang] * (1.0 - slack)
+                self._solver.changeRowBounds(gang, least, highspy.kHighsInf)
+            if self._solved():
+                return self._solution()
+        return self._solve()
+
+    def _solve(self) -> tuple[float, FloatArray, FloatArray]:
+        """(t, columns, dual values (A,) of the gangs' rows)."""
+        if not self._solved():
+            raise RuntimeError(f"HiGHS: {self._solver.getModelStatus()}")
+        return self._solution()
+
+    def _solution(self) -> tuple[float, FloatArray, FloatArray]:
+        """What `_solve` returns, of the optimum that was just found."""
+        solution = self._solver.getSolution()
+        columns = np.array(solution.col_value)
+        duals = np.abs(np.array(solution.row_dual)[: len(self._shares)])
+        return float(columns[self._level]), columns, duals
+
+    def _solved(self) -> bool:
+        """Whether there is an optimum."""
+        self._solver.run()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._solver.clearSolver()  # a basis that has gone bad: begin anew
+            self._solver.run()
+        return bool(self._solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)

@@ -1,1 +1,0 @@
-"""Rules that pack jobs with fractions of GPUs onto nodes."""

@@ -1,1 +1,0 @@
-"""Rules that say on which nodes the next gang starts."""

@@ -1,0 +1,384 @@
+"""Queue policies: an order of priority, from which jobs start or for which they are preempted.
+
+Each has up to three ways to one schedule. `decide` works with any placement rule, through
+`backfilling`. `run` is compiled with the simulator, for rules that are. `replay` is a loop over the
+trace alone, where the number of free GPUs decides everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.cluster.backfilling import preempt_in_order, request, start, start_in_order
+from agents.cluster.compiled import attained_service, in_order, shortest_first, whole_trace
+from agents.cluster.compiled.easy import easy
+from agents.cluster.compiled.shortest_remaining import nobody_running, shortest_remaining
+from agents.cluster.compiled.waiting import Waiting, nobody_waiting
+from agents.cluster.compiled.whole_trace import job_bits, never, only_numbers_decide, schedule_of
+from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from agents.cluster.rules.gangs import Room, room_of
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.errors import InputError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Advance = Callable[[], bool]  # goes on in compiled code; False: the log must be lengthened first
+
+
+class QueuePolicy(Scheduler):
+    """Subclasses name the order.
+
+    Args:
+        placement: where a gang goes.
+        seed: of the placement rule's generator.
+    """
+
+    def __init__(self, placement: PlacementRule, seed: int) -> None:
+        self.placement, self.seed = placement, seed
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Draw the same again."""
+        self._rng = np.random.default_rng(self.seed)
+
+    def run(self, simulator: ClusterSimulator) -> bool:
+        """See `Scheduler.run`; False where the rule is not compiled, or the trace has fractions."""
+        code: int | None = getattr(self.placement, "code", None)
+        trace = simulator.trace
+        if code is None or (trace.gpu_milli != WHOLE_GPU).any():
+            return False
+        types = np.ascontiguousarray(simulator.state.jobs["types"])
+        asked = (trace.gpu_milli, trace.cpu_milli, trace.memory_mib, types)
+        waiting = nobody_waiting(trace.num_gpus, *asked)
+        room = room_of(simulator.cluster.num_nodes, self.seed)
+        advance = self._compiled(simulator, waiting, code, room)
+        if advance is None:
+            return False
+        simulator.lengthen_log()
+        while not advance():
+            simulator.lengthen_log()
+        return True
+
+    def _compiled(
+        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
+    ) -> Advance | None:
+        return None
+
+
+class NonPreemptive(QueuePolicy):
+    """Jobs start in a constant order of priority and run to their end."""
+
+    blocking: ClassVar[bool]  # whether a job that does not fit keeps those behind it waiting too
+
+    def priority(self, trace: Trace) -> IntArray:
+        """(J,) the least first, of equals the first submitted."""
+        return np.zeros(len(trace), np.int64)
+
+    def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
+        """See `Scheduler.replay`."""
+        if not only_numbers_decide(cluster, trace, self.placement):
+            return None
+        bits, start = job_bits(trace), never(len(trace))
+        key = self.priority(trace) << bits | np.arange(len(trace))
+        columns = (trace.submit_s, trace.duration_s, trace.num_gpus)
+        whole_trace.start_in_order(*columns, key, bits, self.blocking, cluster.num_gpus, start)
+        return schedule_of(trace, start, start + trace.duration_s, np.zeros(len(trace), np.int32))
+
+    def _compiled(
+        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
+    ) -> Advance:
+        state, tables, overheads = simulator.state, simulator.tables, simulator.overheads
+        key = self.priority(simulator.trace).astype(np.float64)
+        return lambda: in_order.run(
+            state, tables, overheads, waiting, key, code, room, self.blocking
+        )
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Before the first event of a simulation."""
+        super().reset(simulator)
+        self._priority = self.priority(simulator.trace)
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Start what fits."""
+        jobs = simulator.pending()
+        order = jobs[np.lexsort((jobs, self._priority[jobs]))].tolist()
+        start_in_order(simulator, order, self.placement, self._rng, blocking=self.blocking)
+
+
+class FIFO(NonPreemptive):
+    """Jobs start in the order of their submission; one that does not fit blocks the others."""
+
+    name = "fifo"
+    knows: Knowledge = "nothing"
+    blocking = True
+
+
+class FIFOBackfill(NonPreemptive):
+    """Jobs start in the order of their submission; one that does not fit is passed over.
+
+    Nothing is reserved: large gangs may wait for as long as small ones keep coming.
+    """
+
+    name = "fifo_backfill"
+    knows: Knowledge = "nothing"
+    blocking = False
+
+
+class SJF(NonPreemptive):
+    """The shortest jobs start first and run to their end; one that does not fit is passed over."""
+
+    name = "sjf"
+    knows: Knowledge = "durations"
+    blocking = False
+
+    def priority(self, trace: Trace) -> IntArray:
+        """(J,) seconds."""
+        return trace.duration_s
+
+
+class SJFStrict(SJF):
+    """The shortest jobs start first and run to their end; one that does not fit blocks the others.
+
+    So do the baselines of Helios' simulator (Hu et al., SC 2021).
+    """
+
+    name = "sjf_strict"
+    blocking = True
+
+
+class EASY(QueuePolicy):
+    """First in, first out, with a reservation for the first job that has to wait.
+
+    That job, the head, is promised the time at which enough GPUs will be free if no job starts any
+    more. Another may start before it if it ends by then, or if it takes only GPUs that the head
+    will leave over. Free GPUs are counted for the promise, wherever they are: a rule that
+    consolidates may keep the head waiting for longer.
+
+    Reference: Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime
+    Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001, section 2.2.
+    """
+
+    name = "easy"
+    knows: Knowledge = "durations"
+
+    def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
+        """See `Scheduler.replay`."""
+        if not only_numbers_decide(cluster, trace, self.placement):
+            return None
+        begun = never(len(trace))
+        columns = (trace.submit_s, trace.duration_s, trace.num_gpus)
+        easy(*columns, job_bits(trace), cluster.num_gpus, begun)
+        finish = begun + trace.duration_s
+        return schedule_of(trace, begun, finish, np.zeros(len(trace), np.int32))
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Start jobs up to the head, then those that do not delay it."""
+        simulator.settle()
+        order = np.sort(simulator.pending()).tolist()
+        begun = start_in_order(simulator, order, self.placement, self._rng, blocking=True)
+        if len(begun) == len(order):
+            return
+        head, *others = order[len(begun) :]
+        jobs = simulator.state.jobs
+        gpus = jobs["gpus"] * (jobs["milli"] / WHOLE_GPU)
+        until, spare = self._promise(simulator, float(gpus[head]))
+        hopeless = {request(simulator, head)}
+        for job in others:
+            ends = simulator.now + float(jobs[job]["remaining"])
+            wanted = request(simulator, job)
+            if wanted in hopeless or (ends > until and gpus[job] > spare):
+                continue
+            shares = self.placement.place(simulator, job, self._rng)
+            if shares is None:
+                hopeless.add(wanted)
+                continue
+            start(simulator, job, shares)
+            if ends > until:
+                spare -= float(gpus[job])
+
+    @staticmethod
+    def _promise(simulator: ClusterSimulator, need: float) -> tuple[float, float]:
+        """When `need` GPUs will be free, and how many more; (inf, inf): not that nodes are down."""
+        jobs = simulator.state.jobs
+        running = simulator.running()
+        running = running[np.argsort(jobs["end"][running], kind="stable")]
+        held = jobs["gpus"][running] * (jobs["milli"][running] / WHOLE_GPU)
+        nodes = simulator.state.nodes
+        there = float(nodes["gpus"][nodes["up"] == 1].sum())
+        free = there - held.sum() + np.concatenate([[0.0], np.cumsum(held)])
+        enough = np.flatnonzero(free >= need)
+        if len(enough) == 0:
+            return np.inf, np.inf
+        ends = np.concatenate([[simulator.now], jobs["end"][running]])
+        until = float(ends[enough[0]])
+        return until, float(free[np.flatnonzero(ends <= until)[-1]] - need)
+
+
+class ShortestRemaining(QueuePolicy):
+    """The jobs with the least left run, and preempt others for it: seconds, or seconds times GPUs.
+
+    At every event jobs are sorted by what is left; equal ones stay in the order of the sort before,
+    new ones come last.
+    """
+
+    knows: Knowledge = "durations"
+    times_gpus: ClassVar[bool]
+
+    def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
+        """See `Scheduler.replay`."""
+        if not only_numbers_decide(cluster, trace, self.placement):
+            return None
+        job_bits(trace)
+        start, finish = never(len(trace)), never(len(trace))
+        preemptions = np.zeros(len(trace), np.int32)
+        waiting, gpus = nobody_waiting(trace.num_gpus), cluster.num_gpus
+        running = nobody_running(waiting, gpus, self.times_gpus)
+        columns = (trace.submit_s, trace.duration_s)
+        shortest_remaining(*columns, waiting, running, gpus, start, finish, preemptions)
+        return schedule_of(trace, start, finish, preemptions)
+
+    def _compiled(
+        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
+    ) -> Advance:
+        state, tables, overheads = simulator.state, simulator.tables, simulator.overheads
+        ranking = shortest_first.empty_ranking(len(simulator.trace))
+        return lambda: shortest_first.run(
+            state, tables, overheads, waiting, ranking, code, room, self.times_gpus
+        )
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Before the first event of a simulation."""
+        super().reset(simulator)
+        self._sorted: list[int] = []
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Give the GPUs to the jobs with the least left."""
+        simulator.settle()
+        jobs = simulator.state.jobs
+        left = jobs["remaining"]
+        if self.times_gpus:
+            left = left * jobs["gpus"] * (jobs["milli"] / WHOLE_GPU)
+        known = np.array(self._sorted, np.int64)
+        known = known[np.isin(jobs["status"][known], (PENDING, RUNNING))]
+        new = np.setdiff1d(simulator.pending(), known)
+        order = np.concatenate([known, new])
+        self._sorted = order[np.argsort(left[order], kind="stable")].tolist()
+        preempt_in_order(simulator, self._sorted, self.placement, self._rng)
+
+
+class SRTF(ShortestRemaining):
+    """The jobs with the fewest seconds left run."""
+
+    name = "srtf"
+    times_gpus = False
+
+
+class SRSF(ShortestRemaining):
+    """The jobs with the fewest GPU-seconds left run (Tiresias, NSDI 2019, section 4.2)."""
+
+    name = "srsf"
+    times_gpus = True
+
+
+class AttainedService(QueuePolicy):
+    """Multilevel feedback queues by attained service, which is GPUs times executed seconds.
+
+    New jobs enter the first queue at its tail, demoted ones the next queue at its tail. GPUs go to
+    the queues in turn and to the jobs of each in its order; what does not fit is passed over. Then
+    in each queue the jobs that wait go behind those that run, in the same order.
+
+    Args:
+        placement: where a gang goes.
+        limits: whole GPU-seconds at which a job leaves a queue for the next, ascending.
+        seed: of the placement rule's generator.
+
+    Raises:
+        InputError: limits that are not ascending or not above 0.
+    """
+
+    knows: Knowledge = "nothing"
+    published: ClassVar[bool]  # demotes as Tiresias' simulator does
+
+    def __init__(self, placement: PlacementRule, limits: Sequence[int], seed: int) -> None:
+        super().__init__(placement, seed)
+        self.limits = np.array(limits, np.int64)
+        if (np.diff(self.limits, prepend=0) <= 0).any() or (self.limits != limits).any():
+            problem = f"{list(limits)} are not whole numbers above 0, ascending"
+            raise InputError(problem, field="limits")
+
+    def _compiled(
+        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
+    ) -> Advance:
+        state, tables, overheads = simulator.state, simulator.tables, simulator.overheads
+        queues = attained_service.empty_queues(_gpus(simulator))
+        options = (self.limits, self.published)
+        return lambda: attained_service.run(
+            state, tables, overheads, waiting, queues, *options, code, room
+        )
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Empty queues."""
+        super().reset(simulator)
+        self._queues = attained_service.empty_queues(_gpus(simulator))
+        self._arrived = 0
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Demote, give the GPUs to the first queues, and put what runs first."""
+        simulator.settle()
+        jobs, queues = simulator.state.jobs, self._queues
+        first, self._arrived = self._arrived, int(simulator.state.clock[0]["arrived"])
+        options = (self.limits, self.published)
+        count = attained_service.rank(jobs, first, self._arrived, queues, *options)
+        preempt_in_order(simulator, queues.ranked[:count].tolist(), self.placement, self._rng)
+        attained_service.put_running_first(jobs, queues, count)
+
+    def wake(self, simulator: ClusterSimulator) -> float:
+        """When a running job may have to leave its queue."""
+        simulator.settle()
+        state, number = simulator.state, len(simulator.running())
+        options = (self.limits, self.published)
+        return float(
+            attained_service.next_demotion(
+                state.jobs, state.heap, simulator.now, number, self._queues, *options
+            )
+        )
+
+
+def _gpus(simulator: ClusterSimulator) -> FloatArray:
+    gpus: FloatArray = simulator.state.jobs["gpus"] * (simulator.state.jobs["milli"] / WHOLE_GPU)
+    return gpus
+
+
+class LAS2D(AttainedService):
+    """Discretised two-dimensional least attained service.
+
+    A job is in the queue that its service belongs to, from the first whole second of its execution
+    at which the limit is reached; the cluster is scheduled anew at that second.
+
+    Reference: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI
+    2019, section 4.2; without the promotion of jobs that starve.
+    """
+
+    name = "las_2d"
+    published = False
+
+
+class LAS2DTiresias(AttainedService):
+    """The queues of `LAS2D` with the arithmetic of Tiresias' published simulator.
+
+    A running job is looked at again (limit - executed seconds) // GPUs seconds from each event: it
+    takes a limit of GPU-seconds for one of seconds, and then divides by the GPUs. A gang is demoted
+    at the first event after it has reached the limit, which may be late, and one queue at a time.
+    The published program does not come to an end where that number of seconds is 0, which takes a
+    gang of more than half the limit; here it wakes nobody.
+    """
+
+    name = "las_2d_tiresias"
+    published = True

@@ -1,0 +1,224 @@
+"""On which node and GPU a request for whole GPUs or a part of one goes: rules without memory.
+
+As in the comparison of Weng et al., USENIX ATC 2023, section 6.1. Ties go to the lowest node, then
+GPU. A rule sees `Bins`, whoever changes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numba import njit
+
+from agents.cluster.rules.bins import (
+    NOWHERE,
+    Bins,
+    Request,
+    RequestClasses,
+    fits,
+    fitting_nodes,
+    largest_node,
+    tightest_gpu,
+)
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.workload.trace import WHOLE_GPU
+
+ON_USED_NODE = WHOLE_GPU  # ranks below it are what is left on a GPU in use
+ON_IDLE_NODE = WHOLE_GPU + 1  # plus the node's GPUs
+
+
+class Spot(NamedTuple):
+    """Where a request goes."""
+
+    node: int
+    gpu: int  # slot of a request for one GPU; otherwise the lowest GPUs with nothing on them
+
+
+class Chooser(Protocol):
+    """A rule at work on one cluster."""
+
+    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
+        """Where `request` goes now; None: it fits nowhere."""
+
+
+@runtime_checkable
+class FractionalRule(Protocol):
+    """Which of the nodes and GPUs on which a request fits receives it."""
+
+    @property
+    def name(self) -> str:
+        """Of the rule, in tables."""
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> Chooser:
+        """A chooser that watches `bins`, which others change, and serves `classes`.
+
+        `workload` is what is known of the jobs that usually come.
+        """
+
+
+@dataclass(frozen=True)
+class FirstFit:
+    """The lowest node on which the job fits, and the tightest GPU there."""
+
+    name: str = "first_fit"
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> LeastLeft:
+        """See `FractionalRule.chooser`."""
+        return LeastLeft(bins, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class BestFit:
+    """The node on which the least is left, cores and GPUs over the most that any node has."""
+
+    name: str = "best_fit"
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> LeastLeft:
+        """See `FractionalRule.chooser`."""
+        return LeastLeft(bins, *largest_node(cluster))
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """The node whose free resources point least along the job's request.
+
+    After Tetris (Grandl et al., SIGCOMM 2014), whose rule takes the largest product: cores and GPUs
+    over the most that any node has.
+    """
+
+    name: str = "dot_product"
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> LeastLeft:
+        """See `FractionalRule.chooser`."""
+        per_cpu, per_gpu = largest_node(cluster)
+        return LeastLeft(bins, per_cpu**2, per_gpu**2, times_request=True)
+
+
+@dataclass(frozen=True, eq=False)
+class LeastLeft:
+    """The node with the least weighted sum of free cores and GPUs, the tightest GPU there.
+
+    What the request itself takes is the same on every node, so it does not matter here.
+    """
+
+    bins: Bins
+    per_cpu: float  # of a thousandth
+    per_gpu: float
+    times_request: bool = False  # each resource times what is asked of it
+
+    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
+        """See `Chooser.choose`; needs no chance."""
+        per_cpu, per_gpu = self.per_cpu, self.per_gpu
+        if self.times_request:
+            per_cpu, per_gpu = per_cpu * request.cpu, per_gpu * request.gpus * request.milli
+        node, gpu = _least_left(self.bins, request, per_cpu, per_gpu)
+        return None if node == NOWHERE else Spot(node, gpu)
+
+
+@njit(cache=True)
+def _least_left(bins: Bins, request: Request, per_cpu: float, per_gpu: float) -> tuple[int, int]:
+    best, least = NOWHERE, np.inf
+    for node in range(len(bins.cpu)):
+        if not fits(bins, node, request):
+            continue
+        left = bins.cpu[node] * per_cpu + bins.left[node].sum() * per_gpu
+        if left < least:
+            best, least = node, left
+        if per_cpu == 0.0 and per_gpu == 0.0:
+            break
+    if best == NOWHERE:
+        return best, NOWHERE
+    return best, tightest_gpu(bins.left[best], request)
+
+
+@dataclass(frozen=True)
+class GpuPacking:
+    """The tightest GPU in use, else a free one of a node in use, else the smallest idle node."""
+
+    name: str = "gpu_packing"
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> LeastRank:
+        """See `FractionalRule.chooser`."""
+        return LeastRank(bins)
+
+
+@dataclass(frozen=True, eq=False)
+class LeastRank:
+    """See `GpuPacking`."""
+
+    bins: Bins
+
+    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
+        """See `Chooser.choose`; needs no chance."""
+        node, gpu = _least_rank(self.bins, request)
+        return None if node == NOWHERE else Spot(node, gpu)
+
+
+@njit(cache=True)
+def _least_rank(bins: Bins, request: Request) -> tuple[int, int]:
+    best, least, chosen = NOWHERE, np.iinfo(np.int64).max, NOWHERE
+    for node in range(len(bins.cpu)):
+        if not fits(bins, node, request):
+            continue
+        gpu = tightest_gpu(bins.left[node], request)
+        rank = _rank(bins, node, gpu)
+        if rank < least:
+            best, least, chosen = node, rank, gpu
+        if request.gpus == 0:
+            break
+    return best, chosen
+
+
+@njit(cache=True)
+def _rank(bins: Bins, node: int, gpu: int) -> int:
+    """0..999 for a GPU in use, then a free GPU of a node in use, then idle nodes by their GPUs."""
+    if gpu == NOWHERE:
+        return 0
+    if bins.left[node].sum() == bins.gpus[node] * WHOLE_GPU:
+        return int(ON_IDLE_NODE + bins.gpus[node])
+    left = int(bins.left[node, gpu])
+    return left if left < WHOLE_GPU else ON_USED_NODE
+
+
+@dataclass(frozen=True)
+class RandomFit:
+    """Any node on which the job fits, any GPU there, with equal chances."""
+
+    name: str = "random_fit"
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> AnyFit:
+        """See `FractionalRule.chooser`."""
+        return AnyFit(bins)
+
+
+@dataclass(frozen=True, eq=False)
+class AnyFit:
+    """See `RandomFit`."""
+
+    bins: Bins
+
+    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
+        """See `Chooser.choose`."""
+        nodes = fitting_nodes(self.bins, request)
+        if not len(nodes):
+            return None
+        node = int(nodes[rng.integers(len(nodes))])
+        if request.gpus != 1:
+            return Spot(node, NOWHERE)
+        gpus = np.flatnonzero(self.bins.left[node] >= request.milli)
+        return Spot(node, int(gpus[rng.integers(len(gpus))]))

@@ -1,1 +1,0 @@
-"""Time shares of gangs on pools of GPUs: who should hold GPUs for which part of the time."""

@@ -1,0 +1,137 @@
+"""The max-min program against a linear solver of its own and against the definition of fairness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from agents.cluster.fairness import OnePool, SeveralPools, max_min_program
+from tests.strength import examples
+
+FloatArray = NDArray[np.float64]
+
+
+def best(
+    cost: FloatArray, rates: FloatArray, gpus: FloatArray, capacity: FloatArray, least: FloatArray
+) -> float:
+    """The greatest cost @ X where gang m has a throughput of at least least[m]."""
+    gangs, pools = rates.shape
+    rows, limits = [], []
+    for m in range(gangs):
+        row = np.zeros((gangs, pools))
+        row[m] = -rates[m]
+        rows.append(row.ravel())
+        limits.append(-least[m])
+        row = np.zeros((gangs, pools))
+        row[m] = 1.0
+        rows.append(row.ravel())
+        limits.append(1.0)
+    for p in range(pools):
+        row = np.zeros((gangs, pools))
+        row[:, p] = gpus
+        rows.append(row.ravel())
+        limits.append(capacity[p])
+    result = linprog(-cost.ravel(), A_ub=np.array(rows), b_ub=limits, bounds=(0, 1))
+    assert result.status == 0
+    return float(-result.fun)
+
+
+def random_program(seed: int, pools: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    gangs = int(rng.integers(1, 9))
+    rates = rng.uniform(0.1, 1.0, (gangs, pools))
+    if pools > 1:
+        rates[rng.random(rates.shape) < 0.2] = 0.0
+        rates[np.arange(gangs), rng.integers(0, pools, gangs)] = 1.0
+    gpus = rng.choice([0.5, 1.0, 2.0, 4.0], gangs)
+    capacity = rng.integers(1, 9, pools).astype(float)
+    return rates, gpus, capacity, rng.uniform(0.05, 2.0, gangs)
+
+
+@examples(60)
+@given(seed=st.integers(0, 10**6), pools=st.integers(1, 3))
+def test_shares_are_max_min_fair(seed: int, pools: int) -> None:
+    """Nobody can have more without taking it from one who has no more than he."""
+    rates, gpus, capacity, asked = random_program(seed, pools)
+    shares = max_min_program(rates, gpus, capacity).shares(asked)
+    assert (shares >= 0.0).all()
+    assert (shares.sum(axis=1) <= 1.0 + 1e-6).all()
+    assert (gpus @ shares <= capacity + 1e-6).all()
+    assert (shares[rates == 0.0] == 0.0).all() or pools == 1
+    got = (rates * shares).sum(axis=1)
+    ratio = got / asked
+    for gang in range(len(gpus)):
+        poorer = ratio <= ratio[gang] + 1e-6
+        least = np.where(poorer, got * (1.0 - 1e-7) - 1e-7, 0.0)
+        cost = np.zeros(rates.shape)
+        cost[gang] = rates[gang]
+        assert best(cost, rates, gpus, capacity, least) <= got[gang] + 1e-3
+
+
+@examples(60)
+@given(seed=st.integers(0, 10**6), pools=st.integers(1, 3))
+def test_level_is_the_optimum(seed: int, pools: int) -> None:
+    rates, gpus, capacity, asked = random_program(seed, pools)
+    level = max_min_program(rates, gpus, capacity).level(asked)
+    zero = np.zeros(rates.shape)
+    best(zero, rates, gpus, capacity, asked * level * (1.0 - 1e-6))  # feasible
+    with pytest.raises(AssertionError):
+        best(zero, rates, gpus, capacity, asked * level * 1.001)
+
+
+@examples(40)
+@given(seed=st.integers(0, 10**6))
+def test_the_closed_form_is_what_the_solver_finds(seed: int) -> None:
+    rates, gpus, capacity, asked = random_program(seed, 1)
+    closed = OnePool(rates[:, 0], gpus, float(capacity[0]))
+    solver = SeveralPools(rates, gpus, capacity)
+    assert solver.level(asked) == pytest.approx(closed.level(asked), rel=1e-6)
+    np.testing.assert_allclose(solver.shares(asked), closed.shares(asked), atol=1e-6)
+
+
+def test_equal_gpus_capped_at_the_gang() -> None:
+    """Gangs of 1, 1, 2 and 8 on 8 GPUs: 1, 1, 2 and the 4 that are left of 8."""
+    gpus = np.array([1.0, 1.0, 2.0, 8.0])
+    shares = max_min_program(np.ones((4, 1)), gpus, np.array([8.0])).shares(1.0 / gpus)
+    np.testing.assert_allclose(shares[:, 0], [1.0, 1.0, 1.0, 0.5])
+    shares = max_min_program(np.ones((4, 1)), gpus, np.array([3.0])).shares(1.0 / gpus)
+    np.testing.assert_allclose(shares[:, 0], [0.75, 0.75, 0.375, 0.75 / 8])
+
+
+def test_a_gang_goes_where_it_gains_most() -> None:
+    """Two gangs, a V100 and a K80: the one that is 10 times faster on the V100 gets most of it."""
+    rates = np.array([[1.0, 0.1], [1.0, 0.5]])
+    program = max_min_program(rates, np.ones(2), np.ones(2))
+    shares = program.shares(np.ones(2))
+    got = (rates * shares).sum(axis=1)
+    # x on the V100 for the first: x + 0.1 (1 - x) = (1 - x) + 0.5 x  =>  x = 9 / 14
+    np.testing.assert_allclose(shares[0], [9 / 14, 5 / 14], atol=1e-6)
+    np.testing.assert_allclose(got, [9 / 14 + 0.5 / 14] * 2, atol=1e-6)
+
+
+def test_asking_again_does_not_remember() -> None:
+    rates, gpus, capacity, asked = random_program(3, 3)
+    program = max_min_program(rates, gpus, capacity)
+    first = (rates * program.shares(asked)).sum(axis=1)
+    program.level(asked[::-1].copy())
+    np.testing.assert_allclose((rates * program.shares(asked)).sum(axis=1), first, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [295, 429, 1761])
+def test_what_gangs_ask_for_may_span_orders_of_magnitude(seed: int) -> None:
+    """With the least slack alone, HiGHS calls these infeasible when levels are held."""
+    rng = np.random.default_rng(seed)
+    gangs = int(rng.integers(10, 80))
+    rates = np.array([1.0, 0.75, 0.5]) * rng.uniform(0.9, 1.1, (gangs, 3))
+    gpus = rng.choice([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], gangs)
+    asked = 10.0 ** rng.uniform(-rng.integers(1, 7), rng.integers(0, 3), gangs)
+    program = SeveralPools(rates, gpus, np.full(3, 32.0))
+    shares = program.shares(asked)
+    assert (gpus @ shares <= 32.0 + 1e-5).all()
+    assert (shares.sum(axis=1) <= 1.0 + 1e-6).all()
+    least = ((rates * shares).sum(axis=1) / asked).min()
+    assert least == pytest.approx(program.level(asked), rel=2e-4)
