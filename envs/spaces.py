@@ -144,17 +144,6 @@ def checked_actions(
     return chosen
 
 
-def unpad(graph: Mapping[str, NDArray[Any]]) -> PaddedGraph:
-    """The same graph without its padding rows."""
-    nodes, edges = graph["node_mask"].astype(bool), graph["edge_mask"].astype(bool)
-    by_node = ("node_features", "node_mask", "node_device_features", "placement", "placed")
-    out = {key: values[nodes] if key in by_node else values for key, values in graph.items()}
-    for key in ("edge_features", "edge_mask"):
-        out[key] = graph[key][edges]
-    out["edge_index"] = graph["edge_index"][:, edges]
-    return out
-
-
 def _flags(size: int) -> spaces.Box:
     return spaces.Box(0, 1, (size,), np.int8)
 

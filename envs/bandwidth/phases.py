@@ -7,7 +7,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
@@ -62,27 +61,3 @@ class PassBoundaries:
             if len(found):
                 cuts.add(int(found[0]))
         return np.array(sorted(cuts - {len(passes)}), dtype=np.int64)
-
-
-class EqualParts:
-    """At equal parts of the compute seconds of the placed operators, taken in their order.
-
-    Args:
-        parts: number of phases; there are fewer where single operators fill several parts.
-
-    Raises:
-        InputError: `parts` is below 1.
-    """
-
-    def __init__(self, parts: int) -> None:
-        if parts < 1:
-            raise InputError(f"{parts} is below 1", field="parts")
-        self.most = parts
-
-    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
-        """(P,) first position of each phase, P <= `parts`."""
-        seconds = problem.op_seconds[plan.order, plan.placement.device[plan.order]]
-        done = np.cumsum(seconds)
-        goals = done[-1] * np.arange(self.most) / self.most
-        cuts = np.unique(np.searchsorted(done, goals, side="left"))
-        return np.unique(np.append(cuts, 0)).astype(np.int64)[: self.most]

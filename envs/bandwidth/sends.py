@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.bandwidth.generator import bounds_of
-from envs.bandwidth.instance import BandwidthInstance
 from envs.cost import link_transfer_seconds
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
@@ -94,65 +92,6 @@ def placed_sends(
     )
     plan = Plan(Placement(np.array(device, dtype=np.int64)), np.arange(graph.num_operators))
     return problem, plan, FixedCut(tuple(begins))
-
-
-class RandomSends:
-    """Fresh transfers in every episode: phases of serial or of concurrent sends.
-
-    In each phase a random device sends to random others, messages of bytes that are uniform on a
-    logarithmic scale: with even chances one after another or all at once. Where a network has one
-    link between servers, the best rates are in proportion to the square root of the bytes in the
-    one case and to the bytes in the other.
-
-    Args:
-        topology: what the messages pass.
-        phases: number of phases.
-        sends: fewest and most messages of a phase, each to a device of its own.
-        nbytes: smallest and largest message.
-
-    Raises:
-        InputError: an argument is out of its range, or the topology has no channel.
-    """
-
-    def __init__(
-        self,
-        topology: Topology,
-        *,
-        phases: int = 4,
-        sends: tuple[int, int] = (2, 3),
-        nbytes: tuple[float, float] = (1e6, 1e8),
-    ) -> None:
-        if phases < 1:
-            raise InputError(f"{phases} is below 1", field="phases")
-        if not 1 <= sends[0] <= sends[1] < topology.num_devices:
-            raise InputError(f"{sends} is no range in 1..{topology.num_devices - 1}", field="sends")
-        if not 0.0 < nbytes[0] <= nbytes[1] < np.inf:
-            raise InputError(f"{nbytes} is no range of sizes", field="nbytes")
-        self.topology, self.phases, self.sends, self.nbytes = topology, phases, sends, nbytes
-        self.bounds = bounds_of(topology, FixedCut((0,) * phases))
-
-    def __call__(self, rng: np.random.Generator) -> BandwidthInstance:
-        """Random transfers."""
-        drawn = [self._phase(rng) for _ in range(self.phases)]
-        problem, plan, cut = placed_sends("sends", self.topology, drawn)
-        return BandwidthInstance.build(problem, plan, cut)
-
-    def _phase(self, rng: np.random.Generator) -> list[list[Send]]:
-        """Rounds of one phase; the first receiver stands in another server than the sender."""
-        count = int(rng.integers(*self.sends, endpoint=True))
-        source = int(rng.integers(self.topology.num_devices))
-        server = self.topology.server
-        far = np.flatnonzero(server != server[source])
-        first = int(rng.choice(far))
-        others = np.setdiff1d(np.arange(self.topology.num_devices), [source, first])
-        receivers = [first, *rng.choice(others, count - 1, replace=False).tolist()]
-        low, high = np.log(self.nbytes)
-        sizes = np.exp(rng.uniform(low, high, count))
-        sends = [
-            Send(source, receiver, float(size))
-            for receiver, size in zip(receivers, sizes, strict=True)
-        ]
-        return [[send] for send in sends] if rng.random() < 0.5 else [sends]
 
 
 def _check(send: Send, topology: Topology, record: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,11 +94,6 @@ class GraphBuilder:
     ) -> None:
         """A parameter resident beside operator `owner`; sizes in bytes."""
         self._parameters.append((name, parameter, gradient, optimizer, owner))
-
-    def set_colocation(self, groups: Mapping[int, int]) -> None:
-        """Assign co-location groups by operator handle."""
-        for operator, group in groups.items():
-            self._operators[operator].colocation = group
 
     def build(self) -> OpGraph:
         """The checked graph.

@@ -83,32 +83,6 @@ class PhasedStep:
         """
         return self.backlog if self.done else self.backlog + self.traffic[self.phase]
 
-    @property
-    def pipe_busy_seconds(self) -> FloatArray:
-        """(S, S) seconds before `now` in which each pipe served a transfer, latency included.
-
-        Transfers of operators that ran ahead of `phase` are counted when `phase` has been played.
-        """
-        servers, state, arrays = self.traffic.shape[1], self._state, self._arrays
-        busy = state.pipe_busy.copy()
-        waiting = state.pending[: state.counts[0]]
-        ends = (
-            arrays.device[arrays.producer[waiting]].astype(np.int64),
-            arrays.device[arrays.use_op[waiting]].astype(np.int64),
-        )
-        held = np.maximum(0.0, self.now - state.move_start[waiting])
-        np.add.at(busy, arrays.pair_pipe[ends], held)
-        return busy.reshape(servers, servers)
-
-    @property
-    def device_busy_seconds(self) -> FloatArray:
-        """(D,) seconds that the operators of the phases played so far compute."""
-        last = len(self._device) if self.done else int(self.begins[self.phase])
-        busy = np.zeros(self.problem.topology.num_devices)
-        ops = self._arrays.order[:last].astype(np.int64)
-        np.add.at(busy, self._device[ops], self.problem.op_seconds[ops, self._device[ops]])
-        return busy
-
     def advance(self, pipes: FloatArray) -> float:
         """Play the next phase with `pipes` (S, S) bytes/s; returns the seconds it took.
 

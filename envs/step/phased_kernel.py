@@ -60,7 +60,6 @@ class PhasedState(NamedTuple):
     device_free: FloatArray  # (D,)
     port_free: FloatArray  # (ports,)
     pipe_free: FloatArray  # (S * S,) when each pipe has served its settled transfers
-    pipe_busy: FloatArray  # (S * S,) seconds its settled transfers held each pipe
     begin_time: FloatArray  # (P + 1,) when each phase began; the last: the end of the step
     rates: FloatArray  # (P, S * S) bytes/s
     pending: IntArray  # (C,) first uses of the transfers that are not settled, in order of service
@@ -84,7 +83,6 @@ class PhasedState(NamedTuple):
             device_free=np.zeros(len(arrays.link_class)),
             port_free=np.zeros(arrays.num_ports),
             pipe_free=np.zeros(pipes),
-            pipe_busy=np.zeros(pipes),
             begin_time=np.zeros(phases + 1),
             rates=np.zeros((phases, pipes)),
             pending=np.zeros(uses, dtype=np.int64),
@@ -263,8 +261,6 @@ def play_phase(a: PhasedArrays, w: PhasedState, first: int, last: int) -> None:
         if w.move_finish[k] <= end:
             pipe = a.pair_pipe[a.device[a.producer[k]], a.device[a.use_op[k]]]
             w.pipe_free[pipe] = w.move_finish[k]
-            if w.move_start[k] < np.inf:
-                w.pipe_busy[pipe] += w.move_finish[k] - w.move_start[k]
             _arrive(a, w, k, w.move_finish[k], n)
         else:
             w.pending[kept] = k

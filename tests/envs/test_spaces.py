@@ -1,4 +1,4 @@
-"""The padded graph keeps its shapes, and padding can be taken off again."""
+"""The padded graph keeps its shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
-from envs.spaces import FeatureWidths, PaddedGraphLayout, unpad
+from envs.spaces import FeatureWidths, PaddedGraphLayout
 
 WIDTHS = FeatureWidths(node=3, node_device=2, edge=2, device=4, link=1, candidate=5)
 
@@ -18,21 +18,6 @@ def test_an_empty_graph_lies_in_the_space_and_its_edges_point_at_the_sink() -> N
     assert (graph["edge_index"] == 5).all()
     assert graph["node_device_features"].shape == (5, 2, 2)
     assert graph["link_features"].shape == (2, 2, 1)
-
-
-def test_unpad_keeps_exactly_the_masked_rows() -> None:
-    layout = PaddedGraphLayout(max_nodes=4, max_edges=3, num_devices=2, widths=WIDTHS)
-    graph = layout.empty()
-    graph["node_mask"][:2] = 1
-    graph["node_features"][:2, 0] = [1.0, 2.0]
-    graph["edge_mask"][0] = 1
-    graph["edge_index"][:, 0] = [0, 1]
-    bare = unpad(graph)
-    assert bare["node_features"][:, 0].tolist() == [1.0, 2.0]
-    assert bare["edge_index"].tolist() == [[0], [1]]
-    assert bare["edge_features"].shape == (1, 2)
-    assert bare["placement"].shape == (2,)
-    assert bare["device_features"].shape == (2, 4)
 
 
 def test_features_are_clipped_and_what_is_not_finite_is_high() -> None:

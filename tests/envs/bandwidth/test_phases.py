@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.bandwidth.phases import EqualParts, PassBoundaries, WholeStep
-from envs.errors import InputError
+from envs.bandwidth.phases import PassBoundaries, WholeStep
 from envs.graphs.op_graph import Phase
 from envs.placement.toy import toy_pipeline
 from envs.step.order import OneFOneB
@@ -46,26 +45,3 @@ def test_passes_that_a_step_lacks_are_left_out(pipeline: tuple[StepProblem, Plan
     inference = replace(problem, graph=replace(problem.graph, phase=forward))
     assert PassBoundaries()(inference, plan).tolist() == [0]
     assert WholeStep()(problem, plan).tolist() == [0]
-
-
-def test_equal_parts_hold_equal_compute_seconds(pipeline: tuple[StepProblem, Plan]) -> None:
-    problem, plan = pipeline
-    seconds = problem.op_seconds[plan.order, plan.placement.device[plan.order]]
-    begins = EqualParts(4)(problem, plan)
-    assert len(begins) == 4
-    for number, begin in enumerate(begins[1:], start=1):
-        before = seconds[:begin].sum()
-        assert before <= seconds.sum() * number / 4 <= before + seconds[begin]
-
-
-def test_parts_that_one_operator_fills_are_joined(pipeline: tuple[StepProblem, Plan]) -> None:
-    problem, plan = pipeline
-    n = problem.graph.num_operators
-    begins = EqualParts(10 * n)(problem, plan)
-    assert len(begins) <= n
-    assert (np.diff(begins) > 0).all()
-    assert begins[0] == 0
-    idle = replace(problem, op_seconds=np.zeros_like(problem.op_seconds))
-    assert EqualParts(3)(idle, plan).tolist() == [0]
-    with pytest.raises(InputError, match="parts"):
-        EqualParts(0)

@@ -8,11 +8,9 @@ import pytest
 from envs.bandwidth.env import BandwidthEnv
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bandwidth.phases import WholeStep
-from envs.bandwidth.sends import RandomSends, Send, placed_sends
+from envs.bandwidth.sends import Send, placed_sends
 from envs.bandwidth.toy import star
 from envs.errors import InputError
-from envs.hardware.builders import planes
-from envs.hardware.servers import PcieServer
 from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.step import StepSimulator
@@ -48,24 +46,6 @@ def test_phases_are_cut_where_their_first_round_begins() -> None:
     assert whole.generator.bounds.phases == 1
 
 
-def test_random_sends_vary_and_stay_in_their_bounds() -> None:
-    topology = planes("t", PcieServer("V100-16GB", 2, PCIE, nics=2), 3, ETHERNET)
-    generator, sizes = RandomSends(topology, phases=3, sends=(1, 5)), set()
-    env = BandwidthEnv(generator)
-    env.action_space.seed(0)
-    for seed in range(8):
-        env.reset(seed=seed)
-        assert env.instance.num_phases == 3
-        assert (env.instance.traffic.count.sum(axis=1) > 0).all()
-        assert (env.instance.uniform_phase_s > 0).all()
-        sizes.add(env.instance.problem.graph.num_operators)
-        ended = False
-        while not ended:
-            _, _, ended, _, info = env.step(env.action_space.sample())
-        assert np.isfinite(info["step_time_s"])
-    assert len(sizes) > 2
-
-
 def test_what_is_no_send_is_refused() -> None:
     topology = star(4, 1.0, np.inf)
     for send in (Send(0, 0, 1.0), Send(0, 4, 1.0), Send(-1, 0, 1.0), Send(0, 1, 0.0)):
@@ -74,7 +54,3 @@ def test_what_is_no_send_is_refused() -> None:
     for phases in ([[]], [[SENDS], [[]]]):
         with pytest.raises(InputError, match="without sends"):
             placed_sends("t", topology, phases)
-    for field, value in (("phases", 0), ("sends", (2, 4)), ("nbytes", (0.0, 1.0))):
-        with pytest.raises(InputError) as refused:
-            RandomSends(topology, **{field: value})
-        assert refused.value.field == field

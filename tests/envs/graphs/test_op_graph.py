@@ -10,19 +10,21 @@ import pytest
 
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.op_graph import NONE, OpGraph
 
 
 def diamond_graph() -> OpGraph:
     """a -> b, c -> d: a's one tensor is read twice; b and c share a group."""
     builder = GraphBuilder("diamond")
-    a, b, c, d = (builder.add_operator(name, flop=1.0, phase=Phase.FORWARD) for name in "abcd")
+    groups = {"b": 5, "c": 5}
+    a, b, c, d = (
+        builder.add_operator(name, flop=1.0, colocation=groups.get(name, NONE)) for name in "abcd"
+    )
     shared = builder.add_tensor(a, 8.0)
     builder.add_use(shared, b)
     builder.add_use(shared, c)
     for producer in (b, c):
         builder.add_use(builder.add_tensor(producer, 4.0), d)
-    builder.set_colocation({b: 5, c: 5})
     builder.add_parameter("w", b, parameter=1.0, gradient=2.0, optimizer=3.0)
     builder.add_parameter("v", b, parameter=10.0, gradient=0.0, optimizer=0.0)
     return builder.build()
