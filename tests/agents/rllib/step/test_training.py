@@ -48,6 +48,7 @@ def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
     assert float(first["losses/entropy"]) <= math.log(3) + 1e-6
 
 
+@pytest.mark.proof
 def test_a_clear_reward_is_learned_where_mistakes_end_the_episode(tmp_path: Path) -> None:
     ppo = small_ppo(num_envs=8, batch_episodes=16, minibatch_size=64)
     config = small_config(ppo=ppo, max_steps=3_000)
