@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -60,15 +59,6 @@ clusters = st.builds(
     state=st.just(6),
 )
 seeds = st.integers(0, 2**32 - 1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)

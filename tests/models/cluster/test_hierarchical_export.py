@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,15 +59,6 @@ CLUSTERS: tuple[dict[str, Any], ...] = (
     {"servers": 60, "racks": 9, "running": 120, "pending": 30, "shares": 150},
     {"servers": 4, "racks": 2, "running": 30, "pending": 1, "shares": 31},
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,14 +49,6 @@ from models.interference.rates import (
 from tests.strength import examples
 
 FEW = examples(25)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(seed: int, jobs: int = 6) -> tuple[InterferenceNetwork, torch.Tensor]:
