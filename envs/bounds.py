@@ -17,7 +17,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Annotated, Any, TypeVar
 
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MinLen
@@ -105,7 +105,7 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
 
 def _holds(value: Any, bound: BaseMetadata) -> bool:
     if isinstance(bound, MinLen):
-        return not isinstance(value, Sequence) or len(value) >= bound.min_length
+        return not isinstance(value, Sized) or len(value) >= bound.min_length
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True  # of another type: what is built says so
     return bool(_COMPARED[type(bound)](value, _limit(bound)))

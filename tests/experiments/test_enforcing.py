@@ -11,7 +11,7 @@ import yaml
 
 from agents.bandwidth.enforcement.hosts import HostNic
 from envs.errors import InputError
-from experiments.step.hosts_file import read_hosts
+from experiments.step.enforcing import read_hosts
 
 Document = dict[str, Any]
 

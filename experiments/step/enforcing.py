@@ -1,4 +1,6 @@
-"""The machines behind the servers of a topology: a YAML file that a user writes.
+"""A bandwidth plan on real machines: the hosts file that a user writes, the scripts that it gives.
+
+The hosts file is YAML:
 
 mtu: 1500                # bytes of the largest IP packet on the links
 line_overhead: 24        # bytes of a frame the kernel does not count: 24 on Ethernet, 0 on veth
@@ -14,14 +16,26 @@ servers:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from agents.bandwidth.enforce import Backend, enforcement_files
 from agents.bandwidth.enforcement.framing import Framing
 from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
+from agents.bandwidth.enforcement.server_plan import server_plans
 from envs.errors import InputError
+from envs.hardware.network import Network
+from envs.step.plans import BandwidthAllocation
+from experiments.run.artifacts import write_text
+from experiments.run.provenance import Provenance
 from experiments.run.targets import yaml_document
 
+COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
 _FILE = ("mtu", "line_overhead", "servers")
 _SERVER = ("address", "nics")
 _NIC = ("interface", "address")
@@ -108,3 +122,65 @@ def _made(path: str, record: str | None, kind: Any, *args: object, **named: obje
         raise InputError(
             error.message, file=path, record=error.record or record, field=error.field
         ) from error
+
+
+def write_scripts(
+    folder: Path,
+    allocation: BandwidthAllocation,
+    network: Network,
+    hosts: Hosts,
+    backend: Backend,
+    provenance: Provenance,
+    *,
+    plan_file: str,
+    hosts_file: str,
+) -> list[str]:
+    """Write the files of every server; their paths."""
+    notes = [
+        "",
+        f"From {plan_file} and {hosts_file}.",
+        f"Version {provenance.package_version}, commit {provenance.git_commit}; SHA-256:",
+        *(f"  {name}: {digest}" for name, digest in provenance.inputs.items()),
+    ]
+    try:
+        files = enforcement_files(allocation, network, hosts, backend, notes)
+    except InputError as error:
+        place = plan_file if error.field == "bandwidth" else hosts_file
+        raise InputError(
+            error.message, file=place, record=error.record, field=error.field
+        ) from error
+    for file in files:
+        write_text(folder / file.name, file.text)
+    return [str(folder / file.name) for file in files]
+
+
+def lanes_of(
+    allocation: BandwidthAllocation, network: Network, hosts: Hosts
+) -> list[dict[str, object]]:
+    """What every server sends to whom, as the table and `result.json` show it."""
+    framing = hosts.framing
+    return [
+        {
+            "server": plan.host.name,
+            "interface": up.nic.interface,
+            "to": lane.destination.name,
+            "channel": lane.channel,
+            "rate": lane.rate,
+            "payload_rate": framing.payload_rate(lane.rate),
+            "queue_bits_per_second": lane.bits(framing),
+        }
+        for plan in server_plans(allocation, network, hosts)
+        for up in plan.uplinks
+        for lane in up.lanes
+    ]
+
+
+def print_lanes(console: Console, lanes: Sequence[dict[str, object]]) -> None:
+    """The same on a console."""
+    keys = ("server", "interface", "to", "rate", "payload_rate", "queue_bits_per_second")
+    table = Table(box=SIMPLE)
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if number >= 3 else "left")
+    for lane in lanes:
+        table.add_row(*(f"{v:.6g}" if isinstance(v := lane[k], float) else str(v) for k in keys))
+    console.print(table)
