@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -99,6 +99,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     """
 
     metadata = METADATA
+    needs_plan: ClassVar[bool] = True  # `of_plan`, beside the problem
 
     def __init__(
         self,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from annotated_types import Ge
 from rich.box import SIMPLE
 from rich.table import Table
 
+from envs.bounds import Count, bounded
 from envs.cluster.workload.parquet import write_parquet
 from envs.cluster.workload.readers.canonical import ORIGIN, write_csv
 from envs.cluster.workload.summary import QUANTILES, UNNAMED, TraceSummary, summarise
@@ -139,6 +141,7 @@ SHOWN_LABELS = 10  # queues and users in the table on the console
 Value = TypeVar("Value")
 
 
+@bounded
 @dataclass(frozen=True)
 class Summarise:
     """The numbers of the trace as tables and JSON, and its picture in the run folder.
@@ -147,16 +150,9 @@ class Summarise:
     stand in the JSON, those with the most jobs. `picture` draws `trace.png`.
     """
 
-    gpus: Sequence[int]
-    most_labels: int
+    gpus: Sequence[Count]
+    most_labels: Annotated[int, Ge(0)]
     picture: bool
-
-    def __post_init__(self) -> None:
-        for gpus in self.gpus:
-            if gpus < 1:
-                raise InputError(f"{gpus} is below 1", field="gpus")
-        if self.most_labels < 0:
-            raise InputError(f"{self.most_labels} is negative", field="most_labels")
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Summarise it."""

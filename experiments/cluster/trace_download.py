@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
@@ -42,6 +43,7 @@ class PublicTrace:
     git_blob: str | None
 
 
+@bounded
 @dataclass(frozen=True)
 class TraceDownload:
     """Fetches `sources[source]` into `folder`; without `source` it says what there is.
@@ -53,14 +55,8 @@ class TraceDownload:
     source: str | None
     folder: str
     sha256: str | None
-    attempts: int
-    timeout_s: float
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise InputError(f"{self.attempts} is below 1", field="attempts")
-        if not 0 < self.timeout_s < float("inf"):
-            raise InputError(f"{self.timeout_s} is not positive and finite", field="timeout_s")
+    attempts: Count
+    timeout_s: Positive
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """The file, or the table of files."""

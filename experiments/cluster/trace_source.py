@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
+from annotated_types import Ge
+
+from envs.bounds import Count
 from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
 from envs.cluster.workload.readers.row_checks import RejectedRows
 from envs.cluster.workload.rescaling import stretch, to_offered_load
@@ -33,15 +36,15 @@ class TraceConfig:
     strict: bool
     queue: str | None
     user: str | None
-    max_gpus: int | None
-    start_s: int | None
+    max_gpus: Count | None
+    start_s: Annotated[int, Ge(0)] | None
     end_s: int | None
     windows: dict[str, float]
     window: str | None
-    head: int | None
+    head: Count | None
     stretch: float
     load: float | None
-    gpus: int | None
+    gpus: Count | None
     workload: str
     jobs: int
     seed: int
@@ -195,12 +198,6 @@ def _check(config: TraceConfig) -> None:
         raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
     if config.window is not None and config.window not in config.windows:
         raise InputError(unknown_key(f"trace.windows.{config.window}", config.windows))
-    for key, value, least in (
-        ("max_gpus", config.max_gpus, 1), ("start_s", config.start_s, 0), ("head", config.head, 1),
-        ("gpus", config.gpus, 1),
-    ):  # fmt: skip
-        if value is not None and value < least:
-            raise InputError(f"config key 'trace.{key}': {value} is below {least}")
 
 
 def _part(config: TraceConfig, trace: Trace) -> Trace:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.base import PlannerResult
+from agents.base import BandwidthPlanner, JointPlanner, PlannerResult
 from envs.bandwidth.env import BandwidthEnv
 from envs.bandwidth.instance import BandwidthInstance
 from envs.errors import InputError
@@ -186,9 +186,9 @@ class BandwidthSubject:
     def baseline(self, node: Node, budget_s: float) -> tuple[PlannerResult, Evaluation | None]:
         """A planner of static allocations to the same plan."""
         planner = build(node)
-        if not hasattr(planner, "allocate"):
+        if not isinstance(planner, BandwidthPlanner):
             raise InputError(f"{node.get('_target_')} allocates no bandwidth to a plan")
-        result: PlannerResult = planner.allocate(self.problem, self._instance().plan, budget_s)
+        result = planner.allocate(self.problem, self._instance().plan, budget_s)
         return result, _through_pipes(self.problem, result)
 
     def _instance(self) -> BandwidthInstance:
@@ -228,8 +228,8 @@ class JointSubject:
     def baseline(self, node: Node, budget_s: float) -> tuple[PlannerResult, Evaluation | None]:
         """A joint planner, or a planner of placements where all links are shared uniformly."""
         planner = build(node)
-        if hasattr(planner, "plan_jointly"):
-            result: PlannerResult = planner.plan_jointly(self.problem, budget_s)
+        if isinstance(planner, JointPlanner):
+            result = planner.plan_jointly(self.problem, budget_s)
             return result, _through_pipes(self.problem, result)
         uniform = uniform_allocation(self.problem.topology.network)
         result = search(node, allocated_problem(self.problem, uniform), budget_s)
@@ -273,7 +273,7 @@ def subject_of(
     problem, make = loaded.problem, build(env)
     if not env.get("_partial_"):
         prototype = make
-    elif "plan" in inspect.signature(make.func).parameters:
+    elif getattr(_class_of(make), "needs_plan", False):
         found = search(placer, problem, placer_budget_s)
         if found.plan is None:
             raise InputError(f"config key 'placer': has no plan ({found.reason})")
@@ -287,3 +287,8 @@ def subject_of(
     if isinstance(prototype, JointEnv):
         return JointSubject(problem, prototype)
     raise InputError(f"config key 'env': {env.get('_target_')} is no environment to learn in")
+
+
+def _class_of(make: partial[Any]) -> object:
+    """The class whose constructor, or other class method, `make` completes."""
+    return getattr(make.func, "__self__", make.func)

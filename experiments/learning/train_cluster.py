@@ -73,8 +73,6 @@ class TrainClusterConfig:
     json: bool
 
     def __post_init__(self) -> None:
-        if self.resume is not None and not (Path(self.resume) / CONFIG_FILE).is_file():
-            raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=self.resume)
         if self.splits and self.trace.path is not None:
             raise InputError("config key 'trace.path': the splits bring their own traces")
         if self.window == self.exam_window:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from agents.rllib.step.environment import Record, WarmStart
+from envs.bounds import Positive
 from envs.errors import InputError
 from envs.joint.env import JointEnv
 from envs.step.order import OneFOneB
@@ -25,28 +25,21 @@ WARM_START_FILE = "warm_start.json"  # in the run folder: the planner's plan
 
 @dataclass
 class WarmStartConfig:
-    """`conf/warm_start`: the planner and its wall time in seconds, or neither."""
+    """`conf/warm_start`: the planner, what tables call it and its wall time, or none of them."""
 
+    name: str | None
     agent: Any
-    budget_s: float | None
+    budget_s: Positive | None  # seconds
 
     def __post_init__(self) -> None:
-        if self.agent is None and self.budget_s is not None:
-            raise InputError(f"config key 'warm_start.budget_s': {self.budget_s} s of no planner")
-        if self.agent is not None and not (self.budget_s and 0 < self.budget_s < float("inf")):
-            raise InputError(
-                f"config key 'warm_start.budget_s': {self.budget_s} is not positive and finite"
-            )
-
-    @property
-    def planner(self) -> str:
-        """The module of the planner; a resumed run does not know by which option it was chosen."""
-        return str(self.agent["_target_"]).split(".")[-2]
+        if (self.agent is None) != (self.budget_s is None):
+            told = "of no planner" if self.agent is None else "for a planner"
+            raise InputError(f"config key 'warm_start.budget_s': {self.budget_s} s {told}")
 
     @property
     def method(self) -> str:
         """What PPO is called that goes on from the planner's plan."""
-        return f"ppo after {self.budget_s:g} s of {self.planner}"
+        return f"ppo after {self.budget_s:g} s of {self.name}"
 
     def within(self, training_s: float | None) -> None:
         """Raise `InputError` where nothing of `training_s` seconds is left to learn."""
@@ -68,8 +61,7 @@ class Warmed:
 
 def require_start(env: Node, subject: Subject) -> None:
     """Raise `InputError` where episodes of `env` cannot start from any plan."""
-    parameters = inspect.signature(build(env).func).parameters if env.get("_partial_") else {}
-    if not isinstance(subject, JointSubject) or "around" not in parameters:
+    if not (isinstance(subject, JointSubject) and env.get("_partial_")):
         raise InputError(f"config key 'warm_start': {env.get('_target_')} starts from no plan")
 
 

@@ -129,7 +129,7 @@ def run_app(
         composed = check_command_line(words, app.config_name, app.schema)
         folder = composed.folder
         resumed = (folder / CONFIG_FILE).exists()
-        claim_folder(folder, resume=getattr(composed.config, "resume", None) is not None)
+        claim_folder(folder, getattr(composed.config, "resume", None))
         stdout = _claim_stdout() if composed.config.json else sys.stdout
         provenance = Provenance(seed=composed.config.seed, command=command)
         try:

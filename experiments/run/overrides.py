@@ -97,13 +97,15 @@ def check_command_line(
     return Composed(config, folder, choices, list(whole.hydra.overrides.task))
 
 
-def claim_folder(folder: Path, *, resume: bool) -> None:
-    """Make a run folder.
+def claim_folder(folder: Path, resume: str | None) -> None:
+    """Make a run folder, or find that of the run to `resume`.
 
     Raises:
-        InputError: it cannot be made, or another run lies in it that is not to be resumed.
+        InputError: it cannot be made, or another run lies in it; there is no run to resume.
     """
-    if (folder / CONFIG_FILE).exists() and not resume:
+    if resume is not None and not (Path(resume) / CONFIG_FILE).is_file():
+        raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=resume)
+    if resume is None and (folder / CONFIG_FILE).exists():
         raise InputError("holds a run already", file=folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

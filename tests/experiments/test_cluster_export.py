@@ -18,7 +18,7 @@ from agents.cluster.checkpoint import CheckpointScheduler
 from envs.cluster.environment.partition import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
 from experiments.evaluate import main as evaluate
-from experiments.export import ExportConfig, export
+from experiments.learning.export_run import ExportConfig, export_run
 from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
 from experiments.run.app import run_app
 from experiments.run.saved_run import saved_config
@@ -126,7 +126,7 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
 
 
 def test_a_run_is_exported_again_and_verified(work: Path) -> None:
-    assert run_app("export", ExportConfig, export, ["run=run", "hydra.run.dir=again"]) == 0
+    assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 0
     result = document(work / "again" / "result.json")
     assert result["verified"] is True
     assert result["verification"]["runtimes"] == ["onnx", "pt2"]
@@ -151,7 +151,7 @@ def test_another_posterior_than_that_of_the_run_is_refused(
 ) -> None:
     spec = document(work / "posterior" / "spec.json")
     (work / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
-    assert run_app("export", ExportConfig, export, ["run=run", "hydra.run.dir=again"]) == 2
+    assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 2
     assert "the run was begun with sha256" in capsys.readouterr().err
     assert main(["resume=run", "training.max_decisions=192"]) == 2
     assert "the run was begun with sha256" in capsys.readouterr().err

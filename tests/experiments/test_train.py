@@ -19,10 +19,11 @@ from envs.graphs.storage import save_graph
 from envs.joint.toy import OPTIMUM_S
 from envs.placement.env import toy_environment
 from experiments.evaluate import main as evaluate
-from experiments.export import ExportConfig, export, trained_policy
+from experiments.learning.export_run import ExportConfig, export_run, trained_policy
+from experiments.learning.train_step import TrainConfig
 from experiments.run.app import run_app
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
-from experiments.train import TrainConfig, main
+from experiments.train import main
 from models.step.policy import PolicyConfig
 from tests.paths import ROOT
 
@@ -132,7 +133,7 @@ def test_the_exported_policy_decides_as_the_trained_one(
     here: Path, killed: Path, resumed: dict[str, Any]
 ) -> None:
     asked = [f"run={killed}", "output=scheduler", "hydra.run.dir=exported"]
-    assert run_app("export", ExportConfig, export, asked) == 0
+    assert run_app("export", ExportConfig, export_run, asked) == 0
     exported = result(here / "exported")
     assert exported["verified"] is True
     assert exported["verification"]["runtimes"] == ["onnx", "pt2"]

@@ -1,0 +1,182 @@
+"""The policy of a training run as a scheduler checkpoint, verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agents.cluster.checkpoint_adviser import described
+from envs.errors import InputError
+from envs.placement.env import PlacementEnv
+from experiments.learning.cluster_exporting import (
+    adviser_inputs,
+    export_trained,
+    require_exportable,
+    same_inputs,
+    verify_schedulers,
+)
+from experiments.learning.exporting import (
+    CHECKPOINT_FOLDER,
+    Verification,
+    export_checkpoint,
+    verify_checkpoint,
+)
+from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
+from experiments.run.app import Result, Run
+from experiments.run.overrides import CONFIG_FILE, plain_config
+from experiments.run.provenance import Provenance, file_hash
+from experiments.run.saved_run import saved_config, saved_nodes
+from experiments.run.targets import build
+from experiments.step.problem import load_problem, placement_env
+
+if TYPE_CHECKING:
+    from agents.rllib.step.config import TrainingConfig
+    from models.step.policy import PlacementPolicy, PolicyConfig
+
+
+@dataclass
+class ExportConfig:
+    """`conf/export.yaml`."""
+
+    run: str
+    output: str | None
+    seed: int
+    json: bool
+
+
+def export_run(config: ExportConfig, run: Run) -> Result:
+    """Write the checkpoint folder of the run's last training checkpoint."""
+    from models.step.policy import PolicyConfig
+
+    source = Path(config.run)
+    target = saved_nodes(source, ("env",))["env"].get("_target_")
+    if str(target).startswith("envs.cluster."):
+        return export_scheduler_of(config, run)
+    nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
+    loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
+    problem = loaded.problem
+    training: TrainingConfig = build(nodes["training"])
+    provenance = loaded.stamp_on(run.provenance).with_inputs(run=file_hash(source / CONFIG_FILE))
+    env = placement_env(nodes["env"], problem)
+    model = training.model
+    if not isinstance(model, PolicyConfig):
+        raise InputError(
+            f"{type(model).__name__} describes no placement policy: only those are exported",
+            file=source / CONFIG_FILE,
+            field="training.model",
+        )
+    policy = trained_policy(source, model, env)
+    output = output_of(config, run)
+    name = f"{problem.graph.name} on {problem.topology.name}"
+    checkpoint = export_checkpoint(
+        policy,
+        output,
+        env,
+        title=f"Placement policy trained on {name}",
+        config=nodes,
+        provenance=provenance,
+    )
+    verification = verify_checkpoint(
+        policy, checkpoint, nodes["env"], problem, run.folder, provenance
+    )
+    return verified(checkpoint, verification, provenance)
+
+
+def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
+    """The same of a run that trained schedulers: the policy of its best exam.
+
+    Raises:
+        InputError: the run has no such policy, or it, the traces or what its adviser reads is
+            missing or another.
+    """
+    from agents.rllib.cluster.training import load_best
+
+    source = Path(config.run)
+    saved = saved_config(source, TrainClusterConfig)
+    training = training_of(saved.training)
+    found, _, make_exam = environments(saved, training)
+    env = make_exam(0)
+    shown = described(env.observation.adviser)
+    require_exportable(training.model, env.observation.adviser)
+    provenance = run.provenance.with_inputs(
+        **found.inputs, **adviser_inputs(shown), run=file_hash(source / CONFIG_FILE)
+    )
+    same_inputs(source, shown)
+    agent = env.possible_agents[0]
+    policy = training.model.policy(env.observation_space(agent), env.action_space(agent))
+    load_best(source, policy)
+    checkpoint = export_trained(
+        policy,
+        output_of(config, run),
+        env,
+        run_folder=source,
+        config=plain_config(saved),
+        traces=[trace.name for trace in found.traces],
+        provenance=provenance,
+    )
+    verification = verify_schedulers(policy, checkpoint, env, run.folder, provenance)
+    return verified(checkpoint, verification, provenance)
+
+
+def output_of(config: ExportConfig, run: Run) -> Path:
+    """Where the checkpoint folder goes.
+
+    Raises:
+        InputError: something else is there.
+    """
+    output = run.folder / CHECKPOINT_FOLDER if config.output is None else Path(config.output)
+    if output.exists() and not (output / "spec.json").is_file():
+        raise InputError("exists and is no checkpoint folder", file=output)
+    return output
+
+
+def verified(checkpoint: Path, verification: Verification, provenance: Provenance) -> Result:
+    """What the app tells."""
+    values = {"checkpoint": str(checkpoint), "verification": verification.document()}
+    return Result({**values, "verified": verification.passed}, provenance)
+
+
+def trained_policy(folder: Path, model: PolicyConfig, env: PlacementEnv) -> PlacementPolicy:
+    """The policy in the last training checkpoint of a run.
+
+    Raises:
+        InputError: the run has no checkpoint, or a file of it is damaged or of another policy.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from agents.rllib.restore import SCHEMA_VERSION
+    from models.artifacts import check_hashes, read_json_object
+    from models.layout import widths_of
+    from models.step.policy import PlacementPolicy
+
+    checkpoints = sorted(
+        (
+            path
+            for path in (folder / "checkpoints").glob("iteration_*")
+            if path.name.rpartition("_")[2].isdecimal()
+        ),
+        key=lambda path: int(path.name.rpartition("_")[2]),
+    )
+    if not checkpoints:
+        raise InputError("holds no checkpoint to export", file=folder / "checkpoints")
+    last = checkpoints[-1]
+    state = read_json_object(last / "state.json")
+    if state.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"is {state.get('schema_version')!r}, this version reads {SCHEMA_VERSION}",
+            file=last / "state.json",
+            field="schema_version",
+        )
+    hashes = state.get("sha256")
+    if not isinstance(hashes, dict):
+        raise InputError("is missing", file=last / "state.json", field="sha256")
+    check_hashes(last, hashes)
+    weights = last / "weights.safetensors"
+    policy = PlacementPolicy(model, widths_of(env.observation_space.sample()))
+    try:
+        policy.load_state_dict(load_file(weights))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(" ".join(str(error).split()), file=weights) from error
+    return policy

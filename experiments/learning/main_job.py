@@ -1,0 +1,169 @@
+"""The main job: every baseline and a learned policy on one problem, exported and verified."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from envs.bounds import Positive
+from envs.errors import InputError
+from envs.step.problem import StepProblem
+from experiments.learning.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
+from experiments.learning.one_problem import Learned, learn, only_policy
+from experiments.learning.subjects import PlacementSubject
+from experiments.pictures.learning import draw_learning_curve
+from experiments.pictures.step import draw_gantt, trace_document
+from experiments.run.app import Result, Run
+from experiments.run.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
+from experiments.run.display import ProgressDisplay
+from experiments.run.overrides import plain_config
+from experiments.run.provenance import Provenance, stamp
+from experiments.run.targets import build, no_such_thing
+from experiments.step.comparison import Comparison, row_of
+from experiments.step.evaluation import require_fit
+from experiments.step.plan_file import write_plan
+from experiments.step.problem import communication_of, load_problem, placement_env
+from experiments.step.search import search_in_turn, search_side_by_side
+
+PPO = "ppo"
+
+
+@dataclass
+class MainConfig:
+    """`conf/main.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
+    model: Any
+    agent: Any
+    training: Any
+    quick: dict[str, Any]
+    searching: dict[str, Any]
+    single_device: str
+    budget_s: Positive
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        for group in ("quick", "searching"):
+            for name, node in getattr(self, group).items():
+                if not isinstance(node, dict) or "_target_" not in node:
+                    raise no_such_thing(f"{group}.{name}", node, "agent by _target_")
+        if self.single_device not in self.quick:
+            raise InputError(
+                f"config key 'single_device': {self.single_device!r} is none of the quick agents "
+                f"({', '.join(self.quick)})"
+            )
+
+
+def main_job(config: MainConfig, run: Run) -> Result:
+    """Run every method on one problem and write everything a reader may want to see."""
+    start = time.perf_counter()
+    console = run.console
+    console.print("building the problem (the first capture of a model takes a while)")
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
+    communication = communication_of(config.communication)
+    bound = require_fit(problem)
+    training = build(config.training)
+    env = placement_env(config.env, problem)
+    name = f"{problem.graph.name} on {problem.topology.name}"
+    console.print(
+        f"{name}: {problem.graph.num_operators:,} operators, {problem.graph.num_tensors:,} "
+        f"tensors, {problem.topology.num_devices} devices, "
+        f"lower bound {bound.seconds * 1e3:.1f} ms",
+        highlight=False,
+        soft_wrap=True,
+    )
+    with ProgressDisplay(console) as display:
+        found = search_in_turn(config.quick, problem, config.budget_s, display)
+        found |= search_side_by_side(config.searching, problem, config.budget_s, display)
+        subject = PlacementSubject(problem, env, communication)
+        learned = learn(subject, training, run.folder, display, provenance)
+    found[PPO] = learned.found
+    comparison = Comparison(
+        rows=tuple(row_of(method, x, problem, communication) for method, x in found.items()),
+        single_device=config.single_device,
+        lower_bound=bound.seconds,
+    )
+    _write(run, problem, comparison, learned, provenance, name)
+    console.print("exporting the policy, asking it again in a process without ray and PyG")
+    policy = only_policy(learned.training)
+    checkpoint = export_checkpoint(
+        policy,
+        run.folder / CHECKPOINT_FOLDER,
+        env,
+        title=f"Placement policy trained on {name}",
+        config=plain_config(config),
+        evaluation=comparison.texts(),
+        remark=learned.exam.sentence(),
+        provenance=provenance,
+    )
+    verification = verify_checkpoint(
+        policy, checkpoint, config.env, problem, run.folder, provenance
+    )
+    console.print(comparison.rich(name))
+    console.print(learned.exam.sentence(), highlight=False)
+    console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)
+    console.print(
+        f"without ray and torch_geometric it decides "
+        f"{'identically' if verification.passed else 'DIFFERENTLY'}: {verification.identical} of "
+        f"{verification.decisions} decisions are the same ({', '.join(verification.runtimes)})",
+        soft_wrap=True,
+        highlight=False,
+    )
+    best = comparison.best
+    return Result(
+        {
+            "graph": problem.graph.name,
+            "topology": problem.topology.name,
+            "communication": communication.name,
+            "operators": problem.graph.num_operators,
+            "lower_bound_s": bound.seconds,
+            "budget_s": config.budget_s,
+            "methods": comparison.document(),
+            "best_method": None if best is None else best.method,
+            "best_step_time_s": None if best is None else best.step_time,
+            "ppo_step_time_s": learned.found.step_time,
+            "exam": learned.exam.document(),
+            "checkpoint": str(checkpoint),
+            "verification": verification.document(),
+            "seconds": time.perf_counter() - start,
+        },
+        provenance,
+        shown=("best_method", "best_step_time_s", "ppo_step_time_s", "lower_bound_s", "seconds"),
+    )
+
+
+def _write(
+    run: Run,
+    problem: StepProblem,
+    comparison: Comparison,
+    learned: Learned,
+    provenance: Provenance,
+    name: str,
+) -> None:
+    """Plans, charts, trace and table."""
+    for row in comparison.rows:
+        if row.evaluation is not None:
+            path = run.folder / "plans" / f"{row.method}.json"
+            write_plan(path, row.evaluation.plan, problem, provenance)
+    best = comparison.best
+    if best is not None and best.evaluation is not None:
+        timeline = best.evaluation.timeline
+        title = f"{name}: {best.method}, one step takes {best.step_time * 1e3:.1f} ms"
+        write_figure(run.folder / "gantt.png", draw_gantt(problem, timeline, title), provenance)
+        trace = trace_document(problem, timeline)
+        write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
+    baselines = {row.method: row.step_time for row in comparison.rows if row.method != PPO}
+    figure = draw_learning_curve(
+        learned.curve, baselines, comparison.lower_bound, f"{name}: learning to place"
+    )
+    write_figure(run.folder / "learning_curve.png", figure, provenance)
+    write_sidecar(run.folder / "metrics.csv", provenance, kind="metrics")
+    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
+    write_text(run.folder / "table.md", f"{header}# {name}\n\n{comparison.markdown()}")

@@ -1,0 +1,164 @@
+"""A policy learns on one graph and one topology: to place, to share the network, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envs.bounds import Positive
+from experiments.learning.one_problem import METRICS_FILE, learn
+from experiments.learning.subjects import Subject, subject_of
+from experiments.learning.warm_start import WarmStartConfig, require_start, warm_start
+from experiments.pictures.learning import draw_learning_curve
+from experiments.run.app import Result, Run
+from experiments.run.artifacts import write_figure, write_sidecar
+from experiments.run.display import ProgressDisplay
+from experiments.run.provenance import Provenance
+from experiments.run.saved_run import resumed_config
+from experiments.run.tables import Table, write_tables
+from experiments.run.targets import build
+from experiments.step.comparison import Row
+from experiments.step.evaluation import evaluation_values, require_fit
+from experiments.step.problem import communication_of, load_problem
+from experiments.step.search import describe
+
+COLUMNS = ("method", "step time", "against lower bound", "search time")
+SHOWN = (
+    "graph", "topology", "iterations", "env_steps", "episodes", "seconds", "step_time_s",
+    "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed",
+)  # fmt: skip
+
+
+@dataclass
+class TrainConfig:
+    """`conf/train.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    model: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
+    training: Any
+    baselines: dict[str, Any]
+    baseline_budget_s: Positive
+    placer: Any
+    warm_start: WarmStartConfig
+    resume: str | None
+    seed: int
+    json: bool
+
+
+def train_step(config: TrainConfig, run: Run) -> Result:
+    """Train (on), then write what was found, the learning curve and the table."""
+    resume = config.resume is not None
+    if resume:
+        config = resumed_config(run.folder, config, run.overrides)
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
+    bound = require_fit(problem)
+    training = build(config.training)
+    communication = communication_of(config.communication)
+    subject = subject_of(config.env, loaded, communication, config.placer, config.baseline_budget_s)
+    subject.task(training).architectures(training.model)  # before the baselines take their time
+    config.warm_start.within(training.budget_s)
+    if config.warm_start.agent is not None:
+        require_start(config.env, subject)
+    method, start = "ppo", None
+    with ProgressDisplay(run.console) as display:
+        rows = baselines(config.baselines, subject, config.baseline_budget_s, display)
+        if config.warm_start.agent is not None:
+            method = config.warm_start.method
+            task = display.begin(str(config.warm_start.name), config.warm_start.budget_s)
+            warm = warm_start(
+                config.warm_start, config.env, subject, run.folder, provenance, resume=resume
+            )
+            subject, start, provenance = warm.subject, warm.start, warm.provenance
+            display.end(task, f"{start.record.step_time * 1e3:.1f} ms to go on from")
+        learned = learn(
+            subject, training, run.folder, display, provenance, resume=resume, warm_start=start
+        )
+    result, found = learned.training, learned.found
+    trajectory = tuple(found.trajectory)
+    rows.append(Row(method, learned.evaluation, found.seconds, found.reason, trajectory))
+    name = f"{problem.graph.name} on {problem.topology.name}"
+    figure = draw_learning_curve(
+        learned.curve,
+        {row.method: row.step_time for row in rows[:-1]},
+        bound.seconds,
+        f"{name}: {method}, learning to {subject.deed}",
+    )
+    write_figure(run.folder / "learning_curve.png", figure, provenance)
+    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    if config.baselines:
+        write_table(run, rows, bound.seconds, name, provenance)
+    values: dict[str, object] = {
+        "graph": problem.graph.name,
+        "topology": problem.topology.name,
+        "iterations": result.iterations,
+        "env_steps": result.env_steps,
+        "episodes": result.episodes,
+        "seconds": result.seconds,
+        "exam": learned.exam.document(),
+        "warm_start": None
+        if start is None
+        else {"method": method, "step_time_s": start.record.step_time},
+        "lower_bound_s": bound.seconds,
+        "methods": [row_values(row, bound.seconds) for row in rows],
+        "resumed": resume,
+    }
+    if result.best_plan is None or learned.evaluation is None:
+        unplaced = {"step_time_s": None, "peak_memory_bytes": None, "feasible": False}
+        return Result({**values, **unplaced}, provenance, SHOWN)
+    subject.write(run.folder, result.best_plan, provenance)
+    judged = evaluation_values(problem, learned.evaluation, bound)
+    return Result({**values, **judged}, provenance, SHOWN)
+
+
+def baselines(
+    nodes: Mapping[str, Any], subject: Subject, budget_s: float, display: ProgressDisplay
+) -> list[Row]:
+    """What the planners that `nodes` describe find, one after the other, `budget_s` for each."""
+    rows = []
+    for name, node in nodes.items():
+        task = display.begin(name, budget_s)
+        found, evaluation = subject.baseline(node, budget_s)
+        display.end(task, describe(found))
+        reason = found.reason
+        if evaluation is not None and not evaluation.feasible:
+            reason = evaluation.violations[0]
+        rows.append(Row(name, evaluation, found.seconds, reason, tuple(found.trajectory)))
+    return rows
+
+
+def row_values(row: Row, lower_bound: float) -> dict[str, object]:
+    """A row as numbers."""
+    return {
+        "method": row.method,
+        "step_time_s": row.step_time,
+        "feasible": row.feasible,
+        "times_lower_bound": row.step_time / lower_bound
+        if row.feasible and lower_bound > 0
+        else None,
+        "search_s": row.seconds,
+        "reason": row.reason,
+        "trajectory": [list(point) for point in row.trajectory],
+    }
+
+
+def write_table(
+    run: Run, rows: Sequence[Row], lower_bound: float, name: str, provenance: Provenance
+) -> None:
+    """Show the rows and write them to `table.md`."""
+    cells = [_cells(row, lower_bound) for row in rows]
+    note = f"proved lower bound {lower_bound * 1e3:.1f} ms"
+    write_tables(run, name, [Table("Methods", COLUMNS, cells, note)], provenance)
+
+
+def _cells(row: Row, lower_bound: float) -> tuple[str, ...]:
+    if not row.feasible:
+        return (row.method, row.reason or "no plan", "", f"{row.seconds:.1f} s")
+    above = f"+{row.step_time / lower_bound - 1:.1%}" if lower_bound > 0 else ""
+    return (row.method, f"{row.step_time * 1e3:.1f} ms", above, f"{row.seconds:.1f} s")
