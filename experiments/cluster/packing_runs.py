@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.rules.packing import draw_arrivals, pack
 from agents.cluster.rules.fractional import FractionalRule
+from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU

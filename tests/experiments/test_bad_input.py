@@ -22,11 +22,11 @@ APPS = {
     "benchmark": ("BenchmarkConfig", "benchmark"),
     "capture": ("CaptureConfig", "capture"),
     "step.evaluate_step": ("EvaluateConfig", "evaluate_step"),
-    "export": ("ExportConfig", "export"),
-    "main": ("MainConfig", "compare"),
+    "learning.export_run": ("ExportConfig", "export_run"),
+    "learning.main_job": ("MainConfig", "main_job"),
     "plan": ("PlanConfig", "plan"),
     "plot": ("PlotConfig", "plot"),
-    "train": ("TrainConfig", "train"),
+    "learning.train_step": ("TrainConfig", "train_step"),
 }
 Document = dict[str, Any]
 Edit = Callable[[Document], object]
@@ -52,7 +52,7 @@ def refused(
     work: Path, app: str, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> str:
     """The one line that `app` refuses `arguments` with; nothing new may lie in the folder."""
-    where = "step.evaluate_step" if app == "evaluate" else app
+    where = next((name for name in APPS if name.partition(".")[2].startswith(app)), app)
     module = import_module(f"experiments.{where}")
     schema, task = (getattr(module, name) for name in APPS[where])
     before = {path for path in work.rglob("*") if path.is_file()}

@@ -16,7 +16,10 @@ from experiments.run.suite import SUITE_KEY, Check, Report, check_seeds
 from experiments.run.tables import Table
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")
-SCHEMAS = {"main": "experiments.main.MainConfig", "train": "experiments.train.TrainConfig"}
+SCHEMAS = {
+    "main": "experiments.learning.main_job.MainConfig",
+    "train": "experiments.learning.train_step.TrainConfig",
+}
 
 
 @dataclass(frozen=True)
