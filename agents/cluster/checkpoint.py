@@ -195,14 +195,14 @@ class CheckpointScheduler:
         seen = [episode.observe(number) for number in range(self.schedulers)]
         waits = episode.action_table.size - 1
         chosen = [
-            self._decide(graph, mask, episode) if mask.sum(dtype=np.int64) > 1 else mask.argmax()
+            self.decide(graph, mask, episode) if mask.sum(dtype=np.int64) > 1 else mask.argmax()
             for graph, mask in seen
         ]
         for number, action in enumerate(chosen):
             episode.act(number, int(action))
         return all(action == waits for action in chosen)
 
-    def _decide(
+    def decide(
         self, graph: dict[str, NDArray[Any]], mask: NDArray[np.int8], episode: SchedulingEpisode
     ) -> int:
         table = episode.action_table

@@ -27,6 +27,11 @@ from models.durations.network import (
 FloatArray = NDArray[np.float64]
 FloatRows = NDArray[np.float32]
 
+ROWS_AT_ONCE = 128
+CERTAIN = -37.0  # deviations below which 1 + exp(deviations) is 1 in float64
+NOTHING_LEFT = 1.0 / (1.0 + exp(FAR))
+ABSENT = np.float32(-1e9)  # score of a neighbour who is not there
+
 
 class GittinsPriority:
     """Log Gittins indices, mean and deviation by the weights of a `DurationPosterior`.
@@ -41,6 +46,7 @@ class GittinsPriority:
         self._reached, self._spent = index.reached.numpy(), index.spent.numpy()
         self._middles = log_middles().float().numpy()
         self._edges_s, self._spreads = edges_s().numpy(), np.array(SPREADS)
+        self._hidden = np.zeros((2, 0, 0), np.float32)  # memory of `_neighbours`
 
     @classmethod
     def of(cls, posterior: DurationPosterior) -> GittinsPriority:
@@ -64,34 +70,61 @@ class GittinsPriority:
         """(A, 26) of the bins, of (A, width) rows."""
         own = rows[:, :SELF_WIDTH]
         near = np.ascontiguousarray(rows[:, SELF_WIDTH:]).reshape(len(rows), -1, NEAR_WIDTH)
-        sides = near.shape[1]
-        told = np.zeros((len(rows), sides, TOLD_WIDTH), np.float32)
+        finished = (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
+        told = np.zeros((int(finished.sum()), TOLD_WIDTH), np.float32)
         tell(rows, near, told)
-        weight, bias = self.weights["near.weight"], self.weights["near.bias"]
-        # One matrix product for the neighbours and one for the job, instead of a joined array.
-        seen = NEAR_WIDTH + TOLD_WIDTH
-        hidden = near @ weight[:, :NEAR_WIDTH].T + told @ weight[:, NEAR_WIDTH:seen].T
-        hidden += (own @ weight[:, seen:-1].T + bias)[:, None]
-        hidden[:, sides // 2 :] += weight[:, -1]
-        states = self._linear("near_again", np.maximum(hidden, 0.0))
-        scores = np.where(
-            near[:, :, :1] == 0.0, np.float32(-1e9), self._linear("attention", states)
-        )
-        most = np.maximum(scores.max(axis=1, keepdims=True), 0.0)
-        weights = np.exp(scores - most)
-        weights /= weights.sum(axis=1, keepdims=True) + np.exp(-most)
-        pooled = (weights.transpose(0, 2, 1) @ states).reshape(len(rows), -1)
+        pooled, copied = self._neighbours(own, near, finished, told)
         alone = np.maximum(self._linear("own", own), 0.0)
         read = np.maximum(self._linear("readout", np.concatenate([alone, pooled], axis=1)), 0.0)
         logits = self._linear("bins", read)
         chance: FloatRows = np.exp(logits - logits.max(axis=1, keepdims=True))
         chance /= chance.sum(axis=1, keepdims=True)
-        finished = (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
-        copied = np.maximum(states[finished], 0.0)
         copies = self._linear("copies_again", np.maximum(self._linear("copies", copied), 0.0))
         no_copy = self._linear("no_copy", read).ravel()
         mix(rows, near, no_copy, copies, self._edges_s, self._spreads, chance)
         return chance
+
+    def _neighbours(
+        self, own: FloatRows, near: FloatRows, finished: NDArray[np.bool_], told: FloatRows
+    ) -> tuple[FloatRows, FloatRows]:
+        """(A, heads H) states of the neighbours, pooled; (P, H) of the finished ones, without sign.
+
+        Few rows at a time: their states stay in the processor's cache.
+        """
+        weight, sides = self.weights["near.weight"], near.shape[1]
+        seen = NEAR_WIDTH + TOLD_WIDTH
+        # Matrix products for neighbours, what they tell and the job, instead of a joined array.
+        of_near, of_told = weight[:, :NEAR_WIDTH].T, weight[:, NEAR_WIDTH:seen].T
+        beside = own @ weight[:, seen:-1].T + self.weights["near.bias"]
+        later = np.ascontiguousarray(weight[:, -1])
+        heads, width = self.weights["attention.weight"].shape
+        pooled = np.empty((len(own), heads, width), np.float32)
+        copied = np.empty((len(told), width), np.float32)
+        if self._hidden.shape[1:] != (ROWS_AT_ONCE * sides, width):
+            self._hidden = np.empty((2, ROWS_AT_ONCE * sides, width), np.float32)
+        past = 0  # finished neighbours of the rows before
+        for first in range(0, len(own), ROWS_AT_ONCE):
+            part = near[first : first + ROWS_AT_ONCE]
+            inputs, states = self._hidden[:, : len(part) * sides]
+            over = finished[first : first + ROWS_AT_ONCE]
+            following = past + int(over.sum())
+            np.matmul(part.reshape(-1, NEAR_WIDTH), of_near, out=inputs)
+            by_side = inputs.reshape(len(part), sides, width)
+            join(by_side, over, told[past:following] @ of_told, beside[first:], later)
+            np.matmul(inputs, self.weights["near_again.weight"].T, out=states)
+            states += self.weights["near_again.bias"]
+            weights = np.empty((len(part), sides + 1, heads), np.float32)
+            centre(
+                self._linear("attention", states).reshape(len(part), sides, heads), part, weights
+            )
+            np.exp(weights, out=weights)
+            normalise(weights)
+            by_side = states.reshape(len(part), sides, width)
+            shares = weights[:, :-1].transpose(0, 2, 1)
+            np.matmul(shares, by_side, out=pooled[first : first + len(part)])
+            copied[past:following] = np.maximum(by_side[over], 0.0)
+            past = following
+        return pooled.reshape(len(own), -1), copied
 
     def _linear(self, name: str, inputs: FloatRows) -> FloatRows:
         product: FloatRows = (
@@ -114,24 +147,89 @@ def has_finished(neighbour: NDArray[np.float32]) -> bool:
 
 @njit(cache=True)
 def tell(rows: FloatRows, near: FloatRows, told: FloatRows) -> None:
-    """Write `models.durations.network.told_of` of every row; `near` are its neighbours."""
+    """Write (P, 3) `models.durations.network.told_of` of the finished among all `near`."""
     sides = near.shape[1]
-    logs = np.zeros(sides)
+    logs, past = np.zeros(sides), 0
     for row in range(len(rows)):
-        done = seconds(rows[row, 2])
+        done, first = 0.0, past
         for one in range(sides):
             if has_finished(near[row, one]):
+                if past == first:
+                    done = seconds(rows[row, 2])
                 took = max(seconds(near[row, one, 1]), SHORTEST_WORK_S)
-                logs[one] = log(took)
-                told[row, one, 0] = log1p(max(took - done, 0.0) / 60.0) / 4.0
-        for one in range(sides):
+                logs[past - first] = log(took)
+                told[past, 0] = log1p(max(took - done, 0.0) / 60.0) / 4.0
+                past += 1
+        for one in range(past - first):
             for other in range(one):
-                if has_finished(near[row, one]) and has_finished(near[row, other]):
-                    apart = abs(logs[one] - logs[other])
-                    for place in range(len(ALIKE)):
-                        if apart < ALIKE[place]:
-                            told[row, one, 1 + place] += np.float32(0.25)
-                            told[row, other, 1 + place] += np.float32(0.25)
+                apart = abs(logs[one] - logs[other])
+                for place in range(len(ALIKE)):
+                    if apart < ALIKE[place]:
+                        told[first + one, 1 + place] += np.float32(0.25)
+                        told[first + other, 1 + place] += np.float32(0.25)
+
+
+@njit(cache=True)
+def join(
+    hidden: FloatRows,
+    finished: NDArray[np.bool_],
+    told: FloatRows,
+    beside: FloatRows,
+    later: FloatRows,
+) -> None:
+    """Add to (A, 2 K, H) inputs of neighbours all that is not their own, and cut them off at 0.
+
+    Args:
+        hidden: in and out.
+        finished: (A, 2 K) whose `told` (P, H) there is.
+        told: of the finished ones, in order.
+        beside: (A, H) of the job itself.
+        later: (H,) of those after it.
+    """
+    zero, past, half = np.float32(0.0), 0, hidden.shape[1] // 2
+    base = np.empty_like(later)
+    for row in range(hidden.shape[0]):
+        for side in range(hidden.shape[1]):
+            if finished[row, side]:
+                for column in range(hidden.shape[2]):
+                    hidden[row, side, column] += told[past, column]
+                past += 1
+        for column in range(hidden.shape[2]):
+            base[column] = beside[row, column]
+        for side in range(half):
+            for column in range(hidden.shape[2]):
+                hidden[row, side, column] = max(hidden[row, side, column] + base[column], zero)
+        for side in range(half, hidden.shape[1]):
+            for column in range(hidden.shape[2]):
+                after = hidden[row, side, column] + base[column] + later[column]
+                hidden[row, side, column] = max(after, zero)
+
+
+@njit(cache=True)
+def centre(scores: FloatRows, near: FloatRows, weights: FloatRows) -> None:
+    """Write (A, 2 K + 1, heads) scores less their maximum: nobody, with score 0, is the last."""
+    for row in range(scores.shape[0]):
+        for head in range(scores.shape[2]):
+            most = np.float32(0.0)
+            for side in range(scores.shape[1]):
+                if near[row, side, 0] == 0.0:
+                    scores[row, side, head] = ABSENT
+                most = max(most, scores[row, side, head])
+            for side in range(scores.shape[1]):
+                weights[row, side, head] = scores[row, side, head] - most
+            weights[row, scores.shape[1], head] = -most
+
+
+@njit(cache=True)
+def normalise(weights: FloatRows) -> None:
+    """Divide (A, 2 K + 1, heads) by their sums over all neighbours and nobody."""
+    for row in range(weights.shape[0]):
+        for head in range(weights.shape[2]):
+            whole = np.float32(0.0)
+            for side in range(weights.shape[1]):
+                whole += weights[row, side, head]
+            for side in range(weights.shape[1]):
+                weights[row, side, head] /= whole
 
 
 @njit(cache=True)
@@ -158,20 +256,22 @@ def mix(
     in_all, past = np.zeros(len(edges_s)), 0  # past: finished neighbours of the rows before
     mixed = np.zeros(chance.shape[1])
     for row in range(len(rows)):
-        done = max(seconds(rows[row, 2]), SHORTEST_WORK_S)
-        begun = log(done)
-        for edge in range(len(edges_s)):
-            in_all[edge] = log(done + edges_s[edge])
         most, first = float(no_copy[row]), past
         for side in range(near.shape[1]):
             if has_finished(near[row, side]):
                 for place in range(len(spreads)):
                     most = max(most, copies[past, place])
                 past += 1
+        if past == first:
+            chance[row] += LEAST_CHANCE
+            continue
+        done = max(seconds(rows[row, 2]), SHORTEST_WORK_S)
+        begun = log(done)
+        for edge in range(len(edges_s)):
+            in_all[edge] = log(done + edges_s[edge])
         share = exp(no_copy[row] - most)
         whole = share
-        for bin_ in range(len(mixed)):
-            mixed[bin_] = share * chance[row, bin_]
+        mixed[:] = share * chance[row]
         past = first
         for side in range(near.shape[1]):
             if not has_finished(near[row, side]):
@@ -188,11 +288,13 @@ def mix(
                     left = then
                 mixed[len(edges_s)] += share * left
             past += 1
-        for bin_ in range(len(mixed)):
-            chance[row, bin_] = mixed[bin_] / whole + LEAST_CHANCE
+        chance[row] = mixed / whole + LEAST_CHANCE
 
 
 @njit(cache=True, inline="always")
 def beyond(over: float, spread: float) -> float:
-    """Chance that a logistic variable of mean 0 is above `over`."""
-    return 1.0 / (1.0 + exp(min(max(over / spread, -FAR), FAR)))
+    """Chance that a logistic variable of mean 0 is above `over`; exponentials where they count."""
+    deviations = over / spread
+    if deviations < CERTAIN:
+        return 1.0
+    return NOTHING_LEFT if deviations >= FAR else 1.0 / (1.0 + exp(deviations))

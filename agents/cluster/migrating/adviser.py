@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.plan import (
-    ALL_SERVERS,
+    RACK,
+    SERVER,
     START,
     STOP,
     check_whole_gpus,
@@ -98,7 +99,7 @@ class MigrationAdvice:
             return table.size - 1
         place = np.lexsort((jobs, self.order(state, jobs)))
         order = jobs[place]
-        fate, target = np.zeros((2, len(order)), np.int64)
+        fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
         least_run_s, kept_s = self.least_run_s, table.least_run_s
         plan(state, simulator.tables, view, order, self.gain, least_run_s, kept_s, fate, target)
         first = table.window * (table.groups + table.peers)
@@ -108,17 +109,11 @@ class MigrationAdvice:
             if ran > 0.0 and row < table.preemptible:
                 return first + row
         for rank in np.flatnonzero(fate == START):
-            where = int(target[rank])
-            if startable(state, view, int(order[rank]), where):
-                return int(place[rank]) * table.groups + _group(where, table.groups, table.servers)
+            kind, index = target[rank].tolist()
+            if startable(state, view, int(order[rank]), kind, index):
+                group = {SERVER: index, RACK: table.servers + index}.get(kind, table.groups - 1)
+                return int(place[rank] * table.groups + group)
         return table.size - 1
-
-
-def _group(target: int, groups: int, servers: int) -> int:
-    """The number of a plan's target among the server groups of the actions."""
-    if target == ALL_SERVERS:
-        return groups - 1
-    return target if target >= 0 else servers - 3 - target
 
 
 def _forwarded(episode: SchedulingEpisode, scheduler: int, waiting: IntArray) -> int | None:

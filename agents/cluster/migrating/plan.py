@@ -19,7 +19,7 @@ from envs.errors import InputError
 IntArray = NDArray[np.int64]
 
 KEEP, WAIT, STOP, START = 0, 1, 2, 3  # what becomes of a job
-ALL_SERVERS = -2  # target: all servers together; racks are -3 - rack, servers their slot
+NOWHERE, SERVER, RACK, ALL_SERVERS = 0, 1, 2, 3  # kinds of targets; their index: slot, rack, 0
 
 
 def check_whole_gpus(simulator: ClusterSimulator) -> None:
@@ -70,7 +70,7 @@ def plan(
         least_run_s: seconds.
         kept_s: seconds for which a job runs before it can stop.
         fate: (len(order),) out: KEEP, WAIT, STOP or START.
-        target: (len(order),) out: where it goes; NONE: nowhere.
+        target: (len(order), 2) out: where it goes, a kind and an index.
     """
     state, tables, view = lent(state), lent(tables), lent(view)
     free = np.zeros(len(view.node), np.int64)
@@ -80,7 +80,7 @@ def plan(
     for place in range(len(order)):
         job = order[place]
         record = state.jobs[job]
-        fate[place], target[place] = WAIT, NONE
+        fate[place], target[place, 0], target[place, 1] = WAIT, NOWHERE, 0
         if record.status == RUNNING:
             fate[place] = STOP
             if state.clock[0].now - record.since < kept_s:
@@ -93,17 +93,22 @@ def plan(
         runs = record.status == RUNNING
         if fate[place] == KEEP or left < record.gpus:
             continue
-        chosen, speed = fastest(state, tables, view, job, free, there)
-        if runs and stays(state, tables, view, job, free, gain, least_run_s, chosen, speed):
+        current = speed_where_it_runs(state, tables, view, job, free) if runs else -1.0
+        early = state.clock[0].now - record.since < least_run_s
+        if current >= 0.0 and (early or current * gain >= tables.speed[record.profile].max()):
+            kind, index, speed = NOWHERE, 0, 0.0  # nothing is fast enough to move for
+        else:
+            kind, index, speed = fastest(state, tables, view, job, free, there)
+        if current >= 0.0 and (early or kind == NOWHERE or current * gain >= speed):
             fate[place] = KEEP
             add(state, view, job, free, -1)
-        elif chosen == NONE:
+        elif kind == NOWHERE:
             continue
         else:
             if not runs:
                 fate[place] = START
-            target[place] = chosen
-            first, last = slots_at(view, chosen)
+            target[place, 0], target[place, 1] = kind, index
+            first, last = slots_at(view, kind, index)
             take(state, view, job, free, there, first, last)
         left -= record.gpus
 
@@ -133,45 +138,30 @@ def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) ->
 
 
 @njit(cache=True)
-def stays(
-    state: ClusterState,
-    tables: RateTables,
-    view: View,
-    job: int,
-    free: IntArray,
-    gain: float,
-    least_run_s: float,
-    chosen: int,
-    speed: float,
-) -> bool:
-    """Whether a running job's GPUs are left for it, and it had better not go to `chosen`."""
+def speed_where_it_runs(
+    state: ClusterState, tables: RateTables, view: View, job: int, free: IntArray
+) -> float:
+    """Of a running job on the GPUs it holds; -1 where a job before it takes some of them."""
     shares = state.shares
     current = np.inf
     index = state.jobs[job].share
     while index != NONE:
         node = shares[index].node
         if free[view.slot[node]] < shares[index].gpus:
-            return False
-        current = min(current, speed_on(tables, state.nodes, job, node))
+            return -1.0
+        current = min(current, tables.speed[tables.profile[job], state.nodes[node].type])
         index = shares[index].next
-    early = state.clock[0].now - state.jobs[job].since < least_run_s
-    return bool(early or chosen == NONE or current * gain >= speed)
+    return current
 
 
 @njit(cache=True)
-def slots_at(view: View, target: int) -> tuple[int, int]:
+def slots_at(view: View, kind: int, index: int) -> tuple[int, int]:
     """The first slot of a target and the one after the last."""
-    if target >= 0:
-        return target, target + 1
-    if target == ALL_SERVERS:
-        return 0, len(view.node)
-    return view.rack_ptr[-3 - target], view.rack_ptr[-2 - target]
-
-
-@njit(cache=True, inline="always")
-def speed_on(tables: RateTables, nodes: NDArray[np.void], job: int, node: int) -> float:
-    """Of a job on a server's GPUs."""
-    return float(tables.speed[tables.profile[job], nodes[node].type])
+    if kind == SERVER:
+        return index, index + 1
+    if kind == RACK:
+        return view.rack_ptr[index], view.rack_ptr[index + 1]
+    return 0, len(view.node)
 
 
 @njit(cache=True)
@@ -182,8 +172,8 @@ def fastest(
     job: int,
     free: IntArray,
     there: IntArray,
-) -> tuple[int, float]:
-    """Where a job is fastest, or NONE, and its speed there."""
+) -> tuple[int, int, float]:
+    """Where a job is fastest, a kind and an index, and its speed there."""
     jobs, nodes, wanted = state.jobs, state.nodes, state.jobs[job].gpus
     chosen, speed, now, tightest = NONE, 0.0, 0, 0
     largest = 0
@@ -201,8 +191,26 @@ def fastest(
             better = free_now > now or (free_now == now and free[slot] < tightest)
         if better:
             chosen, speed, now, tightest = slot, fast, free_now, free[slot]
-    if chosen != NONE or wanted <= largest:
-        return chosen, speed
+    if chosen != NONE:
+        return SERVER, chosen, speed
+    if wanted <= largest:
+        return NOWHERE, 0, 0.0
+    found: tuple[int, int, float] = fastest_rack(state, tables, view, job, free, there)
+    return found
+
+
+@njit(cache=True)
+def fastest_rack(
+    state: ClusterState,
+    tables: RateTables,
+    view: View,
+    job: int,
+    free: IntArray,
+    there: IntArray,
+) -> tuple[int, int, float]:
+    """`fastest` for a job that no server holds."""
+    jobs, nodes, wanted = state.jobs, state.nodes, state.jobs[job].gpus
+    chosen, speed, now = NONE, 0.0, 0
     in_all, slowest = 0, np.inf
     for rack in range(len(view.rack_ptr) - 1):
         held, fast, free_now = 0, np.inf, 0
@@ -219,10 +227,10 @@ def fastest(
             continue
         free_now = min(free_now, wanted)
         if fast > speed or (fast == speed and free_now > now):
-            chosen, speed, now = -3 - rack, fast, free_now
-    if chosen == NONE and in_all >= wanted:
-        chosen, speed = ALL_SERVERS, slowest
-    return chosen, speed
+            chosen, speed, now = rack, fast, free_now
+    if chosen != NONE:
+        return RACK, chosen, speed
+    return (ALL_SERVERS, 0, slowest) if in_all >= wanted else (NOWHERE, 0, 0.0)
 
 
 @njit(cache=True)
@@ -254,18 +262,18 @@ def take(
 
 
 @njit(cache=True)
-def startable(state: ClusterState, view: View, job: int, target: int) -> bool:
+def startable(state: ClusterState, view: View, job: int, kind: int, index: int) -> bool:
     """Whether the place a plan has for a job is free now, and no smaller one that it would take."""
     jobs, nodes, partials = state.jobs, state.nodes, state.partials
     wanted = jobs[job].gpus
-    if target >= 0:
-        return bool(room(jobs, nodes, partials, job, view.node[target]) >= wanted)
+    if kind == SERVER:
+        return bool(room(jobs, nodes, partials, job, view.node[index]) >= wanted)
     in_all, in_a_rack = 0, False
     for rack in range(len(view.rack_ptr) - 1):
         held = 0
         for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
             held += max(room(jobs, nodes, partials, job, view.node[slot]), 0)
-        if target == -3 - rack:
+        if kind == RACK and rack == index:
             return bool(held >= wanted)
         in_all += held
         in_a_rack = in_a_rack or held >= wanted

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from agents.cluster.migrating.plan import STOP, check_whole_gpus, plan, slots_at, startable
+from agents.cluster.migrating.plan import (
+    NOWHERE,
+    STOP,
+    check_whole_gpus,
+    plan,
+    slots_at,
+    startable,
+)
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge, Scheduler
 from envs.cluster.environment.groups_kernel import start_on
 from envs.cluster.environment.views import view_of
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.errors import InputError
 
 
@@ -66,13 +73,13 @@ class Migrating(Scheduler):
         if len(jobs) == 0:
             return
         order = jobs[np.lexsort((jobs, self.priority(state, jobs)))]
-        fate, target = np.zeros((2, len(order)), np.int64)
+        fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
         plan(state, simulator.tables, view, order, self.gain, self.least_run_s, 0.0, fate, target)
         for job in order[fate == STOP]:
             simulator.preempt(int(job))
-        for job, where in zip(order[fate >= STOP], target[fate >= STOP], strict=True):
-            if where != NONE and startable(simulator.state, view, job, where):
-                first, last = slots_at(view, where)
+        for job, (kind, index) in zip(order[fate >= STOP], target[fate >= STOP], strict=True):
+            if kind != NOWHERE and startable(simulator.state, view, job, kind, index):
+                first, last = slots_at(view, kind, index)
                 start_on(
                     simulator.state,
                     simulator.tables,

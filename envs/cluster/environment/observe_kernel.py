@@ -28,6 +28,7 @@ AREA_WIDTH = 8  # what racks and the whole have in common
 RACK_WIDTH, CLUSTER_WIDTH, SHARE_WIDTH, PEER_BASE = AREA_WIDTH, AREA_WIDTH + 8, 2, 7
 SERVER_BASE, CHANGING = 11, 17  # columns of a server before its type, of a job before its profile
 JOB_BASE = CHANGING + PROFILE_WIDTH
+KINDS = 32  # different requests among the jobs of a window that are remembered
 
 
 class ObservationTable(NamedTuple):
@@ -352,6 +353,19 @@ def fill_shares(
     return left_out
 
 
+@njit(cache=True, inline="always")
+def alike(jobs: Records, one: int, other: int) -> bool:
+    """Whether two jobs ask for the same, and so have room in the same places."""
+    a, b = jobs[one], jobs[other]
+    return bool(
+        a.gpus == b.gpus
+        and a.milli == b.milli
+        and a.types == b.types
+        and a.cpu == b.cpu
+        and a.memory == b.memory
+    )
+
+
 @njit(cache=True)
 def fill_mask(
     state: ClusterState,
@@ -362,13 +376,24 @@ def fill_mask(
     mask: NDArray[np.int8],
 ) -> None:
     """Allowed actions: to wait wherever something is to come, or nothing else is left."""
-    me, peers = view.scheduler, actions.peers
-    at = actions.window * actions.groups
+    me, peers, groups = view.scheduler, actions.peers, actions.groups
+    at = actions.window * groups
+    rows, kinds = np.empty(KINDS, np.int64), 0  # rows of jobs that ask for different things
     for row in range(actions.window):
         job = book.window[me, row]
         if job == NONE:
             break
-        offer(state, actions, view, job, row, mask)
+        kind = 0
+        while kind < kinds and not alike(state.jobs, job, book.window[me, rows[kind]]):
+            kind += 1
+        if kind < kinds:
+            same = rows[kind] * groups
+            mask[row * groups : (row + 1) * groups] = mask[same : same + groups]
+        else:
+            offer(state, actions, view, job, row, mask)
+            if kinds < KINDS:
+                rows[kinds] = row
+                kinds += 1
         if book.forwards[job] < most_forwards:
             for peer in range(peers):
                 mask[at + row * peers + peer] = book.holds[job, (me + 1 + peer) % (peers + 1)]

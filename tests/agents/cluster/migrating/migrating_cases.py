@@ -8,7 +8,16 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.plan import ALL_SERVERS, KEEP, START, STOP, WAIT
+from agents.cluster.migrating.plan import (
+    ALL_SERVERS,
+    KEEP,
+    NOWHERE,
+    RACK,
+    SERVER,
+    START,
+    STOP,
+    WAIT,
+)
 from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.interference.rates import RateTables, without_neighbours
@@ -18,6 +27,7 @@ from envs.cluster.simulation.cluster_state import INCIDENT, NONE, PENDING, RUNNI
 from envs.cluster.workload.trace import Labels, Trace
 
 TYPES = ("A", "B", "C")
+Target = tuple[int, int]  # kind, index
 OVERHEADS = Overheads(restart_s=30.0, checkpoint_s=0.0)
 
 
@@ -161,8 +171,8 @@ class SlowPlan:
             for r in range(len(view.rack_ptr) - 1)
         ]
 
-    def decide(self, order: Sequence[int]) -> list[tuple[int, int]]:
-        """(fate, target) of every job."""
+    def decide(self, order: Sequence[int]) -> list[tuple[int, Target]]:
+        """(fate, (kind, index) of the target) of every job."""
         jobs = self.simulator.state.jobs
         self.free = dict(self.there)
         for job in order:
@@ -175,10 +185,10 @@ class SlowPlan:
         record = self.simulator.state.jobs[job]
         return bool(self.simulator.now - record["since"] < self.kept_s)
 
-    def _decide(self, job: int) -> tuple[int, int]:
+    def _decide(self, job: int) -> tuple[int, Target]:
         record = self.simulator.state.jobs[job]
         if record["status"] == RUNNING and self._kept(job):
-            return KEEP, NONE
+            return KEEP, (NOWHERE, 0)
         runs, wanted = record["status"] == RUNNING, int(record["gpus"])
         assert runs or record["status"] == PENDING
         best = self._best(job, wanted) if sum(self.free.values()) >= wanted else None
@@ -190,14 +200,14 @@ class SlowPlan:
                 if early or best is None or best[1] <= self.gain * current:
                     for slot, gpus in held:
                         self.free[slot] -= gpus
-                    return KEEP, NONE
+                    return KEEP, (NOWHERE, 0)
         if best is None:
-            return (STOP if runs else WAIT), NONE
+            return (STOP if runs else WAIT), (NOWHERE, 0)
         target, _ = best
         self._take(wanted, [s for s in self._slots(target) if self._allowed(job, s)])
         return (STOP if runs else START), target
 
-    def _best(self, job: int, wanted: int) -> tuple[int, float] | None:
+    def _best(self, job: int, wanted: int) -> tuple[Target, float] | None:
         """The target and its speed."""
         allowed = [s for s in self.free if self._allowed(job, s)]
         on_one = [s for s in allowed if self.free[s] >= wanted]
@@ -211,7 +221,7 @@ class SlowPlan:
                     s,
                 ),
             )
-            return slot, self._speed(job, slot)
+            return (SERVER, slot), self._speed(job, slot)
         nodes, view = self.simulator.state.nodes, self.view
         if any(wanted <= nodes[view.node[s]]["gpus"] for s in allowed):
             return None
@@ -226,10 +236,10 @@ class SlowPlan:
                     r,
                 ),
             )
-            return -3 - rack, min(self._speed(job, s) for s in parts[rack])
+            return (RACK, rack), min(self._speed(job, s) for s in parts[rack])
         everywhere = [s for part in parts for s in part]
         if sum(self.free[s] for s in everywhere) >= wanted:
-            return ALL_SERVERS, min(self._speed(job, s) for s in everywhere)
+            return (ALL_SERVERS, 0), min(self._speed(job, s) for s in everywhere)
         return None
 
     def _take(self, gpus: int, slots: Sequence[int]) -> None:
@@ -246,10 +256,11 @@ class SlowPlan:
             self.there[slot] = max(self.there[slot] - part, 0)
             left -= part
 
-    def _slots(self, target: int) -> list[int]:
-        if target >= 0:
-            return [target]
-        return list(self.free) if target == ALL_SERVERS else self.racks[-3 - target]
+    def _slots(self, target: Target) -> list[int]:
+        kind, index = target
+        if kind == SERVER:
+            return [index]
+        return list(self.free) if kind == ALL_SERVERS else self.racks[index]
 
     def _held(self, job: int) -> list[tuple[int, int]]:
         return [(int(self.view.slot[n]), gpus) for n, gpus in self.simulator.shares(job)]

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from agents.cluster.migrating.plan import (
     KEEP,
+    NOWHERE,
+    SERVER,
     START,
     STOP,
     WAIT,
@@ -23,7 +25,7 @@ from envs.cluster.environment.groups_kernel import start_on
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import NONE, RUNNING
+from envs.cluster.simulation.cluster_state import RUNNING
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from tests.strength import examples
@@ -35,7 +37,7 @@ def planned(
     state: State, gain: float, least_run_s: float, kept_s: float = 0.0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     simulator, view, order = state
-    fate, target = np.zeros((2, len(order)), np.int64)
+    fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
     plan(simulator.state, simulator.tables, view, order, gain, least_run_s, kept_s, fate, target)
     return fate, target
 
@@ -53,7 +55,7 @@ def test_the_plan_is_the_slow_one(
     simulator, view, order = state
     fate, target = planned(state, gain, least_run_s, kept_s)
     slow = SlowPlan(simulator, view, gain, least_run_s, kept_s).decide(order.tolist())
-    assert list(zip(fate.tolist(), target.tolist(), strict=True)) == slow
+    assert list(zip(fate.tolist(), map(tuple, target.tolist()), strict=True)) == slow
 
 
 @examples(100)
@@ -75,12 +77,12 @@ def test_what_is_kept_and_first_to_start_has_room(state: State) -> None:
     before = {int(job): simulator.shares(int(job)) for job in kept}
     for job in order[fate == STOP]:
         simulator.preempt(int(job))
-    goes = np.flatnonzero(target != NONE)
+    goes = np.flatnonzero(target[:, 0] != NOWHERE)
     tried = 0
     for rank in goes:
-        job, where = int(order[rank]), int(target[rank])
-        if startable(simulator.state, view, job, where):
-            first, last = slots_at(view, where)
+        job, (kind, index) = int(order[rank]), target[rank].tolist()
+        if startable(simulator.state, view, job, kind, index):
+            first, last = slots_at(view, kind, index)
             start_on(simulator.state, simulator.tables, simulator.overheads, view, job, first, last)
             assert simulator.state.jobs[job]["status"] == RUNNING
             assert {view.slot[node] for node, _ in simulator.shares(job)} <= set(range(first, last))
@@ -99,7 +101,7 @@ def test_a_job_before_takes_the_fast_gpus_and_the_other_gets_the_slow() -> None:
     state = (simulator, _all(simulator), np.array([0, 1]))
     fate, target = planned(state, 1.0, 600.0)
     assert fate.tolist() == [START, STOP]
-    assert target.tolist() == [0, 1]
+    assert target.tolist() == [[SERVER, 0], [SERVER, 1]]
 
 
 def test_a_job_that_cannot_stop_yet_keeps_its_gpus() -> None:
@@ -124,13 +126,13 @@ def test_gain_and_least_run_hold_a_move_back() -> None:
     simulator.settle()
     state = (simulator, _all(simulator), np.array([0]))
     for gain, least_run_s, expected in (
-        (1.5, 60.0, (STOP, 0)),
-        (2.0, 60.0, (KEEP, NONE)),
-        (1.5, 100.0, (STOP, 0)),
-        (1.5, 101.0, (KEEP, NONE)),
+        (1.5, 60.0, (STOP, SERVER)),
+        (2.0, 60.0, (KEEP, NOWHERE)),
+        (1.5, 100.0, (STOP, SERVER)),
+        (1.5, 101.0, (KEEP, NOWHERE)),
     ):
         fate, target = planned(state, gain, least_run_s)
-        assert (int(fate[0]), int(target[0])) == expected
+        assert (int(fate[0]), int(target[0, 0])) == expected
 
 
 @pytest.mark.parametrize("field", ["gpu_milli", "cpu_milli", "memory_mib"])
