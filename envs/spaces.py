@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 
 PaddedGraph = dict[str, NDArray[Any]]
@@ -27,6 +28,7 @@ class FeatureWidths:
     candidate: int
 
 
+@bounded
 @dataclass(frozen=True)
 class PaddedGraphLayout:
     """The shapes of a `PaddedGraph` of at most N nodes and E edges on D devices.
@@ -48,22 +50,14 @@ class PaddedGraphLayout:
     | action_mask          | int8 (D,): 1 = allowed; at least one | none |
 
     All features lie in [`low`, `high`].
-
-    Raises:
-        InputError: a size is below 1.
     """
 
-    max_nodes: int  # N
-    max_edges: int  # E
-    num_devices: int  # D
+    max_nodes: Count  # N
+    max_edges: Count  # E
+    num_devices: Count  # D
     widths: FeatureWidths
     low: float = -1.0
     high: float = 4.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_nodes", "max_edges", "num_devices"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
 
     def space(self) -> spaces.Dict:
         """The Gymnasium space of such graphs."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.bounds import Positive, bounded
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -38,18 +40,16 @@ class WeightActions(Protocol):
         """The masks where the weights of `active` (C,) channels count."""
 
 
+@bounded
 class ContinuousWeights:
     """`Box(-1, 1, (C,))`: action a is the weight 2^(octaves a). No action is forbidden.
 
     Args:
         octaves: of the largest weight over 1, and of 1 over the smallest.
-
-    Raises:
-        InputError: `octaves` is not above 0.
     """
 
-    def __init__(self, octaves: float = OCTAVES) -> None:
-        self.octaves = _octaves(octaves)
+    def __init__(self, octaves: Positive = OCTAVES) -> None:
+        self.octaves = float(octaves)
 
     def space(self, channels: int) -> spaces.Box:
         """(C,) float32."""
@@ -71,6 +71,7 @@ class ContinuousWeights:
         return {}
 
 
+@bounded
 class WeightLevels:
     """`MultiDiscrete((L,) * C)`: level l is the weight 2^(octaves (2 l / (L - 1) - 1)).
 
@@ -80,15 +81,10 @@ class WeightLevels:
     Args:
         levels: L, from the smallest weight to the largest.
         octaves: of the largest weight over 1, and of 1 over the smallest.
-
-    Raises:
-        InputError: `levels` is below 2 or `octaves` is not above 0.
     """
 
-    def __init__(self, levels: int = LEVELS, octaves: float = OCTAVES) -> None:
-        if levels < 2:
-            raise InputError(f"{levels} is below 2", field="levels")
-        self.levels, self.octaves = levels, _octaves(octaves)
+    def __init__(self, levels: Annotated[int, Ge(2)] = LEVELS, octaves: Positive = OCTAVES) -> None:
+        self.levels, self.octaves = levels, float(octaves)
 
     def space(self, channels: int) -> spaces.MultiDiscrete:
         """(C,) levels, 0..L-1."""
@@ -110,9 +106,3 @@ class WeightLevels:
         mask = np.repeat(active[:, None], self.levels, axis=1).astype(np.int8)
         mask[:, 0] = 1
         return {"action_mask": mask}
-
-
-def _octaves(octaves: float) -> float:
-    if not 0.0 < octaves < np.inf:
-        raise InputError(f"{octaves} is not above 0", field="octaves")
-    return float(octaves)

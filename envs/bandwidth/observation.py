@@ -9,6 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.bandwidth.instance import BandwidthInstance
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -19,24 +20,16 @@ CHANNEL_WIDTH, LINK_WIDTH, PHASE_WIDTH = 14, 5, 9
 LOW, HIGH = -1.0, 4.0
 
 
+@bounded
 @dataclass(frozen=True)
 class BandwidthBounds:
-    """The most that the instances of a generator have.
+    """The most that the instances of a generator have."""
 
-    Raises:
-        InputError: a bound is below 1.
-    """
-
-    channels: int  # C
-    links: int  # K
-    incidences: int  # I: pairs of a channel and a link it runs over
-    servers: int  # S
-    phases: int  # P
-
-    def __post_init__(self) -> None:
-        for name in ("channels", "links", "incidences", "servers", "phases"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
+    channels: Count  # C
+    links: Count  # K
+    incidences: Count  # I: pairs of a channel and a link it runs over
+    servers: Count  # S
+    phases: Count  # P
 
 
 @dataclass(frozen=True, eq=False)

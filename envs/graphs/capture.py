@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer
 
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.graphs.aten import dtype_index
 from envs.graphs.fake_module import FakeScalars, FusedDropout, ModulePaths, build_module, faked
@@ -27,13 +28,14 @@ InputFactory = Callable[[], Mapping[str, Tensor]]
 Loss = Callable[[Any], Tensor]
 
 
+@bounded
 def capture_training_step(
     module_factory: ModuleFactory,
     inputs: InputFactory,
     loss: Loss,
     *,
     name: str,
-    micro_batches: int,
+    micro_batches: Count,
     optimizer: OptimizerFactory,
 ) -> OpGraph:
     """The whole training step of a module: forward, backward, optimizer update.
@@ -64,11 +66,9 @@ def capture_training_step(
         optimizer: builds the optimizer of a list of parameters.
 
     Raises:
-        InputError: `micro_batches` is not positive; the module is lazy; the loss is no scalar, or
+        InputError: the module is lazy; the loss is no scalar, or
             depends on no parameter; an operator cannot be costed.
     """
-    if micro_batches < 1:
-        raise InputError("must be at least 1", file=f"graph {name}", field="micro_batches")
     module = build_module(module_factory)
     mode = FakeTensorMode()
     with faked(module, mode), mode:

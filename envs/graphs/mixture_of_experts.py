@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
 
 
+@bounded
 @dataclass(frozen=True)
 class MixtureOfExpertsConfig:
     """Sizes of the model.
@@ -22,24 +24,20 @@ class MixtureOfExpertsConfig:
     `capacity(tokens)` of them, the ones with the largest gates, and drops the rest.
     """
 
-    vocabulary: int = 32_000
-    max_sequence: int = 1024
-    hidden: int = 768
-    intermediate: int = 3072
-    layers: int = 12
-    heads: int = 12
-    experts: int = 8
-    top_k: int = 2
-    capacity_factor: float = 1.25
-    expert_period: int = 2
-    dropout: float = 0.1
+    vocabulary: Count = 32_000
+    max_sequence: Count = 1024
+    hidden: Count = 768
+    intermediate: Count = 3072
+    layers: Count = 12
+    heads: Count = 12
+    experts: Count = 8
+    top_k: Count = 2
+    capacity_factor: Positive = 1.25
+    expert_period: Count = 2
+    dropout: Share = 0.1
     balance_weight: float = 0.01  # of the load-balancing loss (Fedus et al., 2021, eq. 4)
 
     def __post_init__(self) -> None:
-        for field in ("vocabulary", "max_sequence", "hidden", "intermediate", "layers", "heads",
-                      "experts", "top_k", "capacity_factor", "expert_period"):  # fmt: skip
-            if getattr(self, field) <= 0:
-                raise InputError("must be positive", file="mixture of experts", field=field)
         if self.hidden % self.heads:
             raise InputError(
                 f"must divide hidden = {self.hidden}", file="mixture of experts", field="heads"

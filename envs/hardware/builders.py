@@ -6,10 +6,10 @@ A *server* argument is an object of `envs.hardware.servers`; links are sections
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import product
 
+from envs.bounds import Positive, bounded
 from envs.errors import InputError
 from envs.hardware.devices import DeviceSpec, device_spec
 from envs.hardware.fabric import Fabric, LinkSpec
@@ -106,13 +106,14 @@ def nvswitch_servers(
     return uniform(name, server, servers, network)
 
 
+@bounded
 def leaf_spine(
     name: str,
     server: Server,
     leaves: int,
     servers_per_leaf: int,
     spines: int,
-    oversubscription: float,
+    oversubscription: Positive,
     network: object,
 ) -> Topology:
     """Two layers of switches: every leaf is joined to every spine.
@@ -133,8 +134,6 @@ def leaf_spine(
     read_count(leaves, key="leaves")
     read_count(servers_per_leaf, key="servers_per_leaf")
     read_count(spines, key="spines")
-    if not (math.isfinite(oversubscription) and oversubscription > 0):
-        raise InputError(f"{oversubscription!r} is not a positive ratio", field="oversubscription")
     fabric = Fabric(name)
     below: list[list[str]] = [[] for _ in range(leaves)]
     for index in range(leaves * servers_per_leaf):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from annotated_types import Gt, Le
+
+from envs.bounds import bounded
 from envs.errors import InputError
 from envs.units import (
     DTYPES,
@@ -159,6 +163,10 @@ def device_spec(kind: str | DeviceSpec) -> DeviceSpec:
     return CATALOGUE[kind]
 
 
+Efficiency = Annotated[float, Gt(0.0), Le(1.0)]
+
+
+@bounded
 def custom_device(
     base: str,
     name: str,
@@ -166,8 +174,8 @@ def custom_device(
     memory_bandwidth: str | float | None = None,
     memory: str | float | None = None,
     launch_overhead: str | float | None = None,
-    compute_efficiency: float | None = None,
-    memory_efficiency: float | None = None,
+    compute_efficiency: Efficiency | None = None,
+    memory_efficiency: Efficiency | None = None,
     source: str | None = None,
 ) -> DeviceSpec:
     """A device like the catalogue's `base`, called `name`, with the figures given here.
@@ -175,8 +183,7 @@ def custom_device(
     Rates in `peak_flops` replace those of the same dtype and leave the others.
 
     Raises:
-        InputError: naming the key, on an unknown base or dtype, a wrong unit, or an efficiency
-            outside (0, 1].
+        InputError: naming the key, on an unknown base or dtype, or a wrong unit.
     """
     spec = device_spec(base)
     rates = dict(spec.peak_flops)
@@ -194,12 +201,6 @@ def custom_device(
     if launch_overhead is not None:
         seconds = read_quantity(parse_seconds, launch_overhead, key="launch_overhead")
         spec = replace(spec, launch_overhead_s=seconds)
-    for key, value in (
-        ("compute_efficiency", compute_efficiency),
-        ("memory_efficiency", memory_efficiency),
-    ):
-        if value is not None and not 0 < value <= 1:
-            raise InputError(f"{value!r} is not in (0, 1]", field=key)
     return replace(
         spec,
         compute_efficiency=compute_efficiency or spec.compute_efficiency,

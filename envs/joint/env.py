@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
+from annotated_types import Ge, MinLen
 from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.joint.observation import AllocatorObservation, PlacerObservation
 from envs.joint.render import joint_frame
@@ -43,6 +45,7 @@ METADATA: dict[str, Any] = {
 }
 
 
+@bounded
 class JointEnv(ParallelEnv[str, Observation, int]):
     """Place the groups of a training step, and share the links between its servers meanwhile.
 
@@ -125,9 +128,6 @@ class JointEnv(ParallelEnv[str, Observation, int]):
 
     ## Version History
     * v0: first version.
-
-    Raises:
-        InputError: an argument is below 1, `servers` below 2, or there is no sweep.
     """
 
     metadata = METADATA
@@ -136,24 +136,16 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         self,
         generator: InstanceGenerator | None = None,
         *,
-        servers: int = 4,
+        servers: Annotated[int, Ge(2)] = 4,
         reward: PlacementReward | None = None,
         order_rule: OrderRule | None = None,
         simulator: MakeSimulator = StepSimulator,
-        sweeps: Sequence[int] = (1,),
+        sweeps: Annotated[Sequence[Count], MinLen(1)] = (1,),
         turns: bool = False,
-        octaves: int = OCTAVES,
-        levels_per_octave: int = LEVELS_PER_OCTAVE,
+        octaves: Count = OCTAVES,
+        levels_per_octave: Count = LEVELS_PER_OCTAVE,
         render_mode: str | None = None,
     ) -> None:
-        for field, value, least in (
-            ("servers", servers, 2),
-            ("sweeps", min(sweeps, default=0), 1),
-            ("octaves", octaves, 1),
-            ("levels_per_octave", levels_per_octave, 1),
-        ):
-            if value < least:
-                raise InputError(f"{value} is below {least}", field=field)
         self.generator = generator if generator is not None else default_generator()
         self.servers, self.sweeps, self.turns = servers, tuple(sweeps), turns
         self.top, self._step_octaves = octaves * levels_per_octave, 1.0 / levels_per_octave

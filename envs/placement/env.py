@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement.generator import (
     FixedInstance,
@@ -34,6 +35,7 @@ FloatArray = NDArray[np.float64]
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
 
+@bounded
 class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     """Place the groups of a fused training step one by one on the devices of a cluster.
 
@@ -99,8 +101,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     * v0: first version.
 
     Raises:
-        InputError: `passes` is below 1, or the observation's number of devices is not the
-            generator's.
+        InputError: the observation's number of devices is not the generator's.
     """
 
     metadata = METADATA
@@ -112,11 +113,9 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         observation: PlacementObservation | None = None,
         reward: PlacementReward | None = None,
         simulator: Callable[[StepProblem], StepSimulator] = StepSimulator,
-        passes: int = 1,
+        passes: Count = 1,
         render_mode: str | None = None,
     ) -> None:
-        if passes < 1:
-            raise InputError(f"{passes} sweeps over the groups: at least one", field="passes")
         self.generator = generator if generator is not None else default_generator()
         bounds = (self.generator.max_groups, self.generator.max_edges, self.generator.num_devices)
         self.observation = observation if observation is not None else PlacementObservation(*bounds)

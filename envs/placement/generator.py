@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.bounds import Count, Share, bounded
 from envs.cost import RooflineCost
-from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed
@@ -101,6 +101,7 @@ class FixedInstance:
         return self.instance
 
 
+@bounded
 class RandomStarts:
     """The same problem in every episode, its undecided groups on random devices.
 
@@ -110,18 +111,11 @@ class RandomStarts:
 
     Args:
         fixed: the problem.
-        completed: share of episodes that start from the completion rule, 0..1.
+        completed: share of episodes that start from the completion rule.
         attempts: draws per episode.
-
-    Raises:
-        InputError: `completed` is no share, or `attempts` is below 1.
     """
 
-    def __init__(self, fixed: FixedInstance, completed: float = 0.0, attempts: int = 100) -> None:
-        if not 0.0 <= completed <= 1.0:
-            raise InputError(f"{completed} is not in 0..1", field="completed")
-        if attempts < 1:
-            raise InputError(f"{attempts} is below 1", field="attempts")
+    def __init__(self, fixed: FixedInstance, completed: Share = 0.0, attempts: Count = 100) -> None:
         self.fixed, self.completed, self.attempts = fixed, completed, attempts
         self.max_groups, self.max_edges = fixed.max_groups, fixed.max_edges
         self.num_devices = fixed.num_devices

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph, Phase
@@ -16,7 +17,8 @@ from envs.step.problem import StepProblem
 __all__ = ["Fusion", "fuse", "fuse_around", "fused_problem"]
 
 
-def fuse(problem: StepProblem, max_groups: int) -> Fusion:
+@bounded
+def fuse(problem: StepProblem, max_groups: Count) -> Fusion:
     """Group the operators of `problem` into at most `max_groups` groups, numbered front to back.
 
     The forward pass of the first micro-batch is the template. Its atoms are the co-location groups
@@ -25,12 +27,7 @@ def fuse(problem: StepProblem, max_groups: int) -> Fusion:
     phase and replica (where the two sequences agree in kind), anything else its heaviest forward
     input or, without one, its heaviest input. Atoms are then merged as `Merger.merge_to` says.
     Deterministic.
-
-    Raises:
-        InputError: `max_groups` is below 1.
     """
-    if max_groups < 1:
-        raise InputError(f"{max_groups} groups: at least one is needed", field="max_groups")
     graph = problem.graph
     atom = _atoms(graph)
     count = int(atom.max(initial=NONE)) + 1

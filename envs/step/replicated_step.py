@@ -5,10 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt
 from numpy.typing import NDArray
 
+from envs.bounds import bounded
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.network.collectives.schedule import Progress, Schedule
@@ -263,23 +266,16 @@ def _check(problem: StepProblem, devices: IntArray, order: IntArray, seconds: Fl
         )
 
 
+@bounded
 @dataclass(frozen=True)
 class BucketRule:
     """A bucket is closed as soon as it holds `size` bytes or more; the first one `first` bytes.
 
     A size of inf makes one bucket of everything, which nothing overlaps.
-
-    Raises:
-        InputError: a size is not positive.
     """
 
-    first: float  # bytes
-    size: float  # bytes
-
-    def __post_init__(self) -> None:
-        for field, value in (("first", self.first), ("size", self.size)):
-            if not value > 0:
-                raise InputError(f"{value} bytes is no size of a bucket", field=field)
+    first: Annotated[float, Gt(0.0)]  # bytes
+    size: Annotated[float, Gt(0.0)]  # bytes
 
 
 PYTORCH = BucketRule(first=1 * MEBI, size=25 * MEBI)  # DistributedDataParallel, as it comes

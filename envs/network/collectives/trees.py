@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from envs.errors import InputError
+from envs.bounds import Count, bounded
 from envs.network.collectives.schedule import (
     AlphaBeta,
     Message,
@@ -96,16 +96,13 @@ class BinomialBroadcast:
 _Edge = tuple[int, int, int]  # tree, parent, child
 
 
+@bounded
 @dataclass(frozen=True)
 class _DoubleTree(ABC):
     """Passes over both trees, in `chunks` chunks each."""
 
     passes: ClassVar[int] = 1
-    chunks: int
-
-    def __post_init__(self) -> None:
-        if self.chunks < 1:
-            raise InputError(f"{self.chunks} is not positive", field="chunks")
+    chunks: Count
 
     @abstractmethod
     def _rounds(self, n: int) -> list[Round]: ...
@@ -257,6 +254,7 @@ def _colours(edges: list[_Edge]) -> dict[_Edge, int]:
     return colour
 
 
+@bounded
 @dataclass(frozen=True)
 class ParameterServer:
     """Two rounds: every participant pushes shard j of k to server j, then pulls its sum.
@@ -266,16 +264,9 @@ class ParameterServer:
 
     Args:
         servers: k, the number of equal shards.
-
-    Raises:
-        InputError: `servers` is not positive.
     """
 
-    servers: int = 1
-
-    def __post_init__(self) -> None:
-        if self.servers < 1:
-            raise InputError(f"{self.servers} is not positive", field="servers")
+    servers: Count = 1
 
     @property
     def name(self) -> str:

@@ -353,7 +353,7 @@ def test_bad_arguments_are_input_errors() -> None:
             JointEnv(**{field: 0})
         assert refused.value.field == field
     for sweeps in ((), (2, 0)):
-        with pytest.raises(InputError, match="below"):
+        with pytest.raises(InputError, match="sweeps"):
             JointEnv(sweeps=sweeps)
     with pytest.raises(InputError, match="3 servers"):
         JointEnv(toy_environment().generator, servers=4).reset()

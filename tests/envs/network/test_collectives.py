@@ -280,9 +280,9 @@ def test_there_must_be_participants(n: int) -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(InputError, match="2 is neither"):
         RingAllReduce(2)
-    with pytest.raises(InputError, match="0 is not positive"):
+    with pytest.raises(InputError, match="0 is below 1"):
         DoubleTree(0)
-    with pytest.raises(InputError, match="0 is not positive"):
+    with pytest.raises(InputError, match="0 is below 1"):
         ParameterServer(0)
     with pytest.raises(InputError, match="servers of 2, 1 ranks"):
         BlueConnect((0, 0, 1)).schedule(3)

@@ -91,7 +91,7 @@ def test_updates_of_a_group_belong_to_its_parameter() -> None:
 
 @pytest.mark.parametrize("size", [0.0, -1.0, float("nan")])
 def test_a_bucket_has_a_positive_size(size: float) -> None:
-    with pytest.raises(InputError, match="is no size of a bucket"):
+    with pytest.raises(InputError, match="is not positive"):
         BucketRule(1.0, size)
-    with pytest.raises(InputError, match="is no size of a bucket"):
+    with pytest.raises(InputError, match="is not positive"):
         BucketRule(size, 1.0)
