@@ -49,7 +49,7 @@ learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on gene
 	@$(BIN)/python -m experiments.generalise split=synthetic checkpoints=[unknown_durations] $(ARGS)
 
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
-	@$(BIN)/python -m experiments.study $(ARGS)
+	@$(BIN)/python -m experiments.benchmark suite=study $(ARGS)
 
 quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training, no export: a minute
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests

@@ -1,6 +1,7 @@
-"""Draw anybody's plan: a Gantt chart and a trace for Perfetto.
+"""Draw anybody's plan (a Gantt chart and a trace for Perfetto), or the curves of training runs.
 
 python -m experiments.plot plan=plan.json graph=bert_large topology=mixed_v100_p100
+python -m experiments.plot runs=[<run folder>,<run folder>]     # schedulers, over several seeds
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
+from experiments.learning.cluster_curves import CurvesConfig, curves
 from experiments.pictures.step import draw_gantt, trace_document
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import Result, Run, Variant, run_app
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import file_hash, stamp
 from experiments.step.evaluation import evaluate_plan
@@ -21,6 +23,7 @@ from experiments.step.plan_file import plan_communication, read_bandwidth, read_
 from experiments.step.problem import load_problem, order_rule_of
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
+VARIANTS = {"runs=?*": Variant("cluster_curves", CurvesConfig, curves)}
 
 
 @dataclass
@@ -68,5 +71,10 @@ def plot(config: PlotConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """The app; curves of training runs have a config of their own."""
+    return run_app("plot", PlotConfig, plot, arguments, VARIANTS)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("plot", PlotConfig, plot))
+    sys.exit(main())

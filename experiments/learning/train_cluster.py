@@ -12,8 +12,7 @@ The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpo
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from experiments.learning.cluster_exporting import (
 from experiments.learning.cluster_training import ExamFactory, Factory, JobsAndClusters, factories
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.pictures.learning import draw_exams, read_exams
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.overrides import CONFIG_FILE, plain_config
@@ -213,26 +212,3 @@ def news(row: Mapping[str, float]) -> str:
         f"iteration {row['iteration']:.0f} ({what}), mean JCT {row['charts/mean_jct_s']:,.0f} s, "
         f"best exam {row['exam/best_score']:.3f}, {row['charts/SPS']:,.0f} decisions/s"
     )
-
-
-def is_about_clusters(arguments: Sequence[str]) -> bool:
-    """Whether a command line of `experiments.train` is about schedulers.
-
-    By `env`, or by the saved config of the run that `resume` names.
-    """
-    chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    if "resume" in chosen:
-        path = Path(chosen["resume"].strip("'\"")) / CONFIG_FILE
-        return path.is_file() and any(
-            line.strip().startswith("_target_: envs.cluster.") for line in path.open()
-        )
-    return chosen.get("env", "").startswith("cluster")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The app."""
-    return run_app("train_cluster", TrainClusterConfig, train_cluster, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,30 @@
-"""`experiments.study`: every stage in a process of its own, and the whole on a small split."""
+"""`suite=study`: its stages, what it refuses before they run, its table, the whole when small."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
+import yaml
 from PIL import Image
-from rich.console import Console
 from small_split import overrides
 
-from experiments.run import stages
-from experiments.run.stages import Stage, quoted, run_stages
-from experiments.study import main
+from envs.errors import InputError
+from experiments.benchmark import BenchmarkConfig, benchmark
+from experiments.learning.study import Study
+from experiments.run import grid
+from experiments.run.app import run_app
+from experiments.run.grid import quoted
+from experiments.run.suite import checked_cells
+from tests.paths import CONF
 
 FEW = [
     *(f"~agents.{name}" for name in (
@@ -63,16 +71,17 @@ def small(folder: Path) -> list[str]:
     split = [text for text in given if not text.startswith("cache=")]
     own = [text.replace("split.", "splits.itp.", 1) for text in split]
     return [
-        "~recipes",
-        f"+recipes={{small: {{information: unknown, overrides: {listed(RECIPE)}}}}}",
-        "~splits",
-        f"+splits={{made: {listed(given)}}}",
-        f"durations={listed([*DURATIONS, *own])}",
-        f"weights={listed([*PRIORITY, *own])}",
-        f"training={listed([*TRAINING, *own])}",
-        f"generalise={listed(FEW)}",
-        "seeds=[0,3]",
-        "budget_s=600",
+        "suite=study",
+        "~suite.recipes",
+        f"+suite.recipes={{small: {{information: unknown, overrides: {listed(RECIPE)}}}}}",
+        "~suite.splits",
+        f"+suite.splits={{made: {listed(given)}}}",
+        f"suite.durations={listed([*DURATIONS, *own])}",
+        f"suite.weights={listed([*PRIORITY, *own])}",
+        f"suite.training={listed([*TRAINING, *own])}",
+        f"suite.generalise={listed(FEW)}",
+        "suite.seeds=[0,3]",
+        "suite.budget_s=600",
     ]
 
 
@@ -89,126 +98,168 @@ def document(path: Path) -> dict[str, Any]:
     return found
 
 
-def in_this_process(command: Sequence[str]) -> int:
-    """The exit code of an app; its imports are most of the time of a small stage."""
-    _, _, app, *arguments = command
-    code: int = importlib.import_module(app).main(arguments)
-    return code
+def study(**changes: Any) -> Study:
+    """One recipe with two seeds on one split."""
+    recipe = {"information": "unknown", "overrides": RECIPE}
+    arguments: dict[str, Any] = {
+        "title": "small", "recipes": {"small": recipe}, "seeds": [0, 3], "budget_s": 600.0,
+        "splits": {"made": ["split=synthetic"]}, "durations": ["model=durations"],
+        "weights": ["model=priority"], "training": [], "curves": [], "generalise": [],
+    }  # fmt: skip
+    return Study(**{**arguments, **changes})
 
 
+KNOWN = {"small": {"information": "known", "overrides": ["+experiment=cluster_known"]}}
+
+
+def test_every_stage_needs_those_before_it(tmp_path: Path) -> None:
+    cells = study().grid(tmp_path, 7)
+    needs = {
+        str(cell.folder.relative_to(tmp_path)): [need.name for need in cell.needs] for cell in cells
+    }
+    posterior, weights = "posterior of durations, seed 3", "weights of the priority, seed 3"
+    both = ["small, seed 0", "small, seed 3"]
+    assert list(needs) == [
+        "durations/seed_0", "durations/seed_3", "priority/seed_0", "priority/seed_3",
+        "small/seed_0", "small/seed_3", "small/curves", "small/test_made",
+    ]  # fmt: skip
+    assert needs["priority/seed_3"] == [posterior]
+    assert needs["small/seed_3"] == [posterior, weights]
+    assert needs["small/curves"] == needs["small/test_made"] == both
+    trained = next(cell for cell in cells if cell.name == "small, seed 3").overrides
+    sought = quoted(tmp_path / "priority" / "seed_3" / "priority.json")
+    assert f"adviser.priority.weights={sought}" in trained
+    assert {"training.budget_s=600.0", "seed=3"} <= set(trained)
+    assert "seed=7" in cells[-1].overrides
+    assert [cell.app for cell in study(recipes=KNOWN).grid(tmp_path, 0)] == [
+        "train", "train", "plot", "generalise",
+    ]  # fmt: skip
+
+
+def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
+    one = study(recipes=KNOWN)
+    cells = one.grid(tmp_path, 0)
+    training = {
+        "iterations": 3, "decisions": 6400, "untrained_score": None, "best_score": 0.91234,
+        "best_iteration": 2, "seconds": 61.2, "checkpoint": "c",
+    }  # fmt: skip
+    ratios = {"mean": 0.9, "low": 0.8, "high": 1.1}
+    tested = {
+        "best_overall": "las/best_fit", "best_published": "fifo", "mean_gap_to_bound": 0.3,
+        "ratios": {"las/best_fit": dict.fromkeys(("mean", "p50", "p99"), ratios)},
+        "windows": [{}, {}], "table": "t", "picture": "p.png",
+    }  # fmt: skip
+    curves = {"decisions": [1], "interquartile_mean": [0.9], "picture": "curves.png"}
+    told = {"train": training, "plot": curves, "generalise": tested}
+    report = one.summary({cell: told[cell.app] for cell in cells})
+    tests, trainings, files = (table.rows for table in report.tables)
+    interval = "0.900 [0.800, 1.100]"
+    assert tests == [
+        ("small", "made", "2", "las/best_fit (best overall)", interval, interval, interval)
+    ]
+    assert trainings[1] == ("small", "3", "3", "6,400", "given up", "0.912", "2", "61")
+    assert ("small: learning curves", "curves.png") in files
+    checkpoint = str(tmp_path / "small" / "seed_0" / "checkpoint")
+    assert ("small, seed 0: checkpoint", checkpoint) in files
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seeds": [1]}, "two or more"),
+        ({"seeds": [1, 1]}, "two or more"),
+        ({"seeds": [-1, 1]}, "-1 is not in"),
+        ({"budget_s": 0.0}, "budget_s"),
+        ({"recipes": {}}, "recipes"),
+        ({"recipes": {"a/b": {}}}, "name of a folder"),
+        ({"recipes": {"small": {"information": "known"}}}, "recipes.small"),
+        ({"recipes": {"small": {"information": "all", "overrides": []}}}, "'all' is unknown"),
+        ({"splits": {"durations": []}}, "name of a folder"),
+        ({"weights": [], "durations": []}, "give model=durations"),
+        ({"recipes": KNOWN, "training": ["seed=3"]}, "sets it itself"),
+        ({"recipes": KNOWN, "training": ["model.hiden=8"]}, "model.hiden"),
+        ({"recipes": KNOWN, "training": ["env=cluster_mixed", "env=bandwidth"]}, "'small'"),
+        ({"recipes": KNOWN, "generalise": ["samples=0"]}, "samples"),
+    ],
+)
+def test_a_fault_is_told_before_anything_runs(
+    tmp_path: Path, changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
+    with pytest.raises(InputError) as error:
+        checked_cells(study(**changes), tmp_path, 0)
+    assert told in str(error.value)
+
+
+def test_the_shipped_study_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
+    node = yaml.safe_load((CONF / "suite" / "study.yaml").read_text())
+    assert node.pop("_target_") == "experiments.learning.study.Study"
+    assert len(checked_cells(Study(**node), tmp_path, 0)) == 26
+
+
+class InThisProcess:
+    """A process whose app is run here: its imports are most of the time of a small stage."""
+
+    def __init__(self, command: Sequence[str], stdout: IO[bytes], **_: Any) -> None:
+        _, _, app, *arguments = command
+        with io.TextIOWrapper(io.BytesIO(), write_through=True) as log:
+            with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+                self.returncode: int = importlib.import_module(app).main(arguments)
+            stdout.write(log.buffer.getvalue())  # type: ignore[attr-defined]
+
+    def poll(self) -> int:
+        """It has ended."""
+        return self.returncode
+
+
+@pytest.mark.proof
 def test_a_study_from_nothing_to_its_table(
     work: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole; then a stage is taken back, made to fail, and done again on resuming."""
-    monkeypatch.setattr(stages, "_run", in_this_process)
-    assert main([*small(work), "hydra.run.dir=study"]) == 0
-    study = work / "study"
-    result = document(study / "result.json")
-    recipe = result["recipes"]["small"]
+    fake = SimpleNamespace(Popen=InThisProcess, DEVNULL=None, STDOUT=None)
+    monkeypatch.setattr(grid, "subprocess", fake)
+
+    def main(*arguments: str) -> int:
+        return run_app("benchmark", BenchmarkConfig, benchmark, list(arguments))
+
+    assert main(*small(work), "hydra.run.dir=study") == 0
+    cells, result = work / "study" / "cells", document(work / "study" / "result.json")
+    recipe = result["report"]["recipes"]["small"]
     assert [one["seed"] for one in recipe["trainings"]] == [0, 3]
     assert all(one["decisions"] == 64 for one in recipe["trainings"])
-    ratios = document(study / "small" / "test_made" / "result.json")["ratios"]
+    ratios = document(cells / "small" / "test_made" / "result.json")["ratios"]
     assert recipe["tests"]["made"]["ratios"] == ratios
-    assert len(document(study / "small" / "test_made" / "result.json")["checkpoints"]) == 2
+    assert len(document(cells / "small" / "test_made" / "result.json")["checkpoints"]) == 2
     assert len(recipe["curves"]["interquartile_mean"]) == len(recipe["curves"]["decisions"]) > 0
     assert set(result["provenance"]["inputs_sha256"]) == {
         "durations/seed_0", "durations/seed_3", "priority/seed_0", "priority/seed_3",
         "small/seed_0", "small/seed_3", "small/curves", "small/test_made",
     }  # fmt: skip
     for seed in (0, 3):
-        spec = document(study / "small" / f"seed_{seed}" / "checkpoint" / "spec.json")
-        sought = document(study / "priority" / f"seed_{seed}" / "priority.json")
+        spec = document(cells / "small" / f"seed_{seed}" / "checkpoint" / "spec.json")
+        sought = document(cells / "priority" / f"seed_{seed}" / "priority.json")
         assert spec["adviser"]["priority"]["weights"] == sought["weights"]
     assert Image.open(recipe["curves"]["picture"]).width > 500
-    table = (study / "table.md").read_text()
-    best = recipe["tests"]["made"]["best_overall"]
-    mean = ratios[best]["mean"]
-    interval = f"{mean['mean']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
-    assert interval in table
+    table = (work / "study" / "table.md").read_text()
+    mean = ratios[recipe["tests"]["made"]["best_overall"]]["mean"]
+    assert f"{mean['mean']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]" in table
     assert recipe["curves"]["picture"] in table
-    assert "[8/8] small, test windows of made: done" in capfd.readouterr().out
+    assert "[8/8]" in capfd.readouterr().out
 
-    (study / "small" / "curves" / "result.json").unlink()
-    metrics = study / "small" / "seed_3" / "metrics.csv"
+    (cells / "small" / "curves" / "result.json").unlink()
+    metrics = cells / "small" / "seed_3" / "metrics.csv"
     kept = metrics.read_text()
     metrics.write_text("iteration\n1\n")
     with pytest.raises(SystemExit) as failed:
-        main(["resume=study"])
+        main("resume=study")
     assert failed.value.code == 2
     said = capfd.readouterr()
-    assert "7 of 8 stages were done before" in said.out
+    assert "7 of 8 cells were done before" in said.out
     assert "holds no exams" in said.err
-    assert f"resume={study} goes on" in said.err
+    assert "resume=study goes on" in said.err
     metrics.write_text(kept)
-    assert main(["resume=study"]) == 0
-    assert document(study / "result.json")["recipes"] == result["recipes"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (["seeds=[1]"], "config key 'seeds'"),
-        (["seeds=[1,1]"], "config key 'seeds'"),
-        (["budget_s=0"], "config key 'budget_s'"),
-        (["~recipes", "+recipes={}"], "config key 'recipes'"),
-        (["recipes.cluster_known.information=all"], "'all' is unknown"),
-        (["training=['seed=3']"], "the study sets it itself"),
-        (["training=['model.hiden=8']"], "model.hiden"),
-        (["recipes.cluster_known.overrides=['+experiment=nowhere']"], "nowhere"),
-        (
-            ["recipes.cluster_known.overrides=['env=cluster_mixed','env=bandwidth']"],
-            "stage 'cluster_known, seed 0'",
-        ),
-        (["durations=[]"], "trains no posterior"),
-        (["weights=[]"], "give model=durations, or model=priority"),
-        (["generalise=['samples=0']"], "samples"),
-        (["resume=nowhere"], "is no run folder"),
-    ],
-)
-def test_a_fault_is_told_before_anything_runs(
-    work: Path,
-    changes: list[str],
-    told: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("MESHWRIGHT_DATA", str(work))
-    recipes = [] if changes[0].lstrip("~").startswith("recipes") else ["~recipes.cluster_unknown"]
-    if changes[0] in ("durations=[]", "weights=[]"):
-        recipes = ["~recipes.cluster_known"]
-    assert main([*recipes, "~splits.philly", *changes, "hydra.run.dir=study"]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-    assert not (work / "study").exists()
-
-
-def test_a_killed_stage_begins_again_or_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "it's one"
-    rest = folder / "metrics.csv"
-    folder.mkdir()
-    rest.write_text("")
-    whole = Stage("whole", "compare", ("a=b",), folder)
-    assert whole.command()[1:] == [
-        "-m", "experiments.compare", "a=b", f"hydra.run.dir={quoted(folder)}",
-    ]  # fmt: skip
-    assert not rest.exists()
-    assert "\\'" in quoted(folder)
-    (folder / "checkpoints" / "iteration_000010").mkdir(parents=True)
-    (folder / "checkpoints" / "iteration_000010" / "state.json").write_text("{}")
-    going = Stage("going on", "train", ("a=b",), folder, resumable=True)
-    assert going.command()[3:] == [f"resume={quoted(folder)}"]
-    assert folder.exists()
-
-
-def test_a_stage_that_fails_is_the_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    two = [
-        Stage(name, "cluster_curves", ("runs=[only_one]",), tmp_path / name)
-        for name in ("first", "second")
-    ]
-    console = Console(width=200)
-    assert run_stages(two, console) == 2
-    said = capfd.readouterr()
-    assert "[1/2] first: failed with code 2" in said.out
-    assert "second" not in said.out
-    assert "give two run folders or more" in said.err
+    assert main("resume=study") == 0
+    again = document(work / "study" / "result.json")
+    assert again["report"]["recipes"] == result["report"]["recipes"]

@@ -1,4 +1,4 @@
-"""`experiments.train env=cluster_parallel` and `experiments.cluster_curves`."""
+"""`experiments.train env=cluster_parallel` and `experiments.plot runs=[..]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.cluster_curves import CurvesConfig, curves
 from experiments.learning import train_cluster
 from experiments.pictures.learning import (
     Exams,
@@ -20,7 +19,7 @@ from experiments.pictures.learning import (
     interval,
     read_exams,
 )
-from experiments.run.app import run_app
+from experiments.plot import main as plot
 from experiments.train import main
 
 CLUSTER = (
@@ -86,7 +85,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     assert resumed["checkpoint"] == str(exported[-1])
 
     asked = ["runs=[seed_0,seed_1]", "hydra.run.dir=curves"]
-    assert run_app("cluster_curves", CurvesConfig, curves, asked) == 0
+    assert plot(asked) == 0
     both = result(work / "curves")
     assert both["decisions"] == [64.0, 128.0]
     scores_of = np.array(both["scores"])

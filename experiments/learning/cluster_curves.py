@@ -1,13 +1,15 @@
 """Learning curves of schedulers over several seeds: the interquartile mean and its interval.
 
-python -m experiments.cluster_curves runs=[<run folder>,<run folder>]
+python -m experiments.plot runs=[<run folder>,<run folder>]
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import MinLen
 
 from envs.errors import InputError
 from experiments.pictures.learning import (
@@ -17,7 +19,7 @@ from experiments.pictures.learning import (
     interquartile_mean,
     read_exams,
 )
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import file_hash
 
@@ -28,13 +30,9 @@ CURVE_FILE = "learning_curves.png"
 class CurvesConfig:
     """`conf/cluster_curves.yaml`."""
 
-    runs: list[str]
+    runs: Annotated[list[str], MinLen(2)]
     seed: int
     json: bool
-
-    def __post_init__(self) -> None:
-        if len(self.runs) < 2:
-            raise InputError("config key 'runs': give two run folders or more")
 
 
 def curves(config: CurvesConfig, run: Run) -> Result:
@@ -56,12 +54,3 @@ def curves(config: CurvesConfig, run: Run) -> Result:
         "picture": str(run.folder / CURVE_FILE),
     }
     return Result(values, provenance, ("last", "picture"))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The app."""
-    return run_app("cluster_curves", CurvesConfig, curves, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
