@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.cluster.checkpoint_adviser import described
@@ -34,7 +33,7 @@ from experiments.pictures.learning import draw_exams, read_exams
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
-from experiments.run.overrides import CONFIG_FILE, plain_config
+from experiments.run.overrides import plain_config
 from experiments.run.provenance import stamp
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build, no_such_thing
