@@ -49,7 +49,6 @@ class ClusterWidths:
 
 
 def widths_of(observation: Observation) -> FeatureWidths:
-    """The feature widths of one observation."""
     return FeatureWidths(
         node=observation["node_features"].shape[-1],
         node_device=observation["node_device_features"].shape[-1],

@@ -81,7 +81,6 @@ class Round(nn.Module):
         self.look = PlacesAttention(hidden)
 
     def forward(self, batch: ClusterBatch, states: States) -> States:
-        """The states after one round."""
         pending, running, servers, racks, cluster = states
         heard = torch.cat([servers, batch.to_servers(running)], dim=-1)
         servers = servers + torch.relu(self.servers_up(heard))
@@ -114,7 +113,6 @@ class FlatRound(nn.Module):
         self.look = PlacesAttention(hidden)
 
     def forward(self, batch: ClusterBatch, states: States) -> States:
-        """The states after one round."""
         pending, running, servers, racks, cluster = states
         heard = torch.cat([servers, batch.to_servers(running)], dim=-1)
         servers = servers + torch.relu(self.servers_up(heard))

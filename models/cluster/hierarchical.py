@@ -236,8 +236,6 @@ def preempts(observation_space: spaces.Dict, action_space: spaces.Space[Any]) ->
 
 
 class Outlook(NamedTuple):
-    """All that one pass tells."""
-
     logits: Tensor  # (B, A), masked
     value: Tensor  # (B,)
     posterior: Tensor  # (B, W + M, 26) logits; what stands in padding does not matter

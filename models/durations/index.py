@@ -50,7 +50,6 @@ class GittinsPriority:
 
     @classmethod
     def of(cls, posterior: DurationPosterior) -> GittinsPriority:
-        """With the weights of a network."""
         state = posterior.state_dict()
         return cls({name: tensor.detach().numpy() for name, tensor in state.items()})
 
@@ -135,13 +134,11 @@ class GittinsPriority:
 
 @njit(cache=True, inline="always")
 def seconds(feature: float) -> float:
-    """The time that a feature is of."""
     return 60.0 * expm1(4.0 * feature)
 
 
 @njit(cache=True, inline="always")
 def has_finished(neighbour: NDArray[np.float32]) -> bool:
-    """Whether a neighbour has arrived, and finished."""
     return bool(neighbour[0] > 0.0 and neighbour[2] > 0.0)
 
 

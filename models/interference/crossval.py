@@ -124,7 +124,6 @@ class _InnerFolds:
 
     @property
     def best_jitter(self) -> float:
-        """The one with the least error."""
         return min(self.error, key=lambda jitter: self.error[jitter])
 
 

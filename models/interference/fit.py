@@ -144,8 +144,6 @@ class FitConfig:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One ensemble to be fitted."""
-
     fold: Fold
     jitter: float
     members: int

@@ -230,7 +230,6 @@ class OneTable:
     table: int
 
     def __call__(self, own: IntArray, neighbours: IntArray) -> FloatArray:
-        """(B,) rates."""
         return self.predictor.rates(self.table, own, neighbours)
 
 

@@ -105,7 +105,6 @@ class RewardScale:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation so far."""
         if self.count < 2 or self.squares <= 0.0:
             return 1.0
         return float(np.sqrt(self.squares / self.count))
@@ -126,7 +125,6 @@ class RewardScale:
         self.count = total
 
     def document(self) -> dict[str, object]:
-        """As JSON takes it."""
         return {
             "sums": self.sums.tolist(),
             "count": self.count,
@@ -135,7 +133,6 @@ class RewardScale:
         }
 
     def restore(self, document: dict[str, object]) -> None:
-        """Take up what `document` gave."""
         self.sums = np.array(document["sums"], np.float64)
         for name in ("count", "mean", "squares"):
             setattr(self, name, float(document[name]))  # type: ignore[arg-type]
@@ -170,7 +167,6 @@ class ValueScale:
         return float(np.sqrt(variance)) if variance > 1e-12 * self.mean**2 + 1e-30 else 1.0
 
     def add(self, targets: FloatArray) -> None:
-        """Take in the targets of a batch."""
         share = 1.0 - self.keep
         self.weight = self.keep * self.weight + share
         self.first = self.keep * self.first + share * float(targets.mean())
@@ -187,11 +183,9 @@ class ValueScale:
         return values
 
     def document(self) -> dict[str, object]:
-        """As JSON takes it."""
         return {"weight": self.weight, "first": self.first, "second": self.second}
 
     def restore(self, document: dict[str, object]) -> None:
-        """Take up what `document` gave."""
         for name in ("weight", "first", "second"):
             setattr(self, name, float(document[name]))  # type: ignore[arg-type]
 

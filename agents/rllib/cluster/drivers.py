@@ -21,8 +21,6 @@ Agent = tuple[Lane, int]  # an environment that has just been observed, and its 
 
 
 class Drawn(NamedTuple):
-    """Decisions of n agents."""
-
     actions: NDArray[np.int64]  # (n,)
     log_probabilities: NDArray[np.float32]  # (n,)
     scores: NDArray[np.float32]  # (n,) of the critic
@@ -30,8 +28,6 @@ class Drawn(NamedTuple):
 
 
 class Driver(Protocol):
-    """Decides for many agents at once."""
-
     def __call__(self, observations: Mapping[str, Tensor], agents: Sequence[Agent]) -> Drawn:
         """Decisions on (n, ...) observations of `agents`."""
 
@@ -43,7 +39,6 @@ class PolicyDriver:
         self.policy = policy
 
     def __call__(self, observations: Mapping[str, Tensor], agents: Sequence[Agent]) -> Drawn:
-        """One draw for each."""
         with torch.inference_mode():
             logits, scores = self.policy.decide(observations)
             logs = torch.log_softmax(logits, dim=-1)
@@ -68,7 +63,6 @@ class TaughtDriver:
         self.drive, self.share = PolicyDriver(policy), share
 
     def __call__(self, observations: Mapping[str, Tensor], agents: Sequence[Agent]) -> Drawn:
-        """What the teacher says, and what is done."""
         taught = asked(agents)
         if self.share == 0.0:
             zeros = np.zeros(len(taught), np.float32)
@@ -111,12 +105,10 @@ class FirstFit:
     """The first job of the window that can start goes to the first group it can go to."""
 
     def begin(self, episode: SchedulingEpisode) -> FirstFit:
-        """It knows nothing about an episode."""
         del episode
         return self
 
     def copy(self) -> FirstFit:
-        """Itself."""
         return self
 
     def action(self, episode: SchedulingEpisode, scheduler: int) -> int:

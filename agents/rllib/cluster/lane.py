@@ -90,8 +90,6 @@ def _arrays(episode: SchedulingEpisode) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 class Stepped(NamedTuple):
-    """What came of a step."""
-
     rewards: list[float]  # of every scheduler, as the environment gives them
     seconds: float  # that passed
     terminated: bool
@@ -118,7 +116,6 @@ class Lane:
 
     @property
     def episode(self) -> SchedulingEpisode:
-        """The episode that runs."""
         return self.env.episode
 
     @property

@@ -162,7 +162,6 @@ class SchedulerLearner(ClippedPPOLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
-        """PPO's loss or that of cloning, and the posterior's."""
         if TAUGHT in batch:
             loss: Tensor = self._cloning_loss(module_id, config, batch, fwd_out)
         else:

@@ -21,8 +21,6 @@ from models.architecture import Policy
 
 @dataclass(frozen=True)
 class EpisodeEnd:
-    """What an episode of training came to."""
-
     mean_jct: float  # seconds, of the jobs that finished; nan without any
     jobs: int
     finished: int  # jobs

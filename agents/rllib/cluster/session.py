@@ -170,18 +170,15 @@ class ClusterSession:
         return progress.iteration < self.config.cloning.iterations
 
     def stage(self, progress: ClusterProgress) -> float:
-        """The progress of the curriculum, from 0 to 1."""
         whole = self.config.curriculum_decisions
         return 1.0 if whole is None else min(progress.decisions / whole, 1.0)
 
     def driver(self, progress: ClusterProgress) -> Driver:
-        """Who decides in the next iteration."""
         if not self.cloning(progress):
             return PolicyDriver(self.policy)
         return TaughtDriver(self.policy, self.config.cloning.share(progress.iteration))
 
     def sample(self, progress: ClusterProgress) -> Fragment:
-        """The next fragment."""
         self.runner.stage = self.stage(progress)
         return self.runner.sample(self.driver(progress), self.policy)
 
@@ -265,7 +262,6 @@ class ClusterSession:
         return gains, targets
 
     def save(self, progress: ClusterProgress, run_folder: Path, identity: dict[str, Any]) -> None:
-        """Write a checkpoint."""
         progress.runner, arrays = self.runner.document()
         progress.reward_scale = self.reward_scale.document()
         progress.value_scale = self.value_scale.document()

@@ -42,8 +42,6 @@ Act = Callable[[Mapping[str, Tensor], Sequence[Agent]], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Examined:
-    """One episode."""
-
     mean_jct: float  # seconds; inf: given up, or jobs were left over when it was truncated
     decisions: int  # steps
 
@@ -73,7 +71,6 @@ class Exam:
         return self.play(lambda observations, _: greedy(policy, observations), most_jct=most_jct)
 
     def of_teacher(self, teacher: Adviser) -> list[Examined]:
-        """The actions of a rule."""
         return self.play(lambda _, agents: asked(agents), teacher)
 
     def play(
@@ -152,8 +149,6 @@ NOT_MEASURED = float("nan")
 
 @dataclass(frozen=True, eq=False)
 class ClusterTrained:
-    """What a run learned."""
-
     policy: Policy  # that of the best exam
     best_score: float  # mean JCT / the reference's, mean over the windows of the exam
     best_iteration: int
@@ -213,8 +208,6 @@ def train_schedulers(
 
 @dataclass
 class _Run:
-    """A session, its exam, and where both write."""
-
     session: ClusterSession
     exam: Exam
     folder: Path

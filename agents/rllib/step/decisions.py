@@ -19,7 +19,6 @@ Act = Callable[[Sequence[Any]], list[Any]]
 
 
 def greedy(modules: Mapping[str, PolicyModule], task: Task) -> Act:
-    """The most probable actions of the policies."""
 
     def decide(module: str, observations: Sequence[Any]) -> list[Any]:
         batch = {name: torch.from_numpy(array) for name, array in stacked(observations).items()}

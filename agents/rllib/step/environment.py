@@ -74,8 +74,6 @@ ALONE = ""  # the name of an agent without others
 
 @dataclass(frozen=True)
 class EndedEpisode:
-    """What an episode of training came to."""
-
     step_time: float  # seconds, as the environment simulated it
     feasible: bool
     total_reward: float
@@ -115,7 +113,6 @@ class EpisodeKeeper:
         self.fastest = float("inf")  # plan offered, by the environment's own simulation, seconds
 
     def begin(self) -> tuple[Any, Any]:
-        """Reset the environment for the next episode."""
         entropy = np.random.SeedSequence([*self._key, self.episodes_started])
         self.episodes_started += 1
         self._total_reward, self._length = 0.0, 0
@@ -180,7 +177,6 @@ class TrainingEnv:
         return env.observation_space(agent), env.action_space(agent)
 
     def reset(self) -> dict[str, Any]:
-        """Start the next episode."""
         observation, _ = self.keeper.begin()
         return observation if self.team else {ALONE: observation}
 

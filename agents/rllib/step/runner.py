@@ -37,7 +37,6 @@ class Episode:
 
     @property
     def is_done(self) -> bool:
-        """Whether the environment ended it."""
         return bool(self._any.is_done)
 
     @property

@@ -86,11 +86,9 @@ class PlacementTask:
         self.kick = kick
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
-        """One policy."""
         return {DEFAULT_MODULE_ID: one_architecture(model)}
 
     def module_of(self, agent: str) -> str:
-        """RLlib's only module."""
         del agent
         return str(DEFAULT_MODULE_ID)
 
@@ -99,11 +97,9 @@ class PlacementTask:
         return observation["candidate_features"][:, :, -1]
 
     def whole(self, env: Any, info: Mapping[str, Any]) -> bool:
-        """Whether all groups are placed."""
         return bool(info["placed"] == len(env.group_device))
 
     def outcome(self, env: Any) -> tuple[float, bool]:
-        """Of the present placement."""
         step_time, fits = env.plan_outcome()
         return float(step_time), bool(fits)
 
@@ -114,7 +110,6 @@ class PlacementTask:
     def restart(
         self, env: Any, plan: Found, other: Found, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """From the kicked placement."""
         return {"start": kicked(plan["device"], env.able, self.kick, rng)}
 
 
@@ -169,7 +164,6 @@ class JointTask(PlacementTask):
         self.draws = draws
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
-        """A placer's and an allocator's policy."""
         if not isinstance(model, TeamConfig):
             raise InputError(f"{type(model).__name__} is no team: take model=joint", field="model")
         return {
@@ -190,7 +184,6 @@ class JointTask(PlacementTask):
         return np.concatenate([keep, pipes[:, :, RAISE], pipes[:, :, LOWER]], axis=1)
 
     def whole(self, env: Any, info: Mapping[str, Any]) -> bool:
-        """Always."""
         return True
 
     def plan(self, env: Any) -> Found:
@@ -231,24 +224,19 @@ class BandwidthTask:
     margin = 0.0
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
-        """One policy."""
         return {DEFAULT_MODULE_ID: one_architecture(model)}
 
     def module_of(self, agent: str) -> str:
-        """RLlib's only module."""
         del agent
         return str(DEFAULT_MODULE_ID)
 
     def look_ahead(self, observation: Mapping[str, NDArray[Any]]) -> NDArray[np.floating]:
-        """There is none."""
         raise NotImplementedError
 
     def whole(self, env: Any, info: Mapping[str, Any]) -> bool:
-        """Whether all phases have their rates."""
         return bool(info["phase"] == info["phases"])
 
     def outcome(self, env: Any) -> tuple[float, bool]:
-        """Of the step with the rates decided."""
         step_time, fits = env.plan_outcome()
         return float(step_time), bool(fits)
 

@@ -74,8 +74,6 @@ def columns(modules: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass
 class Progress:
-    """How far a run is."""
-
     iteration: int = 0
     env_steps: int = 0
     episodes: int = 0
@@ -138,7 +136,6 @@ class PPOSession:
         self.act: Act = greedy(self.modules, task)
 
     def restore(self, run_folder: Path, identity: dict[str, Any]) -> Progress:
-        """Take up the last checkpoint of `run_folder`."""
         progress = restore.restore(
             run_folder, self.network, list(self.optimizers.values()), identity, Progress
         )
@@ -156,7 +153,6 @@ class PPOSession:
         return progress
 
     def save(self, progress: Progress, run_folder: Path, identity: dict[str, Any]) -> None:
-        """Write a checkpoint."""
         progress.episodes_started = [keeper.episodes_started for keeper in self.keepers]
         progress.records = [
             (keeper.fastest, None if held is None else (held.step_time, as_lists(held)))
