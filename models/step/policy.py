@@ -9,7 +9,7 @@ size dynamic. Padded edges carry weight zero, so that the result is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import numpy as np
@@ -302,11 +302,11 @@ class PolicyConfig:
             feature expresses: stay where you stand, go where the step gets shorter.
     """
 
-    hidden: Annotated[int, Ge(2)] = 64
-    operator_rounds: Annotated[int, Ge(0)] = 2
-    device_rounds: Annotated[int, Ge(0)] = 1
-    initial_scale: float = 0.01
-    initial_candidate_weights: Mapping[int, float] = field(default_factory=dict)
+    hidden: Annotated[int, Ge(2)]
+    operator_rounds: Annotated[int, Ge(0)]
+    device_rounds: Annotated[int, Ge(0)]
+    initial_scale: float
+    initial_candidate_weights: Mapping[int, float]
 
     def __post_init__(self) -> None:
         weights = self.initial_candidate_weights

@@ -24,7 +24,7 @@ from experiments.learning.train_step import TrainConfig
 from experiments.run.app import run_app
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import main
-from models.step.policy import PolicyConfig
+from tests.models.random_observations import policy_config
 from tests.paths import ROOT
 
 SMALL = (
@@ -184,7 +184,13 @@ agent:
   clip: 0.2
   value_coefficient: 0.5
   max_gradient_norm: 0.5
-model: {_target_: models.step.policy.PolicyConfig}
+model:
+  _target_: models.step.policy.PolicyConfig
+  hidden: 64
+  operator_rounds: 2
+  device_rounds: 1
+  initial_scale: 0.01
+  initial_candidate_weights: {}
 graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
 cost: {_target_: experiments.step.problem.CostByGraph}
@@ -260,7 +266,7 @@ def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
 
 def test_a_run_without_checkpoints_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no checkpoint"):
-        trained_policy(tmp_path, PolicyConfig(), toy_environment())
+        trained_policy(tmp_path, policy_config(), toy_environment())
 
 
 def test_a_checkpoint_of_another_version_is_named(tmp_path: Path) -> None:
@@ -269,7 +275,7 @@ def test_a_checkpoint_of_another_version_is_named(tmp_path: Path) -> None:
     (folder.parent / "iteration_x").mkdir()
     (folder / "state.json").write_text(json.dumps({"schema_version": 7, "sha256": {}}))
     with pytest.raises(InputError, match=r"state\.json: field 'schema_version': is 7"):
-        trained_policy(tmp_path, PolicyConfig(), toy_environment())
+        trained_policy(tmp_path, policy_config(), toy_environment())
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
@@ -279,4 +285,4 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     state = {"schema_version": 2, "sha256": {"weights.safetensors": "0" * 64}}
     (folder / "state.json").write_text(json.dumps(state))
     with pytest.raises(InputError, match=r"weights\.safetensors"):
-        trained_policy(tmp_path, PolicyConfig(), toy_environment())
+        trained_policy(tmp_path, policy_config(), toy_environment())

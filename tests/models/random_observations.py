@@ -8,6 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.spaces import FeatureWidths, PaddedGraphLayout
+from models.step.policy import PolicyConfig
+
+
+def policy_config(**chosen: Any) -> PolicyConfig:
+    """A small placement policy; what is chosen instead of that."""
+    values: dict[str, Any] = {
+        "hidden": 16,
+        "operator_rounds": 1,
+        "device_rounds": 1,
+        "initial_scale": 0.01,
+        "initial_candidate_weights": {},
+    }
+    return PolicyConfig(**{**values, **chosen})
+
 
 WIDTHS = FeatureWidths(node=12, node_device=2, edge=2, device=8, link=3, candidate=6)
 

@@ -11,7 +11,8 @@ from envs.errors import InputError
 from envs.placement.env import toy_environment
 from models.export.exporter import ModelCard, export_policy
 from models.layout import widths_of
-from models.step.policy import GraphBatch, PlacementPolicy, PolicyConfig
+from models.step.policy import GraphBatch, PlacementPolicy
+from tests.models.random_observations import policy_config
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def test_an_exported_policy_plays_an_episode_as_the_policy_itself(tmp_path: Path
     env = toy_environment()
     observation, _ = env.reset(seed=0)
     torch.manual_seed(0)
-    config = PolicyConfig(hidden=16, initial_scale=1.0)
+    config = policy_config(operator_rounds=2, initial_scale=1.0)
     policy = PlacementPolicy(config, widths_of(observation))
     agent = LearnedAgent(export_policy(policy, tmp_path / "scheduler", CARD))
     terminated = False

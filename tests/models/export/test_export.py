@@ -17,8 +17,8 @@ from envs.errors import InputError
 from models.artifacts import sha256_of
 from models.export.checkpoint import LISTED_FILES, OnnxRuntime, Pt2Runtime, load_checkpoint
 from models.export.exporter import ModelCard, export_policy
-from models.step.policy import GraphBatch, PlacementPolicy, PolicyConfig
-from tests.models.random_observations import WIDTHS, padded, random_observation
+from models.step.policy import GraphBatch, PlacementPolicy
+from tests.models.random_observations import WIDTHS, padded, policy_config, random_observation
 from tests.paths import ROOT
 
 CARD = ModelCard(
@@ -35,7 +35,7 @@ CARD = ModelCard(
 @pytest.fixture(scope="module")
 def policy() -> PlacementPolicy:
     torch.manual_seed(0)
-    return PlacementPolicy(PolicyConfig(initial_scale=1.0), WIDTHS)
+    return PlacementPolicy(policy_config(hidden=64, operator_rounds=2, initial_scale=1.0), WIDTHS)
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,11 @@ from models.layout import observation_layout, widths_of
 from models.step.policy import (
     GraphBatch,
     PlacementPolicy,
-    PolicyConfig,
     scatter_edges,
     standing_on,
     sum_edge_features,
 )
-from tests.models.random_observations import WIDTHS, padded, random_observation
+from tests.models.random_observations import WIDTHS, padded, policy_config, random_observation
 from tests.strength import examples
 
 Observation = dict[str, NDArray[Any]]
@@ -36,7 +35,9 @@ def policy() -> PlacementPolicy:
 
 def make_policy(**chosen: Any) -> PlacementPolicy:
     torch.manual_seed(0)
-    return PlacementPolicy(PolicyConfig(**{"hidden": 16, "initial_scale": 1.0, **chosen}), WIDTHS)
+    return PlacementPolicy(
+        policy_config(**{"operator_rounds": 2, "initial_scale": 1.0, **chosen}), WIDTHS
+    )
 
 
 def outputs(policy: PlacementPolicy, *observations: Observation) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from agents.rllib.step.config import PPOSettings, TrainingConfig
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
-from models.step.policy import PolicyConfig
+from tests.models.random_observations import policy_config
 
 GROUPS, DEVICES = 8, 3
 LAST = 5  # iteration that the script does not get beyond: its row is written, no checkpoint
@@ -112,7 +112,7 @@ def small_ppo(**chosen: Any) -> PPOSettings:
 def small_config(**chosen: Any) -> TrainingConfig:
     """A run of tiny iterations: 4 episodes of 8 decisions each."""
     values: dict[str, Any] = {
-        "model": PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: 0.1}),
+        "model": policy_config(initial_candidate_weights={0: 0.1}),
         "ppo": small_ppo(),
         "seed": 0,
         "budget_s": None,

@@ -11,7 +11,7 @@ from pettingzoo import ParallelEnv
 
 from agents.rllib.step.config import TrainingConfig
 from models.step.allocator import RAISE, AllocatorConfig, TeamConfig
-from models.step.policy import PolicyConfig
+from tests.models.random_observations import policy_config
 
 SERVERS = 2
 AGENTS = ["placer", *(f"allocator_{server}" for server in range(SERVERS))]
@@ -118,7 +118,7 @@ class TeamIdentityEnv(ParallelEnv[str, Any, int]):
 def team_config(**chosen: Any) -> TrainingConfig:
     """A run of tiny iterations: 4 episodes of 8 steps of the team each."""
     model = TeamConfig(
-        placer=PolicyConfig(hidden=16, operator_rounds=1),
+        placer=policy_config(),
         allocator=AllocatorConfig(
             hidden=16, initial_scale=0.1, initial_keep=0.0, initial_look_ahead=0.0
         ),

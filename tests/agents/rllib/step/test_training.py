@@ -17,7 +17,7 @@ from agents.rllib.step.training import longer_horizon, train
 from envs.errors import InputError
 from envs.placement.env import toy_environment
 from envs.placement.toy import OPTIMUM_S
-from models.step.policy import PolicyConfig
+from tests.models.random_observations import policy_config
 from tests.paths import ROOT
 
 ONLY = "default_policy"
@@ -35,7 +35,7 @@ def without_clocks(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def test_ppo_learns_the_identity_in_seconds(tmp_path: Path) -> None:
     ppo = small_ppo(num_envs=8, batch_episodes=16, minibatch_size=64)
-    model = PolicyConfig(hidden=16, operator_rounds=1, initial_candidate_weights={0: -0.1})
+    model = policy_config(initial_candidate_weights={0: -0.1})
     result = train(small_config(model=model, ppo=ppo, max_steps=4_000), IdentityEnv, tmp_path)
     assert result.trained == pytest.approx((1.0,) * 4)
     assert result.best_step_time == pytest.approx(1.0)
