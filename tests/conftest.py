@@ -21,14 +21,21 @@ from tests import strength
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.load_profile(strength.DAILY)
 
+QUICK = "not slow"
 # Folders that are slow as a whole. Elsewhere a file or a test carries the mark itself.
 SLOW = (
-    "tests/agents/bandwidth/enforcement/",
-    "tests/agents/rllib/",
-    "tests/experiments/",
-    "tests/models/export/",
+    "tests/agents/bandwidth/enforcement",
+    "tests/agents/rllib",
+    "tests/experiments",
+    "tests/models/export",
 )
 STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make quick` does not even import what is slow as a whole."""
+    quick = config.option.markexpr == QUICK
+    return True if quick and collection_path.as_posix().endswith(SLOW) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,7 +73,7 @@ def processes_are_slow(pytestconfig: pytest.Config) -> None:
         if event in STARTS_A_PROCESS:
             raise RuntimeError("the test starts a process: mark it `slow`")
 
-    if pytestconfig.option.markexpr == "not slow":
+    if pytestconfig.option.markexpr == QUICK:
         sys.addaudithook(refuse)
 
 
