@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.cluster.simulation.cluster_metrics import ClusterMetrics, measure
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import checkpoint_input
 from experiments.cluster.problem import ClusterProblem, built_policy

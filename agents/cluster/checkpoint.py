@@ -30,8 +30,7 @@ from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.partition import Partition, Routing
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Overheads
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from models.export.checkpoint import (

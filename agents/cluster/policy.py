@@ -9,7 +9,7 @@ import numpy as np
 
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 
 Share = tuple[int, int]  # (node, GPUs there)

@@ -23,8 +23,7 @@ from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.rules.gangs import Room, room_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import PENDING, RUNNING
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING, Schedule
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 

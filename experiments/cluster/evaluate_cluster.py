@@ -16,7 +16,7 @@ from typing import Any
 from agents.cluster.shipped import scheduler_folder
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_metrics import measure
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Schedule
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf

@@ -15,9 +15,8 @@ from agents.cluster.policy import Scheduler as Policy
 from agents.cluster.replay import StuckError, replay
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.simulation.incidents import Failures
-from envs.cluster.simulation.schedule import Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.run.targets import build, no_such_thing

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.rescaling import stretch
-from envs.cluster.workload.slicing import at_most_gpus
+from envs.cluster.workload.slicing import at_most_gpus, stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem

@@ -19,10 +19,8 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.readers.read_trace import TraceReader
-from envs.cluster.workload.rescaling import stretch
-from envs.cluster.workload.slicing import at_most_gpus, of_queue
+from envs.cluster.workload.slicing import Window, at_most_gpus, of_queue, split_by_time, stretch
 from envs.cluster.workload.trace import Trace
-from envs.cluster.workload.windows import Window, split_by_time
 from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.trace_source import TraceGenerator

@@ -15,10 +15,9 @@ from envs.bounds import Count, bounded
 from envs.cluster.workload.parquet import write_parquet
 from envs.cluster.workload.readers.canonical import ORIGIN, write_csv
 from envs.cluster.workload.summary import QUANTILES, UNNAMED, TraceSummary, summarise
-from envs.cluster.workload.synthetic.agreement import agreement
-from envs.cluster.workload.synthetic.fit import fit
+from envs.cluster.workload.synthetic.arrivals import EPOCH_S
+from envs.cluster.workload.synthetic.fit import agreement, fit
 from envs.cluster.workload.synthetic.generate import generate
-from envs.cluster.workload.synthetic.weekly_clock import EPOCH_S
 from envs.errors import InputError
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace, write_workload
 from experiments.pictures.cluster import draw_trace_summary

@@ -12,14 +12,20 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from annotated_types import Ge
 
 from envs.bounds import Count
-from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
-from envs.cluster.workload.readers.row_checks import RejectedRows
-from envs.cluster.workload.rescaling import stretch, to_offered_load
-from envs.cluster.workload.slicing import at_most_gpus, head, of_queue, of_user, submitted_between
+from envs.cluster.workload.readers.read_trace import ReadTrace, RejectedRows, TraceReader
+from envs.cluster.workload.slicing import (
+    at_most_gpus,
+    head,
+    of_queue,
+    of_user,
+    split_by_time,
+    stretch,
+    submitted_between,
+    to_offered_load,
+)
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import Trace
-from envs.cluster.workload.windows import split_by_time
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, write_text
 from experiments.run.overrides import FILE_OPTION

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.cluster.interference.deepshare_table import ISOLATED, SHARED
+from envs.cluster.interference.deepshare import ISOLATED, SHARED
 from envs.errors import InputError
 from experiments.learning.interference_errors import (
     COVERAGE_COLUMNS,

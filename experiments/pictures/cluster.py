@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from envs.cluster.simulation.cluster_usage import busy_gpus, pending_jobs
-from envs.cluster.simulation.schedule import Schedule
-from envs.cluster.simulation.step_function import StepFunction
+from envs.cluster.simulation.cluster_metrics import StepFunction, busy_gpus, pending_jobs
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.summary import QUANTILES, TraceSummary
 from experiments.pictures.style import (
     BLUE,

@@ -15,8 +15,8 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_usage import pending_jobs
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_metrics import pending_jobs
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 from experiments.pictures.style import (

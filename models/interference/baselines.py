@@ -95,7 +95,7 @@ def _shared(own: FloatArray, other: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Contention:
-    """All-reduces contend: `envs.cluster.interference.contention.AllReduceContention`, k = 2.
+    """All-reduces contend: `envs.cluster.interference.analytic.AllReduceContention`, k = 2.
 
     A job that communicates for a share c of its time runs at 1 / (1 - c + c (2 beta + eta) / beta)
     beside any other. c is fitted to its known rates; a job without any has the median share.

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.interference.deepshare_table import read_deepshare
-from envs.cluster.interference.gavel_table import UNCONSOLIDATED, GavelTable, read_gavel
+from envs.cluster.interference.deepshare import read_deepshare
+from envs.cluster.interference.gavel import UNCONSOLIDATED, GavelTable, read_gavel
 from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray
 from envs.errors import InputError
 

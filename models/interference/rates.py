@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from envs.cluster.interference.assignment import IntArray, assign
-from envs.cluster.interference.measured import nearest_below
+from envs.cluster.interference.cases import IntArray, assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace

@@ -43,7 +43,7 @@ from agents.cluster.rules.gangs import BestFit, Count, Yarn  # noqa: E402
 from envs.cluster.interference.rates import RateModel  # noqa: E402
 from envs.cluster.nodes import Cluster  # noqa: E402
 from envs.cluster.simulation.cluster import ClusterSimulator  # noqa: E402
-from envs.cluster.workload.readers.itp import ItpReader  # noqa: E402
+from envs.cluster.workload.readers.job_logs import ItpReader  # noqa: E402
 from envs.cluster.workload.trace import Trace  # noqa: E402
 from experiments.run.targets import build  # noqa: E402
 

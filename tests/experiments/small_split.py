@@ -11,7 +11,7 @@ from agents.cluster.queue import SRTF
 from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import FirstFit
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 from experiments.run.provenance import file_hash
 

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import RUN
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import RUN, Schedule
 from envs.cluster.workload.summary import summarise
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError

@@ -45,7 +45,7 @@ def test_its_windows_need_no_file() -> None:
         ("~split.inputs.itp_1001", "no SHA-256 of 'itp_1001'"),
         ("+split.inputs.more=0", "split.data' is missing"),
         (
-            "split.formats.itp_1001={_target_: envs.cluster.workload.readers.itp.ItpReader}",
+            "split.formats.itp_1001={_target_: envs.cluster.workload.readers.job_logs.ItpReader}",
             "split.traces.itp_1001.path' is missing",
         ),
     ],

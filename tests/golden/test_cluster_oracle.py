@@ -15,8 +15,8 @@ from agents.cluster.replay import replay, simulate
 from agents.cluster.rules.gangs import Count, HeliosConsolidate, Yarn
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.schedule import Schedule
-from envs.cluster.workload.readers.itp import ItpReader
+from envs.cluster.simulation.cluster_state import Schedule
+from envs.cluster.workload.readers.job_logs import ItpReader
 from envs.cluster.workload.trace import Trace
 
 POLICIES = {

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from agents.cluster.policy import PlacementRule
 from agents.cluster.rules.gangs import CONSOLIDATED, COUNTED
 from envs.cluster.nodes import UNLIMITED, Cluster
-from envs.cluster.simulation.initial_state import permitted_types
-from envs.cluster.simulation.schedule import NEVER, Schedule
+from envs.cluster.simulation.cluster_state import NEVER, Schedule, permitted_types
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 

@@ -31,7 +31,7 @@ from agents.rllib.cluster.session import (
 from agents.rllib.metrics import MetricsLog, Row
 from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.simulation.schedule import NEVER
+from envs.cluster.simulation.cluster_state import NEVER
 from envs.errors import InputError
 from models.architecture import Policy
 from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object

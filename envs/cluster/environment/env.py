@@ -23,8 +23,7 @@ from envs.cluster.environment.toy import toy_cluster
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
-from envs.cluster.simulation.cluster_state import Overheads
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 

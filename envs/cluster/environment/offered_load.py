@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.rescaling import stretch
+from envs.cluster.workload.slicing import stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 

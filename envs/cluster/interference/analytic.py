@@ -1,14 +1,178 @@
-"""Neighbours share the GPU, the PCIe and the network port of a node."""
+"""Data-parallel jobs alone, sharing what a node has, and contending for its network port."""
 
 from __future__ import annotations
 
-from envs.cluster.interference.alone import StepModel
-from envs.cluster.interference.cases import Cases
-from envs.cluster.interference.profiles import Profiles
-from envs.cluster.interference.quantities import read_seed
-from envs.cluster.interference.rates import BOTTLENECK, RateTables
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from envs.cluster.interference.cases import Cases, read_number, read_seed, read_share
+from envs.cluster.interference.profiles import JobProfile, Profiles
+from envs.cluster.interference.rates import (
+    BOTTLENECK,
+    CONTENTION,
+    GPU_TIME,
+    NIC,
+    ONE_RACK,
+    PCIE,
+    RING,
+    SPANNING,
+    FloatArray,
+    RateTables,
+    without_neighbours,
+)
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from envs.hardware.fabric import LinkSpec
+from envs.network.collectives.ring import RingAllReduce
+from envs.network.collectives.schedule import AlphaBeta
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """Three levels of links: inside a node, between nodes of a rack, between racks.
+
+    A ring all-reduce of p GPUs crosses the boundary of every node and rack once in each direction,
+    so its narrowest link sets its pace: 2 (p - 1) latency + 2 (p - 1) / p S / B seconds with that
+    of the widest level it spans (`RingAllReduce`). How many nodes a ring spans does not matter.
+
+    Args:
+        inside: between two neighbouring GPUs of a node.
+        rack: between two nodes of a rack, at the node's network port.
+        core: between two racks, as seen by one job.
+        pcie: between a node's processors and its GPUs, shared by all of them.
+        inside_is_pcie: whether `inside` is that shared PCIe, rather than links of its own.
+
+    Raises:
+        InputError: a wider level is faster than a narrower one.
+    """
+
+    inside: LinkSpec
+    rack: LinkSpec
+    core: LinkSpec
+    pcie: LinkSpec
+    inside_is_pcie: bool
+
+    def __post_init__(self) -> None:
+        levels = {"inside": self.inside, "rack": self.rack, "core": self.core}
+        for (near, a), (far, b) in zip(
+            list(levels.items()), list(levels.items())[1:], strict=False
+        ):
+            if b.bandwidth > a.bandwidth or b.latency < a.latency:
+                raise InputError(f"is faster than {near}", field=f"network.{far}")
+
+    @classmethod
+    def of(
+        cls, inside: object, rack: object, core: object, pcie: object, inside_is_pcie: bool
+    ) -> NodeNetwork:
+        """A network from sections `{medium, bandwidth, latency}` of a configuration.
+
+        Raises:
+            InputError: naming the key that is wrong.
+        """
+        return cls(
+            inside=LinkSpec.parse(inside, key="network.inside"),
+            rack=LinkSpec.parse(rack, key="network.rack"),
+            core=LinkSpec.parse(core, key="network.core"),
+            pcie=LinkSpec.parse(pcie, key="network.pcie"),
+            inside_is_pcie=inside_is_pcie,
+        )
+
+    def all_reduce_seconds(self, gpus: int, size: float) -> tuple[float, float, float]:
+        """Seconds on one node, on one rack, on several racks; 0 for a single GPU."""
+        ring = RingAllReduce()
+        a, b, c = (
+            ring.seconds(gpus, size, AlphaBeta(link.latency, link.bandwidth))
+            for link in (self.inside, self.rack, self.core)
+        )
+        return a, b, c
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """A step of a data-parallel job: it computes, and all-reduces its gradients.
+
+        step = compute + max(0, all-reduce - overlap compute)
+
+    A trace's durations hold on `reference`, spread no further than the cluster's size demands.
+
+    Args:
+        network: the links.
+        devices: device of `hardware.catalogue` of every GPU type of the cluster.
+        reference: the device on which durations hold.
+        overlap: share of the computation beside which all-reduces can run: 0 none, 2/3 the whole
+            backward pass (Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.3).
+
+    Raises:
+        InputError: `overlap` is not from 0 to 1.
+    """
+
+    network: NodeNetwork
+    devices: Mapping[str, str]
+    reference: str
+    overlap: float
+
+    def __post_init__(self) -> None:
+        read_share(self.overlap, key="overlap")
+
+    def seconds(self, profile: JobProfile, gpus: int, device: str) -> tuple[FloatArray, FloatArray]:
+        """(3,) seconds of a step by spread, and (3,) those in which it only communicates."""
+        compute = profile.seconds_on(device)
+        reduce = np.array(self.network.all_reduce_seconds(gpus, profile.gradients))
+        exposed = np.maximum(0.0, reduce - self.overlap * compute)
+        return compute + exposed, exposed
+
+    def tables(
+        self, cases: Cases, profiles: tuple[JobProfile, ...], cluster: Cluster
+    ) -> RateTables:
+        """Speed, locality, communication and demands of every case; neighbours have no effect.
+
+        Raises:
+            InputError: a GPU type without a device, a profile without seconds for its device.
+        """
+        kinds = [self._device(name) for name in cluster.gpu_types]
+        shape = (len(cases.gpus), len(kinds), 3)
+        step, exposed = np.ones(shape), np.zeros(shape)
+        reference = np.ones((len(cases.gpus), 3))
+        demand = np.zeros((len(cases.gpus), 4))
+        for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
+            if gpus == 0:
+                continue
+            profile = profiles[number]
+            reference[case], _ = self.seconds(profile, int(gpus), self.reference)
+            for kind, device in enumerate(kinds):
+                step[case, kind], exposed[case, kind] = self.seconds(profile, int(gpus), device)
+            demand[case] = self._demand(profile, int(gpus))
+        tightest = cases.tightest_spread(cluster)
+        every = np.arange(len(cases.gpus))
+        tight = step[every, :, tightest]  # (P, T)
+        locality = np.minimum(tight[:, :, None] / step, 1.0)  # above 1: a spread it cannot have
+        tables = without_neighbours(
+            cases.of_job, reference[every, tightest][:, None] / tight, locality[..., None]
+        )
+        return tables._replace(communication=(exposed / step)[..., None], demand=demand)
+
+    def _demand(self, profile: JobProfile, gpus: int) -> FloatArray:
+        """(4,) shares of the node's resources, on `reference`."""
+        step, _ = self.seconds(profile, gpus, self.reference)
+        volume = 2 * (gpus - 1) / gpus * profile.gradients
+        demand = np.zeros(4)
+        demand[GPU_TIME] = profile.busy
+        demand[PCIE] = profile.input / self.network.pcie.bandwidth / step.min()
+        if self.network.inside_is_pcie:
+            demand[RING] = volume / self.network.pcie.bandwidth / step.min()
+        demand[NIC] = volume / self.network.rack.bandwidth / step[ONE_RACK]
+        return demand
+
+    def _device(self, gpu_type: str) -> str:
+        if gpu_type not in self.devices:
+            raise InputError(
+                f"GPU type {gpu_type!r} has no device here (known: {', '.join(self.devices)})",
+                field="devices",
+            )
+        return self.devices[gpu_type]
 
 
 class SharedBottleneck:
@@ -43,3 +207,44 @@ class SharedBottleneck:
         """See `RateModel`."""
         cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
         return self.step.tables(cases, self.profiles.all, cluster)._replace(kind=BOTTLENECK)
+
+
+class AllReduceContention:
+    """k concurrent all-reduces on a network port run at rate 1 / (k beta + (k - 1) eta) each.
+
+    Wang, Shi, Wang and Chu, Communication contention aware scheduling of multiple deep learning
+    training jobs, 2020 (arXiv:2002.10105): k all-reduces of M bytes that share a port take
+    a + k b M + (k - 1) eta M seconds. Without the latency a, an all-reduce beside k - 1 others
+    takes s = (k beta + (k - 1) eta) / beta times as long as alone. A job that communicates for a
+    share c of its time alone, and does nothing else meanwhile, then runs at
+
+        rate = speed x locality / (1 - c + c s)
+
+    with the largest k of its nodes. Only jobs on several nodes contend.
+
+    Args:
+        profiles: of jobs.
+        step: how fast jobs run alone, and how much of it they communicate.
+        beta: time per byte of an all-reduce alone; only eta / beta matters.
+        eta: time per byte that each further all-reduce adds to what equal sharing would cost.
+        seed: of the profiles of jobs without a model.
+
+    Raises:
+        InputError: `beta` is not above 0 or `eta` is negative.
+    """
+
+    name = "contention"
+
+    def __init__(
+        self, profiles: Profiles, step: StepModel, beta: float, eta: float, seed: int
+    ) -> None:
+        self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
+        self.beta, self.eta = read_number(beta, key="beta"), read_number(eta, key="eta")
+        if self.beta == 0.0:
+            raise InputError("0 is not above 0", field="beta")
+
+    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        """See `RateModel`."""
+        cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
+        tables = self.step.tables(cases, self.profiles.all, cluster)
+        return tables._replace(kind=CONTENTION, scope=SPANNING, beta=self.beta, eta=self.eta)

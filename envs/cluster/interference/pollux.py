@@ -1,18 +1,30 @@
-"""Pollux' measured step times: what it costs a job to be spread over nodes."""
+"""Pollux' measurements: step and synchronisation times by placement and local batch.
+
+The folder has `<model>/placements.csv` and `<model>/scalability.csv` of Qiao et al., Pollux:
+Co-adaptive cluster scheduling for goodput-optimized deep learning, OSDI 2021: nodes with four T4.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.interference.assignment import IntArray, assign
-from envs.cluster.interference.cases import Cases
-from envs.cluster.interference.measured import Capped, cap, require_one_type
-from envs.cluster.interference.pollux_table import PolluxModel, read_pollux
-from envs.cluster.interference.quantities import read_number, read_seed
+from envs.cluster.interference.cases import (
+    Capped,
+    Cases,
+    IntArray,
+    assign,
+    cap,
+    read_number,
+    read_seed,
+    require_one_type,
+)
 from envs.cluster.interference.rates import (
     CONTENTION,
     ONE_NODE,
@@ -23,6 +35,169 @@ from envs.cluster.interference.rates import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+
+Times = tuple[float, float]  # seconds of a step, and those of it spent in synchronisation
+Curve = Mapping[int, Times]  # by samples per GPU
+PLACEMENTS, SCALABILITY = "placements.csv", "scalability.csv"
+_TIMES = ("local_bsz", "step_time", "sync_time")
+
+
+@dataclass(frozen=True)
+class PolluxModel:
+    """One model's measurements.
+
+    Attributes:
+        name: of its folder.
+        placements: by replicas on each node of a ring, in its smallest rotation.
+        scalability: by nodes and replicas.
+    """
+
+    name: str
+    placements: Mapping[tuple[int, ...], Curve]
+    scalability: Mapping[tuple[int, int], Curve]
+
+    def placed(self, placement: Sequence[int], local_batch: float) -> Times:
+        """Times of a placement that was measured; linear between measured local batches.
+
+        Raises:
+            InputError: the placement was not measured, or not with such a local batch.
+        """
+        ring = smallest_rotation(placement)
+        if ring not in self.placements:
+            raise InputError(f"placement {ring} was not measured", file=self.name)
+        curve = self.placements[ring]
+        if not min(curve) <= local_batch <= max(curve):
+            raise InputError(
+                f"{local_batch} samples per GPU are not within {min(curve)} to {max(curve)}",
+                file=self.name,
+                record=ring,
+            )
+        return _interpolate(local_batch, curve)
+
+    def spread(self, local_batch: float) -> SpreadTimes:
+        """Times at a local batch by nodes and replicas, whatever their distribution.
+
+        Raises:
+            InputError: nothing was measured with such a local batch.
+        """
+        found: defaultdict[tuple[int, int], list[Times]] = defaultdict(list)
+        for ring, curve in self.placements.items():
+            if min(curve) <= local_batch <= max(curve):
+                found[len(ring), sum(ring)].append(_interpolate(local_batch, curve))
+        for key, curve in self.scalability.items():
+            if min(curve) <= local_batch <= max(curve):
+                found[key].append(_interpolate(local_batch, curve))
+        if not found:
+            raise InputError(f"no time at {local_batch} samples per GPU", file=self.name)
+        points: defaultdict[int, dict[int, Times]] = defaultdict(dict)
+        for (nodes, replicas), times in found.items():
+            step, sync = np.mean(times, axis=0)
+            points[nodes][replicas] = float(step), float(sync)
+        return SpreadTimes(dict(points))
+
+
+@dataclass(frozen=True)
+class SpreadTimes:
+    """Mean times over the measured placements, by nodes, then replicas."""
+
+    points: Mapping[int, Mapping[int, Times]]
+
+    def seconds(self, nodes: int, replicas: int) -> Times:
+        """Times of `replicas` replicas on `nodes` nodes.
+
+        As measured; else linear in the replicas between the nearest measured ones on as many nodes,
+        then linear in the nodes; beyond what was measured, the nearest measured number stands in.
+        """
+        counts = sorted(self.points)
+        rows = [_interpolate(replicas, self.points[count]) for count in counts]
+        step, sync = (np.interp(nodes, counts, [row[i] for row in rows]) for i in range(2))
+        return float(step), float(sync)
+
+
+def _interpolate(x: float, points: Mapping[int, Times]) -> Times:
+    at = sorted(points)
+    step, sync = (np.interp(x, at, [points[key][i] for key in at]) for i in range(2))
+    return float(step), float(sync)
+
+
+def smallest_rotation(placement: Sequence[int]) -> tuple[int, ...]:
+    """The rotation of a ring of nodes that comes first, without nodes that have no replica."""
+    ring = tuple(count for count in placement if count > 0)
+    return min((ring[i:] + ring[:i] for i in range(len(ring))), default=())
+
+
+def read_pollux(folder: Path) -> dict[str, PolluxModel]:
+    """All models in `folder`, by name.
+
+    Raises:
+        InputError: naming file, row and column, where a table has no such form, a value is out of
+            range, a row stands twice, or the folder has no model.
+    """
+    names = sorted(path.parent.name for path in folder.glob(f"*/{PLACEMENTS}"))
+    if not names:
+        raise InputError(f"has no model with {PLACEMENTS}", file=folder)
+    return {name: _model(folder / name) for name in names}
+
+
+def _model(folder: Path) -> PolluxModel:
+    placements: defaultdict[tuple[int, ...], dict[int, Times]] = defaultdict(dict)
+    path = folder / PLACEMENTS
+    for number, row in _rows(path, ("placement", *_TIMES)):
+        digits = row["placement"]
+        if not digits.isdigit() or "0" in digits:
+            raise InputError(
+                f"{digits!r} is no placement", file=path, record=number, field="placement"
+            )
+        _add(placements[smallest_rotation([int(d) for d in digits])], path, number, row)
+    scalability: defaultdict[tuple[int, int], dict[int, Times]] = defaultdict(dict)
+    path = folder / SCALABILITY
+    for number, row in _rows(path, ("num_nodes", "num_replicas", *_TIMES)):
+        nodes, replicas = (_count(path, number, row, f) for f in ("num_nodes", "num_replicas"))
+        if replicas < nodes:
+            raise InputError("fewer replicas than nodes", file=path, record=number)
+        _add(scalability[nodes, replicas], path, number, row)
+    return PolluxModel(folder.name, dict(placements), dict(scalability))
+
+
+def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        with open(path, encoding="utf-8", newline="") as stream:
+            rows = [row for row in csv.reader(stream) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=path) from error
+    if not rows or rows[0] != list(fields):
+        raise InputError(f"the columns are not {', '.join(fields)}", file=path, record=1)
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(fields):
+            raise InputError(f"{len(row)} columns, not {len(fields)}", file=path, record=number)
+        yield number, dict(zip(fields, row, strict=True))
+
+
+def _add(curve: dict[int, Times], path: Path, number: int, row: dict[str, str]) -> None:
+    batch = _count(path, number, row, "local_bsz")
+    if batch in curve:
+        raise InputError("stands twice", file=path, record=number, field="local_bsz")
+    step, sync = (_seconds(path, number, row, field) for field in _TIMES[1:])
+    if not 0.0 <= sync < step:
+        raise InputError(f"{sync} is not below the step", file=path, record=number, field=_TIMES[2])
+    curve[batch] = step, sync
+
+
+def _count(path: Path, number: int, row: dict[str, str], field: str) -> int:
+    if not row[field].isdigit() or int(row[field]) < 1:
+        raise InputError(f"{row[field]!r} is no count", file=path, record=number, field=field)
+    return int(row[field])
+
+
+def _seconds(path: Path, number: int, row: dict[str, str], field: str) -> float:
+    try:
+        value = float(row[field])
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise InputError(f"{row[field]!r} is no time", file=path, record=number, field=field)
+    return value
+
 
 MOST_NODES = 16  # the measurements go no further
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.interference.assignment import IntArray, assign
-from envs.cluster.interference.quantities import read_share
+from envs.cluster.interference.cases import IntArray, assign, read_share
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.units import check_keys, parse_bytes, parse_seconds, read_count, read_quantity

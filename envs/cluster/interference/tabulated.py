@@ -7,9 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from envs.cluster.interference.assignment import IntArray
-from envs.cluster.interference.measured import Capped
-from envs.cluster.interference.multisets import LARGEST, NOBODY, count, multisets, rank
+from envs.cluster.interference.cases import Capped, IntArray
+from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
 from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace

@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from envs.cluster.interference.rates import NoInterference, RateModel, RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation import cluster_kernel as kernel
-from envs.cluster.simulation.cluster_state import INCIDENT, NONE, PENDING, RUN, RUNNING, Overheads
-from envs.cluster.simulation.initial_state import initial_state
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import (
+    INCIDENT,
+    NONE,
+    PENDING,
+    RUN,
+    RUNNING,
+    Overheads,
+    Schedule,
+    initial_state,
+)
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 

@@ -1,4 +1,4 @@
-"""What is reported of a schedule."""
+"""Figures of a schedule: completion times, usage over time, fairness."""
 
 from __future__ import annotations
 
@@ -8,11 +8,177 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.simulation.fairness import finish_time_fairness, jain_index
-from envs.cluster.simulation.schedule import NEVER, Schedule
+from envs.cluster.simulation.cluster_state import NEVER, Schedule
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StepFunction:
+    """0 before the first of its times; from each of them on a value, until the next."""
+
+    time: FloatArray  # (K,) seconds, rising
+    value: FloatArray  # (K,)
+
+    @classmethod
+    def of_changes(cls, time: FloatArray, change: FloatArray) -> StepFunction:
+        """The sum of all changes so far; those of one instant count together.
+
+        Args:
+            time: (C,) seconds, in any order.
+            change: (C,).
+        """
+        order = np.argsort(time, kind="stable")
+        instants, first = np.unique(time[order], return_index=True)
+        if not len(instants):
+            return cls(instants, instants)
+        step = np.add.reduceat(change[order], first)
+        kept = step != 0
+        return cls(instants[kept], np.cumsum(step[kept]))
+
+    def at(self, time: FloatArray) -> FloatArray:
+        """The value at each time; at a jump the new one."""
+        index = np.searchsorted(self.time, time, side="right")
+        return np.asarray(np.concatenate([[0.0], self.value])[index])
+
+    def integral(self, time: FloatArray) -> FloatArray:
+        """The area from the beginning to each time."""
+        if not len(self.time):
+            return np.zeros(np.shape(time))
+        area = np.concatenate([[0.0], np.cumsum(self.value[:-1] * np.diff(self.time))])
+        index = np.maximum(np.searchsorted(self.time, time, side="right") - 1, 0)
+        since = np.maximum(time - self.time[index], 0.0)
+        return np.asarray(area[index] + self.value[index] * since)
+
+    def mean(self, start: FloatArray, end: FloatArray) -> FloatArray:
+        """The mean from each start to its end, which is later."""
+        return np.asarray((self.integral(end) - self.integral(start)) / (end - start))
+
+
+def busy_gpus(schedule: Schedule) -> StepFunction:
+    """GPUs held by jobs; a GPU that is shared counts by the thousandths that are taken.
+
+    Read from the log of runs where one was kept; it has the runs that have ended.
+
+    Raises:
+        InputError: there is no log, and jobs were preempted or have not finished.
+    """
+    if schedule.runs is None:
+        _check_runs_are_known(schedule)
+        ran = schedule.finished
+        start, end = schedule.start[ran], schedule.finish[ran]
+        milli = np.rint(schedule.gpus[ran] * WHOLE_GPU)
+    else:
+        start, end = schedule.runs["start"], schedule.runs["end"]
+        milli = schedule.runs["gpus"] * schedule.runs["milli"].astype(np.float64)
+    held = _held(start, end, milli)  # whole numbers: no rounding adds up
+    return StepFunction(held.time, held.value / WHOLE_GPU)
+
+
+def running_jobs(schedule: Schedule) -> StepFunction:
+    """Jobs that hold GPUs; otherwise as `busy_gpus`.
+
+    Raises:
+        InputError: as `busy_gpus`.
+    """
+    start, end, _ = job_runs(schedule)
+    return _held(start, end, np.ones(len(start)))
+
+
+def jobs_in_system(schedule: Schedule) -> StepFunction:
+    """Jobs submitted and not finished; one that never finishes stays."""
+    finish = schedule.finish[schedule.finished]
+    return StepFunction.of_changes(
+        np.concatenate([schedule.submit, finish]),
+        np.concatenate([np.ones(len(schedule.submit)), -np.ones(len(finish))]),
+    )
+
+
+def pending_jobs(schedule: Schedule) -> StepFunction:
+    """Jobs submitted that neither run nor have finished: the length of the queue.
+
+    Raises:
+        InputError: as `busy_gpus`.
+    """
+    start, end, job = job_runs(schedule)
+    last = end == schedule.finish[job]  # the job leaves at the end of its last run
+    return StepFunction.of_changes(
+        np.concatenate([schedule.submit, start, end[~last]]),
+        np.concatenate(
+            [np.ones(len(schedule.submit)), -np.ones(len(start)), np.ones(int((~last).sum()))]
+        ),
+    )
+
+
+def job_runs(schedule: Schedule) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    """(R,) start, end and job of every run of a gang, however many nodes it was on.
+
+    Raises:
+        InputError: as `busy_gpus`.
+    """
+    if schedule.runs is None:
+        _check_runs_are_known(schedule)
+        job = np.flatnonzero(schedule.finished)
+        return schedule.start[job], schedule.finish[job], job
+    runs = schedule.runs
+    start, end = runs["start"].astype(np.float64), runs["end"].astype(np.float64)
+    job = runs["job"].astype(np.int64)
+    order = np.lexsort((end, start, job))
+    start, end, job = start[order], end[order], job[order]
+    first = np.ones(len(job), np.bool_)
+    first[1:] = (np.diff(job) != 0) | (np.diff(start) != 0) | (np.diff(end) != 0)
+    return start[first], end[first], job[first]
+
+
+def _held(start: FloatArray, end: FloatArray, amount: FloatArray) -> StepFunction:
+    return StepFunction.of_changes(np.concatenate([start, end]), np.concatenate([amount, -amount]))
+
+
+def _check_runs_are_known(schedule: Schedule) -> None:
+    unknown = (schedule.preemptions > 0) | ((schedule.start != NEVER) & ~schedule.finished)
+    if unknown.any():
+        raise InputError(
+            "when it ran is known from a log of the runs alone, and none was kept",
+            record=f"job {int(np.argmax(unknown))}",
+        )
+
+
+def finish_time_fairness(schedule: Schedule, num_gpus: int) -> FloatArray:
+    """(F,) rho of the jobs that finished: JCT over the JCT in a cluster share of one's own.
+
+    Themis (Mahajan et al., NSDI 2020, section 3): rho = T_shared / T_independent, where the job
+    alone has 1/n of the cluster. n is the mean number of jobs in the system, itself included, from
+    its submission to its completion. Gangs are rigid here: where a share of M/n GPUs is smaller
+    than the gang of g, the job has g GPUs for (M/n)/g of the time, so
+
+        T_independent = work · max(1, g·n/M).
+
+    rho up to 1 is fair: sharing has not made the job slower than a share of its own would.
+
+    Args:
+        schedule: of J jobs.
+        num_gpus: M, GPUs of the cluster.
+    """
+    ended = schedule.finished
+    submit, finish = schedule.submit[ended], schedule.finish[ended]
+    beside = jobs_in_system(schedule).mean(submit, finish)
+    share = np.maximum(1.0, schedule.gpus[ended] * beside / num_gpus)
+    return np.asarray((finish - submit) / (schedule.work[ended] * share))
+
+
+def jain_index(values: FloatArray) -> float:
+    """(sum x)² / (n · sum x²): from 1/n, one has all, to 1, all have the same; NaN of no values.
+
+    Jain, Chiu, Hawe, DEC-TR-301, 1984.
+    """
+    if not len(values):
+        return float("nan")
+    scaled = values / values.max()  # squares of large values are exact to rounding all the same
+    return float(scaled.sum() ** 2 / (len(values) * np.square(scaled).sum()))
+
+
 ROUNDING = 1e-9
 BOUND_S = 10.0  # jobs shorter than this have the slow-down of one of this length
 

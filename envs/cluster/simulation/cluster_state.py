@@ -8,10 +8,15 @@ the jobs of a node, the neighbours, are found at once. A GPU on which fractional
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.errors import InputError
 
 NONE = -1  # end of a chain
 FUTURE, PENDING, RUNNING, FINISHED, REFUSED = 0, 1, 2, 3, 4  # jobs["status"]
@@ -156,3 +161,129 @@ class ClusterState(NamedTuple):
     def copy(self) -> ClusterState:
         """An independent copy."""
         return self._replace(**{name: array.copy() for name, array in self._asdict().items()})
+
+
+FloatArray = NDArray[np.float64]
+NEVER = -1.0  # start or finish of a job that did not
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Times in seconds, one entry per job, in the order of the trace."""
+
+    submit: FloatArray  # (J,)
+    start: FloatArray  # (J,) of the first run, or NEVER
+    finish: FloatArray  # (J,) or NEVER
+    work: FloatArray  # (J,) seconds that the job takes alone
+    gpus: FloatArray  # (J,) GPUs held while it runs; fractions where it shares one
+    held: FloatArray  # (J,) seconds for which the job has held its GPUs, overheads included
+    preemptions: NDArray[np.int32]  # (J,)
+    runs: NDArray[np.void] | None = None  # `cluster_state.RUN`; None where no log was kept
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """(J,) whether the job has run to its end."""
+        finished: NDArray[np.bool_] = self.finish != NEVER
+        return finished
+
+    @property
+    def jct(self) -> FloatArray:
+        """(F,) completion time minus submission of the jobs that finished."""
+        return (self.finish - self.submit)[self.finished]
+
+    @property
+    def makespan(self) -> float:
+        """The last completion, in seconds since the trace's second 0."""
+        return float(self.finish.max(initial=0.0))
+
+
+IntArray = NDArray[np.int64]
+
+
+def initial_state(
+    cluster: Cluster, trace: Trace, incidents: NDArray[np.void], keep_runs: bool
+) -> ClusterState:
+    """Nothing has arrived, everything is free.
+
+    Raises:
+        InputError: a job asks for more GPUs than the cluster has of the types it permits, or for
+            none of its types.
+    """
+    jobs = np.zeros(len(trace), JOB)
+    jobs["submit"] = trace.submit_s
+    jobs["work"] = jobs["remaining"] = trace.duration_s
+    jobs["start"] = jobs["finish"] = NEVER
+    jobs["cpu"], jobs["memory"] = trace.cpu_milli, trace.memory_mib
+    jobs["gpus"], jobs["milli"] = trace.num_gpus, trace.gpu_milli
+    jobs["types"] = permitted_types(cluster, trace)
+    for chain in ("share", "place", "before", "after"):
+        jobs[chain] = NONE
+    nodes = np.zeros(cluster.num_nodes, NODE)
+    nodes["gpus"] = nodes["free"] = cluster.gpus
+    nodes["rack"], nodes["type"] = cluster.rack, cluster.gpu_type
+    nodes["cpu"], nodes["memory"] = cluster.cpu_milli, cluster.memory_mib
+    nodes["share"] = nodes["partial"] = NONE
+    nodes["up"] = 1
+    shares = np.zeros(max_shares(cluster, trace), SHARE)
+    shares["next"] = np.append(np.arange(1, len(shares)), NONE)
+    partials = np.zeros(cluster.num_gpus, PARTIAL)
+    partials["next"] = np.append(np.arange(1, len(partials)), NONE)
+    clock = np.zeros(1, CLOCK)
+    clock["head"] = clock["tail"] = NONE
+    clock["free"] = cluster.num_gpus
+    return ClusterState(
+        jobs=jobs,
+        nodes=nodes,
+        shares=shares,
+        partials=partials,
+        heap=np.zeros(len(trace), np.int32),
+        clock=clock,
+        incidents=incidents,
+        runs=np.zeros(4 * len(shares) if keep_runs else 0, RUN),
+    )
+
+
+def max_shares(cluster: Cluster, trace: Trace) -> int:
+    """Shares that suffice for all jobs at once, and for one more gang that is only imagined.
+
+    Compiled rules ask whether a gang would fit if others stopped, while these still hold theirs.
+    """
+    gangs = int(np.minimum(np.maximum(trace.num_gpus, 1), cluster.num_nodes).sum())
+    on_gpus = trace.num_gpus > 0
+    smallest = int(trace.gpu_milli[on_gpus].min(initial=WHOLE_GPU))
+    held = cluster.num_gpus * (WHOLE_GPU // smallest) + int((~on_gpus).sum())
+    return max(1, min(gangs, held)) + cluster.num_nodes
+
+
+def permitted_types(cluster: Cluster, trace: Trace) -> IntArray:
+    """(J,) bit t is set where a job may run on GPU type t.
+
+    Raises:
+        InputError: a job asks for types that the cluster does not have, or for more GPUs of its
+            types than there are.
+    """
+    masks = cluster.type_masks(trace.gpu_type.names)
+    types = masks[trace.gpu_type.codes]
+    if (types == 0).any():
+        job = int(np.argmax(types == 0))
+        raise InputError(
+            f"asks for {trace.gpu_type[job]}, the cluster has {', '.join(cluster.gpu_types)}",
+            file=trace.name,
+            record=job,
+            field="gpu_type",
+        )
+    of_type = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)).astype(np.int64)
+    for mask in np.unique(masks):
+        usable = mask >> np.arange(len(of_type)) & 1 == 1
+        available = int(of_type[usable].sum())
+        too_large = (types == mask) & (trace.num_gpus > available)
+        if too_large.any():
+            job = int(np.argmax(too_large))
+            raise InputError(
+                f"job '{trace.job_id[job]}' asks for {trace.num_gpus[job]} GPUs, "
+                f"the cluster has {available} for it",
+                file=trace.name,
+                record=job,
+                field="num_gpus",
+            )
+    return types

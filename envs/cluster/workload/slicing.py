@@ -1,6 +1,10 @@
-"""Parts of a trace. Submissions stay what they were: `Trace.canonical` moves a part to second 0."""
+"""Parts of a trace, by number, time or size, and traces submitted faster or slower."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,3 +71,80 @@ def _labelled(
             raise InputError(message, file=name, field=field)
     codes = [labels.names.index(label) for label in wanted]
     return np.flatnonzero(np.isin(labels.codes, codes))
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The jobs submitted at `start_s` or later and before `end_s`."""
+
+    name: str
+    start_s: int
+    end_s: int
+    trace: Trace  # its submissions are those of the whole trace
+
+
+def split_by_time(trace: Trace, shares: Mapping[str, float]) -> tuple[Window, ...]:
+    """Windows one after the other; each takes its share of the span of submissions.
+
+    A job belongs to the window in which it is submitted, whenever it ends: every job is in exactly
+    one. The first window starts with the first submission, the last ends a second after the last;
+    limits between them are whole seconds.
+
+    Args:
+        trace: J jobs, at least one.
+        shares: of the span, by the name of the window, in order of time.
+
+    Raises:
+        InputError: no job, a share that is not above 0, shares that do not sum to 1.
+    """
+    if not len(trace):
+        raise InputError("no job to split", file=trace.name)
+    for name, share in shares.items():
+        if not share > 0:
+            raise InputError(f"{share} is not above 0", field=name)
+    if not math.isclose(sum(shares.values()), 1.0, abs_tol=1e-9):
+        raise InputError(f"the shares sum to {sum(shares.values()):g}, not to 1", field="windows")
+    first, span = int(trace.submit_s[0]), trace.span_s + 1
+    windows, start, passed = [], first, 0.0
+    for number, (name, share) in enumerate(shares.items(), start=1):
+        passed += share
+        end = first + (span if number == len(shares) else round(passed * span))
+        windows.append(Window(name, start, end, submitted_between(trace, start, end)))
+        start = end
+    return tuple(windows)
+
+
+_LATEST = 2**53  # seconds; above it not every whole number is a float
+
+
+def stretch(trace: Trace, factor: float) -> Trace:
+    """Every job `factor` times as long after the first as before, to the nearest second.
+
+    Jobs that were submitted in an order are submitted in it still, some perhaps in one second.
+
+    Raises:
+        InputError: the factor is not above 0, or a submission would be too late to be exact.
+    """
+    if not (factor > 0 and np.isfinite(factor)):
+        raise InputError(f"{factor} is not above 0", field="stretch")
+    if not len(trace):
+        return trace
+    since = (trace.submit_s - trace.submit_s[0]) * float(factor)
+    if since[-1] + trace.submit_s[0] > _LATEST:
+        raise InputError(f"{factor} makes the trace too long", file=trace.name, field="stretch")
+    return replace(trace, submit_s=trace.submit_s[0] + np.rint(since).astype(np.int64))
+
+
+def to_offered_load(trace: Trace, load: float, gpus: int) -> Trace:
+    """The trace stretched so that it offers `load` to `gpus` GPUs, up to rounding to seconds.
+
+    Raises:
+        InputError: the load is not above 0, `gpus` is below 1, all jobs are submitted at once, or
+            the span would be below a second.
+    """
+    if not (load > 0 and np.isfinite(load)):
+        raise InputError(f"{load} is not above 0", field="load")
+    stretched = stretch(trace, trace.offered_load(gpus) / load)
+    if stretched.span_s == 0:
+        raise InputError(f"{load} would have all jobs submitted at once", field="load")
+    return stretched

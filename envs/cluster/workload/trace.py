@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.workload.job import Job
 from envs.errors import InputError
 
 WHOLE_GPU = 1000  # thousandths
@@ -181,3 +180,20 @@ class Trace:
 _HOST = ("cpu_milli", "memory_mib")
 _NUMBERS = ("submit_s", "duration_s", "num_gpus", "gpu_milli", *_HOST)
 _LABELS = ("user", "queue", "gpu_type", "model")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A gang: it runs on all of its GPUs at once, or not at all."""
+
+    job_id: str  # as the trace calls it
+    submit_s: int
+    duration_s: int  # alone, on the GPUs it asks for
+    num_gpus: int
+    gpu_milli: int  # thousandths of each GPU; below 1000 only for jobs on one GPU
+    user: str | None
+    queue: str | None  # virtual cluster
+    gpu_type: str | None  # permitted GPU types, separated by "|"; None: any
+    model: str | None  # what it trains: the name of a profile
+    cpu_milli: int
+    memory_mib: int

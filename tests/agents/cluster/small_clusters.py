@@ -11,7 +11,7 @@ from agents.cluster.policy import Share
 from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 
 

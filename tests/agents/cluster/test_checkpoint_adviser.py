@@ -32,8 +32,7 @@ from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.partition import MixedRacks
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Overheads
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from models.artifacts import sha256_of

@@ -20,8 +20,7 @@ from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.partition import MixedRacks
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Overheads
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.evaluate import main

@@ -14,8 +14,7 @@ from agents.cluster.time_slicing import Residents
 from envs.cluster.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 

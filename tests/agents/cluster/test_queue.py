@@ -36,8 +36,7 @@ from agents.cluster.rules.gangs import (
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from tests.strength import examples

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_pairs import pairs, small_fit
 
-from envs.cluster.interference.multisets import multisets
+from envs.cluster.interference.kernel import multisets
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.interference.tabulated import number_of
 from envs.cluster.nodes import Cluster

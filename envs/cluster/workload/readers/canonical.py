@@ -34,15 +34,18 @@ from envs.cluster.workload.parquet import (
     trace_of,
 )
 from envs.cluster.workload.readers.read_trace import (
+    MOST_GPUS,
+    IntArray,
     JobColumns,
     ReadTrace,
+    RowChecks,
+    Table,
     by_number,
     canonical_order,
     canonical_trace,
+    read_table,
     trace_name,
 )
-from envs.cluster.workload.readers.row_checks import MOST_GPUS, IntArray, RowChecks
-from envs.cluster.workload.readers.table import Table, read_table
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 from envs.files import write_atomically

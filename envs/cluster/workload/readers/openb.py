@@ -17,13 +17,15 @@ import polars as pl
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.parquet import fixed_width
 from envs.cluster.workload.readers.read_trace import (
+    MOST_GPUS,
+    IntArray,
     JobColumns,
     ReadTrace,
+    RowChecks,
     canonical_trace,
+    read_table,
     trace_name,
 )
-from envs.cluster.workload.readers.row_checks import MOST_GPUS, IntArray, RowChecks
-from envs.cluster.workload.readers.table import read_table
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU, Labels
 

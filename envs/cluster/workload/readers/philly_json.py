@@ -16,9 +16,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from envs.cluster.workload.readers.read_trace import JobColumns, ReadTrace, canonical_trace
-from envs.cluster.workload.readers.row_checks import RowChecks
-from envs.cluster.workload.readers.table import Table
+from envs.cluster.workload.readers.read_trace import (
+    JobColumns,
+    ReadTrace,
+    RowChecks,
+    Table,
+    canonical_trace,
+)
 from envs.errors import InputError
 from envs.files import read_content
 

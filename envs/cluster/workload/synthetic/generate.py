@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.cluster.workload.synthetic.arrivals import arrival_times, deal_sizes, gap_scores
 from envs.cluster.workload.synthetic.parameters import Memory, WorkloadParameters
-from envs.cluster.workload.synthetic.sessions import deal_sizes, gap_scores
-from envs.cluster.workload.synthetic.weekly_clock import arrival_times
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 

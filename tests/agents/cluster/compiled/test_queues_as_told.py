@@ -25,8 +25,8 @@ from agents.cluster.queue import (
 from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import BestFit, Count, FirstFit, HeliosConsolidate, Yarn
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.schedule import Schedule
-from envs.cluster.workload.readers.itp import ItpReader
+from envs.cluster.simulation.cluster_state import Schedule
+from envs.cluster.workload.readers.job_logs import ItpReader
 from tests.strength import examples
 
 NON_PREEMPTIVE = {

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from envs.cluster.interference.alone import StepModel
-from envs.cluster.interference.node_network import NodeNetwork
+from envs.cluster.interference.analytic import NodeNetwork, StepModel
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.workload.trace import Labels, Trace
 from envs.hardware.fabric import LinkSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.cluster.interference.multisets import count
+from envs.cluster.interference.kernel import count
 from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.interference.tabulated import tabulate
 from envs.cluster.nodes import Cluster

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from made_up import link, named_trace, network, profiles, step_model
 
-from envs.cluster.interference.alone import StepModel
+from envs.cluster.interference.analytic import NodeNetwork, StepModel
 from envs.cluster.interference.cases import Cases
-from envs.cluster.interference.node_network import NodeNetwork
 from envs.cluster.interference.rates import NIC, PCIE, RING, RateTables
 from envs.cluster.nodes import Cluster
 from envs.errors import InputError

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.cluster.interference.assignment import assign
+from envs.cluster.interference.cases import assign
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 

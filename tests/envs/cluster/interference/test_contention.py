@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_up import named_trace, profiles, step_model
 
-from envs.cluster.interference.contention import AllReduceContention
+from envs.cluster.interference.analytic import AllReduceContention
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError

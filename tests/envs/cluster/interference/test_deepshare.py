@@ -10,9 +10,13 @@ import pytest
 from crowds import holdings, rates
 from made_up import named_trace
 
-from envs.cluster.interference.deepshare import DeepShareContention
-from envs.cluster.interference.deepshare_table import ISOLATED, SHARED, read_deepshare
-from envs.cluster.interference.measured import Capped
+from envs.cluster.interference.cases import Capped
+from envs.cluster.interference.deepshare import (
+    ISOLATED,
+    SHARED,
+    DeepShareContention,
+    read_deepshare,
+)
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from made_up import named_trace
 
-from envs.cluster.interference.gavel import GavelPairs
-from envs.cluster.interference.gavel_table import read_gavel
-from envs.cluster.interference.measured import Capped
+from envs.cluster.interference.cases import Capped
+from envs.cluster.interference.gavel import GavelPairs, read_gavel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Labels, Trace

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from envs.cluster.interference.multisets import NOBODY, count, multisets, rank
+from envs.cluster.interference.kernel import NOBODY, count, multisets, rank
 from envs.cluster.interference.tabulated import number_of
 
 

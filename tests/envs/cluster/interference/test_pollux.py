@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from made_up import named_trace
 
-from envs.cluster.interference.measured import Capped
-from envs.cluster.interference.pollux import PolluxLocality
-from envs.cluster.interference.pollux_table import read_pollux, smallest_rotation
+from envs.cluster.interference.cases import Capped
+from envs.cluster.interference.pollux import PolluxLocality, read_pollux, smallest_rotation
 from envs.cluster.interference.rates import ALONE, CONTENTION
 from envs.cluster.nodes import Cluster
 from envs.errors import InputError

@@ -8,8 +8,8 @@ from crowds import crowd, holdings, one_type_cluster, random_trace, rates
 from made_up import named_trace, profiles, step_model
 
 from envs.cluster.interference.analytic import SharedBottleneck
-from envs.cluster.interference.measured import Capped
-from envs.cluster.interference.multisets import NOBODY, multisets
+from envs.cluster.interference.cases import Capped
+from envs.cluster.interference.kernel import NOBODY, multisets
 from envs.cluster.interference.rates import ON_GPU, ON_NODE, NoInterference
 from envs.cluster.interference.tabulated import TabulatedRates, number_of, tabulate
 from envs.cluster.workload.trace import Trace

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_schedules import preempted_schedule, random_schedule
 
 from envs.cluster.simulation.cluster_metrics import Distribution, exact_sum, measure, queueing_s
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.errors import InputError
 from tests.strength import examples
 

@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_schedules import preempted_schedule, random_schedule
 
-from envs.cluster.simulation.cluster_state import RUN
-from envs.cluster.simulation.cluster_usage import (
+from envs.cluster.simulation.cluster_metrics import (
     busy_gpus,
     job_runs,
     jobs_in_system,
     pending_jobs,
     running_jobs,
 )
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_state import RUN, Schedule
 from envs.errors import InputError
 from tests.strength import examples
 

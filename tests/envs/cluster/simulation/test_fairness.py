@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_schedules import random_schedule
 
-from envs.cluster.simulation.fairness import finish_time_fairness, jain_index
-from envs.cluster.simulation.schedule import Schedule
+from envs.cluster.simulation.cluster_metrics import finish_time_fairness, jain_index
+from envs.cluster.simulation.cluster_state import Schedule
 from tests.strength import examples
 
 

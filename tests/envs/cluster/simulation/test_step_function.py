@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.simulation.step_function import StepFunction
+from envs.cluster.simulation.cluster_metrics import StepFunction
 
 changes = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=25)
 

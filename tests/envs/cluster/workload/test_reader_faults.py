@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from envs.cluster.workload.readers.acme import AcmeReader
 from envs.cluster.workload.readers.canonical import CanonicalReader
-from envs.cluster.workload.readers.helios import HeliosReader
-from envs.cluster.workload.readers.itp import ItpReader
-from envs.cluster.workload.readers.pai import PaiReader
-from envs.cluster.workload.readers.philly import PhillyReader
+from envs.cluster.workload.readers.job_logs import (
+    AcmeReader,
+    HeliosReader,
+    ItpReader,
+    PaiReader,
+    PhillyReader,
+)
 from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
 from envs.errors import InputError
 

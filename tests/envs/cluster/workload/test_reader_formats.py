@@ -13,12 +13,14 @@ from hypothesis import HealthCheck, given
 from random_traces import traces
 
 from envs.cluster.workload.parquet import LABELS, NUMBERS, write_parquet
-from envs.cluster.workload.readers.acme import AcmeReader
 from envs.cluster.workload.readers.canonical import CanonicalReader, write_csv
-from envs.cluster.workload.readers.helios import HeliosReader
-from envs.cluster.workload.readers.itp import ItpReader
-from envs.cluster.workload.readers.pai import PaiReader
-from envs.cluster.workload.readers.philly import PhillyReader
+from envs.cluster.workload.readers.job_logs import (
+    AcmeReader,
+    HeliosReader,
+    ItpReader,
+    PaiReader,
+    PhillyReader,
+)
 from envs.cluster.workload.readers.philly_json import PhillyJsonReader
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.cluster.workload.readers.itp import ItpReader
-from envs.cluster.workload.readers.philly import PhillyReader
+from envs.cluster.workload.readers.job_logs import ItpReader, PhillyReader
 from envs.cluster.workload.trace import Trace
 
 ITP_JOBS = {"01": 1595, "02": 5778, "04": 15802, "06": 2396, "08": 13047, "10": 260}

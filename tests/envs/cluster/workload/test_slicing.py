@@ -11,10 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_traces import traces
 
-from envs.cluster.workload.rescaling import stretch, to_offered_load
-from envs.cluster.workload.slicing import at_most_gpus, head, of_queue, of_user, submitted_between
+from envs.cluster.workload.slicing import (
+    at_most_gpus,
+    head,
+    of_queue,
+    of_user,
+    split_by_time,
+    stretch,
+    submitted_between,
+    to_offered_load,
+)
 from envs.cluster.workload.trace import Labels, Trace
-from envs.cluster.workload.windows import split_by_time
 from envs.errors import InputError
 from tests.strength import examples
 

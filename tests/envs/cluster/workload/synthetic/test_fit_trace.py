@@ -10,11 +10,17 @@ import pytest
 from published_traces import ITP, itp, philly
 from shipped_workloads import document
 
-from envs.cluster.workload.synthetic.agreement import Agreement, agreement
-from envs.cluster.workload.synthetic.fit import LEAST_OF_SIZE, _groups, _memory, fit
+from envs.cluster.workload.synthetic.arrivals import EPOCH_S, WeeklyClock
+from envs.cluster.workload.synthetic.fit import (
+    LEAST_OF_SIZE,
+    Agreement,
+    _groups,
+    _memory,
+    agreement,
+    fit,
+)
 from envs.cluster.workload.synthetic.generate import _latent, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
-from envs.cluster.workload.synthetic.weekly_clock import EPOCH_S, WeeklyClock
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shipped_workloads import document
 
-from envs.cluster.workload.synthetic.agreement import agreement
+from envs.cluster.workload.synthetic.arrivals import DAY_S, HOUR_S, SessionShape
+from envs.cluster.workload.synthetic.fit import agreement
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
-from envs.cluster.workload.synthetic.sessions import SessionShape
-from envs.cluster.workload.synthetic.weekly_clock import DAY_S, HOUR_S
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from tests.strength import examples

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.workload.synthetic.agreement import kolmogorov_smirnov
-from envs.cluster.workload.synthetic.quantile_table import LEAST_JOBS, QuantileTable
+from envs.cluster.workload.synthetic.fit import kolmogorov_smirnov
+from envs.cluster.workload.synthetic.parameters import LEAST_JOBS, QuantileTable
 from envs.errors import InputError
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.workload.synthetic.sessions import (
+from envs.cluster.workload.synthetic.arrivals import (
     SessionShape,
     deal_sizes,
     fit_sessions,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from envs.cluster.workload.synthetic.agreement import agreement, kolmogorov_smirnov
+from envs.cluster.workload.synthetic.fit import agreement, kolmogorov_smirnov
 from envs.cluster.workload.trace import Trace
 
 samples = st.lists(st.integers(0, 30), min_size=1, max_size=60)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.workload.synthetic.weekly_clock import (
+from envs.cluster.workload.synthetic.arrivals import (
     DAY_S,
     HOUR_S,
     WEEK_S,
