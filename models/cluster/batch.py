@@ -310,13 +310,13 @@ class ClusterBatch:
         return self._racks.to_first(racks.flatten(0, 1))
 
     def _connect(self, observation: Mapping[str, Tensor], shares: Rows) -> None:
-        graphs, places = self.running.present.shape
+        graphs, slots = self.running.present.shape
         nodes, racks = self.servers.present.shape[1], self.rack_features.shape[1]
         graph = torch.arange(graphs, device=self.rack_features.device).unsqueeze(1)
         ends = observation["share_index"].long()
         job, server = (
             rows.number(shares.pack(graph * size + ends[:, end].clamp(max=size - 1)))
-            for end, rows, size in ((0, self.running, places), (1, self.servers, nodes))
+            for end, rows, size in ((0, self.running, slots), (1, self.servers, nodes))
         )
         part = shares.pack(observation["share_features"])  # of the server's GPUs, of the job's
         sizes = self._num_running, self.server_features.shape[0]

@@ -23,7 +23,7 @@ class States(NamedTuple):
 
 
 class NodeEncoder(nn.Module):
-    """Nodes by themselves, before any message; places with the GPU types of their servers."""
+    """Nodes by themselves, before any message; resources with the GPU types of their servers."""
 
     def __init__(self, widths: ClusterWidths, hidden: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class NodeEncoder(nn.Module):
         self.racks = nn.Linear(widths.rack + widths.types, hidden)
         self.cluster = nn.Linear(widths.cluster + 2 * widths.types, hidden)
 
-    def places(self, batch: ClusterBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def resources(self, batch: ClusterBatch) -> tuple[Tensor, Tensor, Tensor]:
         """(K, H) servers, (B, R, H) racks, (B, H) clusters."""
         servers = torch.relu(self.servers(batch.server_features))
         racks = self.racks(torch.cat([batch.rack_features, batch.rack_types], dim=-1))
@@ -78,7 +78,7 @@ class Round(nn.Module):
         self.running_down = nn.Linear(hidden, hidden, bias=False)
         self.pending_own = nn.Linear(hidden, hidden)
         self.pending_down = nn.Linear(hidden, hidden, bias=False)
-        self.look = PlacesAttention(hidden)
+        self.look = ResourceAttention(hidden)
 
     def forward(self, batch: ClusterBatch, states: States) -> States:
         pending, running, servers, racks, cluster = states
@@ -91,14 +91,14 @@ class Round(nn.Module):
         cluster = cluster + torch.relu(self.cluster_up(torch.cat(parts, dim=-1)))
         wide = cluster.unsqueeze(1).expand_as(racks)
         racks = racks + torch.relu(self.racks_down(torch.cat([racks, wide], dim=-1)))
-        told = self.servers_own(servers) + batch.from_racks(self.servers_down(racks))
-        servers = servers + torch.relu(told)
-        told = self.running_own(running) + batch.to_running(self.running_servers(servers))
-        told = told + batch.running.spread(self.running_down(cluster))
-        running = running + torch.relu(told)
-        told = self.pending_own(pending) + batch.pending.spread(self.pending_down(cluster))
-        told = told + self.look(batch.pending, pending, racks, batch.rack_present)
-        return States(pending + torch.relu(told), running, servers, racks, cluster)
+        message = self.servers_own(servers) + batch.from_racks(self.servers_down(racks))
+        servers = servers + torch.relu(message)
+        message = self.running_own(running) + batch.to_running(self.running_servers(servers))
+        message = message + batch.running.spread(self.running_down(cluster))
+        running = running + torch.relu(message)
+        message = self.pending_own(pending) + batch.pending.spread(self.pending_down(cluster))
+        message = message + self.look(batch.pending, pending, racks, batch.rack_present)
+        return States(pending + torch.relu(message), running, servers, racks, cluster)
 
 
 class FlatRound(nn.Module):
@@ -110,20 +110,20 @@ class FlatRound(nn.Module):
         self.running_own = nn.Linear(hidden, hidden)
         self.running_servers = nn.Linear(hidden, hidden, bias=False)
         self.pending_own = nn.Linear(hidden, hidden)
-        self.look = PlacesAttention(hidden)
+        self.look = ResourceAttention(hidden)
 
     def forward(self, batch: ClusterBatch, states: States) -> States:
         pending, running, servers, racks, cluster = states
         heard = torch.cat([servers, batch.to_servers(running)], dim=-1)
         servers = servers + torch.relu(self.servers_up(heard))
-        told = self.running_own(running) + batch.to_running(self.running_servers(servers))
-        running = running + torch.relu(told)
-        places, present = batch.servers.unpack(servers), batch.servers.present
-        told = self.pending_own(pending) + self.look(batch.pending, pending, places, present)
-        return States(pending + torch.relu(told), running, servers, racks, cluster)
+        message = self.running_own(running) + batch.to_running(self.running_servers(servers))
+        running = running + torch.relu(message)
+        resources, present = batch.servers.unpack(servers), batch.servers.present
+        message = self.pending_own(pending) + self.look(batch.pending, pending, resources, present)
+        return States(pending + torch.relu(message), running, servers, racks, cluster)
 
 
-class PlacesAttention(nn.Module):
+class ResourceAttention(nn.Module):
     """Rows of jobs attend to the racks or servers of their graph (scaled dot products)."""
 
     def __init__(self, hidden: int) -> None:
@@ -131,11 +131,11 @@ class PlacesAttention(nn.Module):
         self.key = nn.Linear(hidden, hidden, bias=False)  # a bias would fall out of the softmax
         self.value = nn.Linear(hidden, hidden, bias=False)
 
-    def forward(self, rows: Rows, jobs: Tensor, places: Tensor, present: Tensor) -> Tensor:
-        """(K, H) from (K, H) jobs and (B, P, H) places, of which (B, P) are there."""
-        scores = torch.bmm(rows.unpack(jobs), self.key(places).transpose(1, 2))
+    def forward(self, rows: Rows, jobs: Tensor, resources: Tensor, present: Tensor) -> Tensor:
+        """(K, H) from (K, H) jobs and (B, P, H) resources, of which (B, P) are there."""
+        scores = torch.bmm(rows.unpack(jobs), self.key(resources).transpose(1, 2))
         scores = (scores * jobs.shape[1] ** -0.5).masked_fill(~present.unsqueeze(1), MASKED_LOGIT)
-        return rows.pack(torch.bmm(scores.softmax(-1), self.value(places)))
+        return rows.pack(torch.bmm(scores.softmax(-1), self.value(resources)))
 
 
 def _mean_of_present(states: Tensor, present: Tensor) -> Tensor:

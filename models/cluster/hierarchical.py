@@ -308,7 +308,7 @@ class HierarchicalPolicy(Policy):
         direct = torch.cat([index, batch.job_types], dim=1)  # (K, direct)
         jobs = jobs + self.direct_input(direct)
         waiting = batch.num_pending
-        states = States(jobs[:waiting], jobs[waiting:], *self.encoder.places(batch))
+        states = States(jobs[:waiting], jobs[waiting:], *self.encoder.resources(batch))
         for message_round in self.rounds:
             states = message_round(batch, states)
         logits, read = self._logits(observation, batch, states, direct)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from envs.cluster.environment.duration_features import NEAR_WIDTH
 from models.durations.network import (
     ALIKE,
+    EVIDENCE_WIDTH,
     FAR,
     LEAST_CHANCE,
     SELF_WIDTH,
     SHORTEST_WORK_S,
     SPREADS,
-    TOLD_WIDTH,
     DurationPosterior,
     GittinsIndex,
     edges_s,
@@ -62,17 +62,17 @@ class GittinsPriority:
         index = (np.log(reached) - np.log(chance @ self._spent)).max(axis=1)
         mean = chance @ self._middles
         away = self._middles - mean[:, None]
-        told: FloatRows = np.stack([index, mean, np.sqrt((chance * away * away).sum(axis=1))], 1)
-        return told
+        summary: FloatRows = np.stack([index, mean, np.sqrt((chance * away * away).sum(axis=1))], 1)
+        return summary
 
     def chances(self, rows: FloatRows) -> FloatRows:
         """(A, 26) of the bins, of (A, width) rows."""
         own = rows[:, :SELF_WIDTH]
         near = np.ascontiguousarray(rows[:, SELF_WIDTH:]).reshape(len(rows), -1, NEAR_WIDTH)
         finished = (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
-        told = np.zeros((int(finished.sum()), TOLD_WIDTH), np.float32)
-        tell(rows, near, told)
-        pooled, copied = self._neighbours(own, near, finished, told)
+        evidence = np.zeros((int(finished.sum()), EVIDENCE_WIDTH), np.float32)
+        write_evidence(rows, near, evidence)
+        pooled, copied = self._neighbours(own, near, finished, evidence)
         alone = np.maximum(self._linear("own", own), 0.0)
         read = np.maximum(self._linear("readout", np.concatenate([alone, pooled], axis=1)), 0.0)
         logits = self._linear("bins", read)
@@ -84,21 +84,21 @@ class GittinsPriority:
         return chance
 
     def _neighbours(
-        self, own: FloatRows, near: FloatRows, finished: NDArray[np.bool_], told: FloatRows
+        self, own: FloatRows, near: FloatRows, finished: NDArray[np.bool_], evidence: FloatRows
     ) -> tuple[FloatRows, FloatRows]:
         """(A, heads H) states of the neighbours, pooled; (P, H) of the finished ones, without sign.
 
         Few rows at a time: their states stay in the processor's cache.
         """
         weight, sides = self.weights["near.weight"], near.shape[1]
-        seen = NEAR_WIDTH + TOLD_WIDTH
-        # Matrix products for neighbours, what they tell and the job, instead of a joined array.
-        of_near, of_told = weight[:, :NEAR_WIDTH].T, weight[:, NEAR_WIDTH:seen].T
+        seen = NEAR_WIDTH + EVIDENCE_WIDTH
+        # Matrix products for neighbours, their evidence and the job, instead of a joined array.
+        of_near, of_evidence = weight[:, :NEAR_WIDTH].T, weight[:, NEAR_WIDTH:seen].T
         beside = own @ weight[:, seen:-1].T + self.weights["near.bias"]
         later = np.ascontiguousarray(weight[:, -1])
         heads, width = self.weights["attention.weight"].shape
         pooled = np.empty((len(own), heads, width), np.float32)
-        copied = np.empty((len(told), width), np.float32)
+        copied = np.empty((len(evidence), width), np.float32)
         if self._hidden.shape[1:] != (ROWS_AT_ONCE * sides, width):
             self._hidden = np.empty((2, ROWS_AT_ONCE * sides, width), np.float32)
         past = 0  # finished neighbours of the rows before
@@ -109,7 +109,7 @@ class GittinsPriority:
             following = past + int(over.sum())
             np.matmul(part.reshape(-1, NEAR_WIDTH), of_near, out=inputs)
             by_side = inputs.reshape(len(part), sides, width)
-            join(by_side, over, told[past:following] @ of_told, beside[first:], later)
+            join(by_side, over, evidence[past:following] @ of_evidence, beside[first:], later)
             np.matmul(inputs, self.weights["near_again.weight"].T, out=states)
             states += self.weights["near_again.bias"]
             weights = np.empty((len(part), sides + 1, heads), np.float32)
@@ -143,8 +143,8 @@ def has_finished(neighbour: NDArray[np.float32]) -> bool:
 
 
 @njit(cache=True)
-def tell(rows: FloatRows, near: FloatRows, told: FloatRows) -> None:
-    """Write (P, 3) `models.durations.network.told_of` of the finished among all `near`."""
+def write_evidence(rows: FloatRows, near: FloatRows, evidence: FloatRows) -> None:
+    """Write (P, 3) `models.durations.network.evidence_of` of the finished among all `near`."""
     sides = near.shape[1]
     logs, past = np.zeros(sides), 0
     for row in range(len(rows)):
@@ -155,22 +155,22 @@ def tell(rows: FloatRows, near: FloatRows, told: FloatRows) -> None:
                     done = seconds(rows[row, 2])
                 took = max(seconds(near[row, one, 1]), SHORTEST_WORK_S)
                 logs[past - first] = log(took)
-                told[past, 0] = log1p(max(took - done, 0.0) / 60.0) / 4.0
+                evidence[past, 0] = log1p(max(took - done, 0.0) / 60.0) / 4.0
                 past += 1
         for one in range(past - first):
             for other in range(one):
                 apart = abs(logs[one] - logs[other])
-                for place in range(len(ALIKE)):
-                    if apart < ALIKE[place]:
-                        told[first + one, 1 + place] += np.float32(0.25)
-                        told[first + other, 1 + place] += np.float32(0.25)
+                for k in range(len(ALIKE)):
+                    if apart < ALIKE[k]:
+                        evidence[first + one, 1 + k] += np.float32(0.25)
+                        evidence[first + other, 1 + k] += np.float32(0.25)
 
 
 @njit(cache=True)
 def join(
     hidden: FloatRows,
     finished: NDArray[np.bool_],
-    told: FloatRows,
+    evidence: FloatRows,
     beside: FloatRows,
     later: FloatRows,
 ) -> None:
@@ -178,8 +178,8 @@ def join(
 
     Args:
         hidden: in and out.
-        finished: (A, 2 K) whose `told` (P, H) there is.
-        told: of the finished ones, in order.
+        finished: (A, 2 K) whose `evidence` (P, H) there is.
+        evidence: of the finished ones, in order.
         beside: (A, H) of the job itself.
         later: (H,) of those after it.
     """
@@ -189,7 +189,7 @@ def join(
         for side in range(hidden.shape[1]):
             if finished[row, side]:
                 for column in range(hidden.shape[2]):
-                    hidden[row, side, column] += told[past, column]
+                    hidden[row, side, column] += evidence[past, column]
                 past += 1
         for column in range(hidden.shape[2]):
             base[column] = beside[row, column]
@@ -256,8 +256,8 @@ def mix(
         most, first = float(no_copy[row]), past
         for side in range(near.shape[1]):
             if has_finished(near[row, side]):
-                for place in range(len(spreads)):
-                    most = max(most, copies[past, place])
+                for k in range(len(spreads)):
+                    most = max(most, copies[past, k])
                 past += 1
         if past == first:
             chance[row] += LEAST_CHANCE
@@ -274,13 +274,13 @@ def mix(
             if not has_finished(near[row, side]):
                 continue
             took = log(max(seconds(near[row, side, 1]), SHORTEST_WORK_S))
-            for place in range(len(spreads)):
-                survived = beyond(begun - took, spreads[place])
-                share = exp(copies[past, place] - most)
+            for k in range(len(spreads)):
+                survived = beyond(begun - took, spreads[k])
+                share = exp(copies[past, k] - most)
                 whole += share * survived
                 left = survived
                 for edge in range(len(edges_s)):
-                    then = beyond(in_all[edge] - took, spreads[place])
+                    then = beyond(in_all[edge] - took, spreads[k])
                     mixed[edge] += share * (left - then)
                     left = then
                 mixed[len(edges_s)] += share * left

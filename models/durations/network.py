@@ -102,7 +102,7 @@ class GittinsIndex(nn.Module):
 
 FloatRows = NDArray[np.float32]
 SELF_WIDTH = OWN_WIDTH + MEANS_WIDTH
-TOLD_WIDTH = 3  # columns that finished neighbours tell beside their own
+EVIDENCE_WIDTH = 3  # columns of what a finished neighbour says beside its own
 ALIKE = (0.02, 0.2)  # differences of logarithms below which times are alike
 SPREADS = (0.004, 0.03, 0.2)  # of the logarithm of the work of a job, to that of one it copies
 FEW_COPIES = -2.0  # logit of a copy at first
@@ -161,7 +161,7 @@ class DurationPosterior(nn.Module):
         self.config = config
         hidden = config.hidden
         self.own = nn.Linear(SELF_WIDTH, hidden)
-        self.near = nn.Linear(NEAR_WIDTH + TOLD_WIDTH + SELF_WIDTH + 1, hidden)
+        self.near = nn.Linear(NEAR_WIDTH + EVIDENCE_WIDTH + SELF_WIDTH + 1, hidden)
         self.near_again = nn.Linear(hidden, hidden)
         self.attention = nn.Linear(hidden, config.heads)
         self.readout = nn.Linear((1 + config.heads) * hidden, config.readout)
@@ -182,7 +182,7 @@ class DurationPosterior(nn.Module):
         done, took, finished = work_of(own, near)
         side = (torch.arange(sides) >= sides // 2).to(rows.dtype).view(1, sides, 1)
         beside = own.unsqueeze(1).expand(-1, sides, -1)
-        seen = [near, told_of(done, took, finished), beside, side.expand(rows.shape[0], -1, -1)]
+        seen = [near, evidence_of(done, took, finished), beside, side.expand(rows.shape[0], -1, -1)]
         states = self.near_again(torch.relu(self.near(torch.cat(seen, dim=2))))  # (A, 2 K, H)
         scores = self.attention(states).masked_fill(near[:, :, :1] == 0.0, -1e9)
         nobody = scores.new_zeros(scores.shape[0], 1, scores.shape[2])
@@ -232,8 +232,8 @@ def work_of(own: Tensor, near: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return done, took, (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
 
 
-def told_of(done: Tensor, took: Tensor, finished: Tensor) -> Tensor:
-    """(A, 2 K, 3) what finished neighbours tell.
+def evidence_of(done: Tensor, took: Tensor, finished: Tensor) -> Tensor:
+    """(A, 2 K, 3) what finished neighbours say of the job.
 
     The feature of the time that the job still needs if it takes as long, and how many others of
     them took the same time, to 2 and to 20 percent, / 4.
@@ -242,8 +242,8 @@ def told_of(done: Tensor, took: Tensor, finished: Tensor) -> Tensor:
     apart = (took.log().unsqueeze(2) - took.log().unsqueeze(1)).abs()
     both = finished.unsqueeze(2) & finished.unsqueeze(1)
     alike = [((apart < limit) & both).sum(dim=2) - 1 for limit in ALIKE]
-    told = torch.stack([left, *(count / 4.0 for count in alike)], dim=2)
-    return (told * finished.unsqueeze(2)).float()
+    evidence = torch.stack([left, *(count / 4.0 for count in alike)], dim=2)
+    return (evidence * finished.unsqueeze(2)).float()
 
 
 def stretched(rows: Tensor, factor: Tensor) -> Tensor:

@@ -140,8 +140,8 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     folders = spec.get("folders", {})
     known = isinstance(folders, dict) and set(folders) <= {DURATIONS_FOLDER}
     if not known or not all(isinstance(listed, dict) for listed in folders.values()):
-        told = f"must list the files of {DURATIONS_FOLDER}, or nothing"
-        raise InputError(told, file=spec_file, field="folders")
+        message = f"must list the files of {DURATIONS_FOLDER}, or nothing"
+        raise InputError(message, file=spec_file, field="folders")
     for name, listed in folders.items():
         check_hashes(folder / name, listed)
     try:

@@ -134,8 +134,8 @@ class ChannelPolicy(Policy):
     def _levels(self, mean: Tensor, correction: Tensor, mask: Tensor) -> Tensor:
         """(B, C * L) masked logits from (B, C) means and (B, C, L) corrections."""
         levels = correction.shape[-1]
-        place = torch.linspace(-1.0, 1.0, levels, dtype=mean.dtype, device=mean.device)
-        distance = (place - mean.unsqueeze(-1)) * torch.exp(-self.log_deviation)
+        at = torch.linspace(-1.0, 1.0, levels, dtype=mean.dtype, device=mean.device)
+        distance = (at - mean.unsqueeze(-1)) * torch.exp(-self.log_deviation)
         logits = correction - 0.5 * distance.square()
         return logits.masked_fill(mask == 0, MASKED_LOGIT).flatten(1)
 

@@ -220,7 +220,7 @@ def without_shared(
     schedulers = rows // alike
     for first in range(0, gains.shape[1], rows):
         for scheduler in range(schedulers):
-            columns = [first + scheduler + schedulers * place for place in range(alike)]
+            columns = [first + scheduler + schedulers * k for k in range(alike)]
             for column in columns:
                 total, count = np.zeros((2, len(gains)))
                 for other in columns:
@@ -242,8 +242,8 @@ def _level(
         mine = np.flatnonzero(episode[:, column] == number)
         theirs = np.flatnonzero(episode[:, other] == number)
         times = now[theirs, other]
-        place = np.searchsorted(times, now[mine, column], side="right") - 1
-        known = (place >= 0) & (now[mine, column] <= times[-1])
-        level[mine] = gains[theirs[np.maximum(place, 0)], other]
+        last = np.searchsorted(times, now[mine, column], side="right") - 1
+        known = (last >= 0) & (now[mine, column] <= times[-1])
+        level[mine] = gains[theirs[np.maximum(last, 0)], other]
         there[mine] = known
     return level, there

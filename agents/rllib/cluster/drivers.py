@@ -79,17 +79,17 @@ def drawn(probabilities: Tensor) -> Tensor:
     """
     below = probabilities.double().cumsum(dim=1)
     level = torch.rand(len(below), 1, dtype=torch.float64) * below[:, -1:]
-    places = (below <= level).sum(dim=1)
+    actions = (below <= level).sum(dim=1)
     # a level rounded up to the whole lies beyond the last place that is possible
-    return torch.minimum(places, (below < below[:, -1:]).sum(dim=1))
+    return torch.minimum(actions, (below < below[:, -1:]).sum(dim=1))
 
 
 def asked(agents: Sequence[Agent]) -> NDArray[np.int64]:
     """(n,) the actions of the teachers with whom their episodes began."""
     taught = np.zeros(len(agents), np.int64)
-    for place, (lane, scheduler) in enumerate(agents):
+    for k, (lane, scheduler) in enumerate(agents):
         assert lane.advice is not None
-        taught[place] = lane.advice.action(lane.episode, scheduler)
+        taught[k] = lane.advice.action(lane.episode, scheduler)
     return taught
 
 

@@ -44,8 +44,8 @@ def _fill(
     out: NDArray[np.float32],
 ) -> None:
     out[:] = NO_JOB
-    for place in range(len(out)):
-        job = window[place] if place < len(window) else shown[place - len(window)]
+    for row in range(len(out)):
+        job = window[row] if row < len(window) else shown[row - len(window)]
         if job == NONE:
             continue
         record = jobs[job]
@@ -53,7 +53,7 @@ def _fill(
         progressing = max(record.settled, record.ready)
         if record.status == RUNNING and now > progressing:
             left = max(left - (now - progressing) * record.rate, 0.0)
-        out[place] = left
+        out[row] = left
 
 
 def snapshot(episode: SchedulingEpisode) -> dict[str, Tensor]:

@@ -14,10 +14,10 @@ from torch import Tensor
 from envs.cluster.environment.observation import Buffers, ClusterObservation
 
 STATE, MASK = "state_features", "action_mask"
-BUFFERS: Mapping[str, int] = {"float32": 0, "int64": 1, "int8": 2}  # dtype -> place in `Buffers`
+BUFFERS: Mapping[str, int] = {"float32": 0, "int64": 1, "int8": 2}  # dtype -> position in `Buffers`
 
 
-class Place(NamedTuple):
+class Segment(NamedTuple):
     """Where an array of the observation lies in its buffer."""
 
     buffer: int
@@ -44,7 +44,7 @@ class ObservationMemory:
         self, builder: ClusterObservation, space: spaces.Dict, times: int, rows: int
     ) -> None:
         sizes = [len(buffer) for buffer in builder.buffers()]
-        self.places = _places(builder)
+        self.segments = _segments(builder)
         self.floats = np.zeros((times, rows, sizes[0]), np.float32)
         self.indices = np.zeros((times, rows, sizes[1]), np.int64)
         self.flags = np.zeros((times, rows, sizes[2]), np.int8)
@@ -65,9 +65,9 @@ class ObservationMemory:
 
     def array(self, key: str, time: int, rows: slice) -> NDArray[Any]:
         """(n, ...) one of the builder's arrays in observations of one time; no copy."""
-        place = self.places[key]
-        piece = self._buffers()[place.buffer][time, rows, place.first : place.last]
-        return piece.reshape(len(piece), *place.shape)
+        segment = self.segments[key]
+        piece = self._buffers()[segment.buffer][time, rows, segment.first : segment.last]
+        return piece.reshape(len(piece), *segment.shape)
 
     def move(self, source: int, target: int) -> None:
         """Copy all observations of a time to another."""
@@ -90,8 +90,10 @@ class ObservationMemory:
 
     def _batch(self, tensors: list[Tensor]) -> dict[str, Tensor]:
         batch = {
-            key: tensors[place.buffer][:, place.first : place.last].unflatten(1, place.shape)
-            for key, place in self.places.items()
+            key: tensors[segment.buffer][:, segment.first : segment.last].unflatten(
+                1, segment.shape
+            )
+            for key, segment in self.segments.items()
         }
         batch[MASK] = tensors[3]
         if self.state is not None:
@@ -99,14 +101,14 @@ class ObservationMemory:
         return batch
 
 
-def _places(builder: ClusterObservation) -> dict[str, Place]:
+def _segments(builder: ClusterObservation) -> dict[str, Segment]:
     """Where the builder's arrays lie: it is asked to lay out the numbers of the entries."""
     numbers = Buffers(*(np.arange(len(buffer)) for buffer in builder.buffers()))  # type: ignore[arg-type]
     found = {}
     for key, array in builder.graph(numbers).items():
         box = builder.space[key]
         first = int(array.flat[0])
-        found[key] = Place(BUFFERS[str(box.dtype)], first, first + array.size, array.shape)
+        found[key] = Segment(BUFFERS[str(box.dtype)], first, first + array.size, array.shape)
     return found
 
 
