@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from agents.cluster.policy import Knowledge
 from agents.cluster.prediction import RemainingTime
-from agents.cluster.rounds import Demand, IntArray, one_pool
+from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 
 FloatArray = NDArray[np.float64]
 
 
-class ApatheticFutureShare:
+class ApatheticFutureShare(ShareRule):
     """Hands out the GPUs one by one, each to the winner of all pairwise comparisons.
 
     AFS-L (Hwang et al., NSDI 2021); its measured speed-up curves have no counterpart. Were gangs
@@ -30,15 +30,10 @@ class ApatheticFutureShare:
     name = "afs"
     knows: Knowledge = "durations"
 
-    def reset(self, simulator: ClusterSimulator) -> None:
-        """Nothing is kept."""
-
     def pools(self, cluster: Cluster) -> IntArray:
-        """(N,) one pool."""
         return one_pool(cluster)
 
     def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        """(A, 1) X."""
         gangs = np.ceil(demand.gpus).astype(np.int64)
         service = simulator.state.jobs["remaining"][demand.jobs] * gangs
         given = apathetic_gpus(service, gangs, int(demand.capacity[0]))
@@ -82,7 +77,7 @@ def apathetic_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
     return given
 
 
-class Optimus:
+class Optimus(ShareRule):
     """Hands out the GPUs one by one, each to the job whose remaining time it shortens most.
 
     Optimus (Peng et al., EuroSys 2018): one GPU each in the order of submission, then by marginal
@@ -101,15 +96,12 @@ class Optimus:
         self.remaining = remaining
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Nothing has been learned."""
         self.remaining.reset(simulator)
 
     def pools(self, cluster: Cluster) -> IntArray:
-        """(N,) one pool."""
         return one_pool(cluster)
 
     def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        """(A, 1) X."""
         self.remaining.observe(simulator)
         gangs = np.ceil(demand.gpus).astype(np.int64)
         service = self.remaining.predict(simulator, demand.jobs) * gangs

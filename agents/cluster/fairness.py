@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from agents.cluster.policy import Knowledge
-from agents.cluster.rounds import Demand, IntArray, one_pool, pool_per_type
+from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool, pool_per_type
 from agents.linear_program import LinearProgram
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 
 
 @bounded
-class MaxMinFairness:
+class MaxMinFairness(ShareRule):
     """Maximises the least effective throughput of a gang, water-filling beyond.
 
     The effective throughput sum_p rate[m, p] X[m, p] is divided by the gang's weight and by its
@@ -50,17 +50,14 @@ class MaxMinFairness:
         self.weights = dict(weights)
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Looks up the weight of every job."""
         queue = simulator.trace.queue
         of_name = np.array([self.weights.get(name, 1.0) for name in queue.names] + [1.0])
         self._weight = of_name[queue.codes]  # the last is that of the code UNKNOWN
 
     def pools(self, cluster: Cluster) -> IntArray:
-        """(N,) one pool per GPU type."""
         return pool_per_type(cluster)
 
     def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        """(A, P) X."""
         able = demand.rates.max(axis=1) > 0.0
         rates, gpus = demand.rates[able], demand.gpus[able]
         shares = np.zeros(demand.rates.shape)
@@ -71,7 +68,7 @@ class MaxMinFairness:
         return shares
 
 
-class LeastAttainedService:
+class LeastAttainedService(ShareRule):
     """Equal numbers of GPUs for all gangs, each gang's capped at its size; all GPUs are alike.
 
     The heterogeneity-agnostic baseline of Narayanan et al., OSDI 2020 (section 7): the program of
@@ -82,15 +79,10 @@ class LeastAttainedService:
     name = "las_gavel"
     knows: Knowledge = "nothing"
 
-    def reset(self, simulator: ClusterSimulator) -> None:
-        """Nothing is kept."""
-
     def pools(self, cluster: Cluster) -> IntArray:
-        """(N,) one pool."""
         return one_pool(cluster)
 
     def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        """(A, 1) X."""
         able = demand.rates[:, 0] > 0.0
         rates, gpus = demand.rates[able], demand.gpus[able]
         shares = np.zeros(demand.rates.shape)
@@ -103,7 +95,7 @@ TOLERANCE = 1e-7  # of the worst rho
 LEAST = 1e-9  # part of its full speed that a gang asks for at least, to keep the program scaled
 
 
-class FinishTimeFairness:
+class FinishTimeFairness(ShareRule):
     """Minimises the worst rho = time in the shared cluster / time on a 1/A part of it.
 
     Both count from the submission and assume that the shares of now last: (elapsed + remaining /
@@ -120,17 +112,14 @@ class FinishTimeFairness:
     knows: Knowledge = "durations"
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """No job has run."""
         self._isolated = np.zeros(len(simulator.trace))  # seconds for what has been done
         self._throughput = np.ones(len(simulator.trace))  # isolated, as of the last computation
         self._remaining = simulator.state.jobs["work"].copy()
 
     def pools(self, cluster: Cluster) -> IntArray:
-        """(N,) one pool per GPU type."""
         return pool_per_type(cluster)
 
     def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        """(A, P) X."""
         records = simulator.state.jobs[demand.jobs]
         elapsed, remaining = simulator.now - records["submit"], records["remaining"]
         done = np.maximum(self._remaining[demand.jobs] - remaining, 0.0)
@@ -241,12 +230,10 @@ class OnePool:
         self._rates, self._gpus, self._capacity = rates, gpus, capacity
 
     def level(self, asked: FloatArray) -> float:
-        """See `MaxMinProgram`."""
         time = asked / self._rates
         return min(float(1.0 / time.max()), float(self._capacity / (self._gpus * time).sum()))
 
     def shares(self, asked: FloatArray) -> FloatArray:
-        """See `MaxMinProgram`."""
         gpus = self._gpus
         if gpus.sum() <= self._capacity:
             return np.ones((len(gpus), 1))
@@ -276,12 +263,10 @@ class SeveralPools:
         self._solver = program.solver(time_limit=highspy.kHighsInf)
 
     def level(self, asked: FloatArray) -> float:
-        """See `MaxMinProgram`."""
         self._ask(asked)
         return self._solve()[0]
 
     def shares(self, asked: FloatArray) -> FloatArray:
-        """See `MaxMinProgram`."""
         self._ask(asked)
         raised = np.ones(len(asked), np.bool_)
         held = np.zeros(len(asked))  # throughputs of those that are not raised any more
@@ -332,7 +317,6 @@ class SeveralPools:
         return float(columns[self._level]), columns, duals
 
     def _solved(self) -> bool:
-        """Whether there is an optimum."""
         self._solver.run()
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             self._solver.clearSolver()  # a basis that has gone bad: begin anew

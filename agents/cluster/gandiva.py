@@ -57,7 +57,6 @@ class Gandiva(Scheduler):
         self.quantum_s, self.defragment_free = quantum_s, defragment_free
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Nobody has a residence."""
         self._residents = Residents(simulator)
         self._offset = np.zeros(len(simulator.trace))  # of the time received
         self._harmful: set[tuple[int, int]] = set()  # profiles that do not go together on a GPU

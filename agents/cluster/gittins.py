@@ -63,7 +63,6 @@ class Gittins(Scheduler):
         self.placement, self.training, self.seed = placement, training, seed
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Knows the training trace alone."""
         self._rng = np.random.default_rng(self.seed)
         known = np.zeros(0) if self.training is None else self.training.gpu_seconds
         self._services = np.sort(known)

@@ -22,7 +22,6 @@ class PartialGpuShares(tuple[Share, ...]):
     partial: int
 
     def __new__(cls, shares: Sequence[Share], partial: int) -> PartialGpuShares:
-        """See `ClusterSimulator.start`."""
         joining = super().__new__(cls, shares)
         joining.partial = partial
         return joining

@@ -67,7 +67,6 @@ class RollingDuration:
         self.prior_s, self.recency, self.training = prior_s, recency, training
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Knows the training trace alone."""
         self._mean: dict[Key, float] = {}
         self._finished = Finished(simulator)
         if self.training is not None:
@@ -170,7 +169,6 @@ class QuasiShortestServiceFirst(Scheduler):
         self.blocking, self.seed = blocking, seed
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Before the first event of a simulation."""
         self._rng = np.random.default_rng(self.seed)
         self.durations.reset(simulator)
         self._service = np.full(len(simulator.trace), np.nan)  # predicted GPU-seconds

@@ -44,7 +44,6 @@ class QueuePolicy(Scheduler):
         self.placement, self.seed = placement, seed
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Draw the same again."""
         self._rng = np.random.default_rng(self.seed)
 
     def run(self, simulator: ClusterSimulator) -> bool:
@@ -81,7 +80,6 @@ class NonPreemptive(QueuePolicy):
         return np.zeros(len(trace), np.int64)
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        """See `Scheduler.replay`."""
         if not only_numbers_decide(cluster, trace, self.placement):
             return None
         bits, start = job_bits(trace), never(len(trace))
@@ -100,12 +98,10 @@ class NonPreemptive(QueuePolicy):
         )
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Before the first event of a simulation."""
         super().reset(simulator)
         self._priority = self.priority(simulator.trace)
 
     def decide(self, simulator: ClusterSimulator) -> None:
-        """Start what fits."""
         jobs = simulator.pending()
         order = jobs[np.lexsort((jobs, self._priority[jobs]))].tolist()
         start_in_order(simulator, order, self.placement, self._rng, blocking=self.blocking)
@@ -138,7 +134,6 @@ class SJF(NonPreemptive):
     blocking = False
 
     def priority(self, trace: Trace) -> IntArray:
-        """(J,) seconds."""
         return trace.duration_s
 
 
@@ -168,7 +163,6 @@ class EASY(QueuePolicy):
     knows: Knowledge = "durations"
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        """See `Scheduler.replay`."""
         if not only_numbers_decide(cluster, trace, self.placement):
             return None
         begun = never(len(trace))
@@ -231,7 +225,6 @@ class ShortestRemaining(QueuePolicy):
     times_gpus: ClassVar[bool]
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        """See `Scheduler.replay`."""
         if not only_numbers_decide(cluster, trace, self.placement):
             return None
         job_bits(trace)
@@ -253,7 +246,6 @@ class ShortestRemaining(QueuePolicy):
         )
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Before the first event of a simulation."""
         super().reset(simulator)
         self._sorted: list[int] = []
 
@@ -323,7 +315,6 @@ class AttainedService(QueuePolicy):
         )
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Empty queues."""
         super().reset(simulator)
         self._queues = attained_service.empty_queues(_gpus(simulator))
         self._arrived = 0

@@ -56,7 +56,6 @@ class Themis(Scheduler):
         self.seed = seed
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Nobody has a lease."""
         self._rng = np.random.default_rng(self.seed)
         jobs = len(simulator.trace)
         self._lease = np.full(jobs, -np.inf)  # its end

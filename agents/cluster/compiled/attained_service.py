@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 
 class Queues(NamedTuple):
-    """Scratch of `run` that persists between its calls; J jobs."""
+    """Room of `run` that persists between its calls; J jobs."""
 
     gpus: NDArray[np.float64]  # (J,) of the job's gang
     order: IntArray  # (J,) jobs that wait or run, queue by queue
@@ -64,7 +64,7 @@ def run(
         limits: GPU-seconds at which a job leaves a queue for the next, ascending.
         published: when and how far jobs are demoted as in Tiresias' simulator.
         rule: code of the placement rule.
-        room: scratch of the placement rule.
+        room: of the placement rule.
     """
     state, tables, queues, room = lent(state), lent(tables), lent(queues), lent(room)
     kind, size = waiting.kind, waiting.size

@@ -42,7 +42,7 @@ def run(
         waiting: the jobs that wait.
         key: (J,) priority of every job, the least first.
         rule: code of the placement rule.
-        room: scratch of the placement rule.
+        room: of the placement rule.
         blocking: whether a job that does not fit keeps those behind it waiting too.
     """
     state, tables, waiting, room = lent(state), lent(tables), lent(waiting), lent(room)

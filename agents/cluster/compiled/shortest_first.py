@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 
 class Ranking(NamedTuple):
-    """Scratch of `run` that persists between its calls."""
+    """Room of `run` that persists between its calls."""
 
     running: IntArray  # (J,) running jobs, those with the least left first
     number: IntArray  # (2,) how many; turns given so far
@@ -56,7 +56,7 @@ def run(
         waiting: the jobs that wait.
         ranking: those that run.
         rule: code of the placement rule.
-        room: scratch of the placement rule.
+        room: of the placement rule.
         times_gpus: SRSF; otherwise SRTF.
     """
     state, tables, waiting, ranking, room = (

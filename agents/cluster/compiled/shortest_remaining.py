@@ -46,7 +46,7 @@ class Running(NamedTuple):
 
 
 def nobody_running(waiting: Waiting, total: int, times_gpus: bool) -> Running:
-    """Room for the jobs of `waiting` on `total` GPUs."""
+    """Places for the jobs of `waiting` on `total` GPUs."""
     jobs, size = np.diff(waiting.base), waiting.size
     most = np.where(size > 0, np.minimum(jobs, total // np.maximum(size, 1) + 1), jobs)
     base = np.concatenate([[0], np.cumsum(2 * most)]).astype(np.int64)

@@ -61,7 +61,6 @@ def job_bits(trace: Trace) -> int:
 
 
 def never(jobs: int) -> FloatArray:
-    """(J,) times of what has not happened."""
     return np.full(jobs, NEVER)
 
 

@@ -41,7 +41,7 @@ def holds(node: Record, job: Record, gpus: int) -> bool:
 
 
 @njit(cache=True)
-def room(node: Record, job: Record, most: int) -> int:
+def largest_share(node: Record, job: Record, most: int) -> int:
     """The largest share of the job, up to `most` GPUs, that can be on the node now; or 0."""
     gpus = min(most, int(node.free))
     while gpus > 0 and not holds(node, job, gpus):

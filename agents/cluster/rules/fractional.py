@@ -70,7 +70,6 @@ class FirstFit:
     def chooser(
         self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
     ) -> LeastLeft:
-        """See `FractionalRule.chooser`."""
         return LeastLeft(bins, 0.0, 0.0)
 
 
@@ -83,7 +82,6 @@ class BestFit:
     def chooser(
         self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
     ) -> LeastLeft:
-        """See `FractionalRule.chooser`."""
         return LeastLeft(bins, *largest_node(cluster))
 
 
@@ -100,7 +98,6 @@ class DotProduct:
     def chooser(
         self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
     ) -> LeastLeft:
-        """See `FractionalRule.chooser`."""
         per_cpu, per_gpu = largest_node(cluster)
         return LeastLeft(bins, per_cpu**2, per_gpu**2, times_request=True)
 
@@ -118,7 +115,6 @@ class LeastLeft:
     times_request: bool = False  # each resource times what is asked of it
 
     def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        """See `Chooser.choose`; needs no chance."""
         per_cpu, per_gpu = self.per_cpu, self.per_gpu
         if self.times_request:
             per_cpu, per_gpu = per_cpu * request.cpu, per_gpu * request.gpus * request.milli
@@ -151,7 +147,6 @@ class GpuPacking:
     def chooser(
         self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
     ) -> LeastRank:
-        """See `FractionalRule.chooser`."""
         return LeastRank(bins)
 
 
@@ -162,7 +157,6 @@ class LeastRank:
     bins: Bins
 
     def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        """See `Chooser.choose`; needs no chance."""
         node, gpu = _least_rank(self.bins, request)
         return None if node == NOWHERE else Spot(node, gpu)
 
@@ -202,7 +196,6 @@ class RandomFit:
     def chooser(
         self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
     ) -> AnyFit:
-        """See `FractionalRule.chooser`."""
         return AnyFit(bins)
 
 
@@ -213,7 +206,6 @@ class AnyFit:
     bins: Bins
 
     def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        """See `Chooser.choose`."""
         nodes = fitting_nodes(self.bins, request)
         if not len(nodes):
             return None

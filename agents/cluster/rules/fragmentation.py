@@ -57,7 +57,6 @@ class FragmentationGradientDescent:
     def chooser(
         self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
     ) -> LeastFragmentation:
-        """See `FractionalRule.chooser`."""
         typical = typical_jobs(workload, cluster, self.typical_share)
         return LeastFragmentation(bins, typical, self.score_levels, len(classes))
 
@@ -73,7 +72,6 @@ class LeastFragmentation:
         self._gpu = np.empty((classes, nodes), np.int8)
 
     def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        """See `Chooser.choose`; needs no chance."""
         c = request.number
         seen, cost, gpu = self._seen[c], self._cost[c], self._gpu[c]
         node = _choose(self.bins, request, self.typical, self.levels, seen, cost, gpu)

@@ -19,7 +19,7 @@ from agents.cluster.rules.eligible import (
     fits_one_node,
     fullest_that_holds,
     holds,
-    room,
+    largest_share,
     take_first_idle,
     take_largest_idle,
     with_rest,
@@ -39,7 +39,7 @@ CONSOLIDATED = frozenset({YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT})
 
 
 class Room(NamedTuple):
-    """Scratch of a rule on N nodes."""
+    """Room of a rule on N nodes."""
 
     nodes: IntArray  # (N,) of the shares chosen
     gpus: IntArray  # (N,) of the shares chosen
@@ -48,7 +48,6 @@ class Room(NamedTuple):
 
 
 def room_of(nodes: int, seed: int) -> Room:
-    """For a cluster of so many nodes."""
     return Room(
         nodes=np.zeros(nodes, np.int64),
         gpus=np.zeros(nodes, np.int64),
@@ -58,9 +57,9 @@ def room_of(nodes: int, seed: int) -> Room:
 
 
 @njit(cache=True, forceinline=True)
-def choose(rule: int, state: ClusterState, tables: RateTables, job: int, scratch: Room) -> int:
-    """The shares of a pending whole-GPU job, into `scratch`; how many, 0 where it does not fit."""
-    nodes, gpus, random = scratch.nodes, scratch.gpus, scratch.random
+def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
+    """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
+    nodes, gpus, random = room.nodes, room.gpus, room.random
     record = state.jobs[job]
     count: int = 0
     if rule == COUNT:
@@ -104,9 +103,9 @@ class GangRule:
             problem = f"{milli} thousandths of a GPU need a placement rule for fractions"
             raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
         seed = int(rng.integers(2**64, dtype=np.uint64)) if self.draws else 0
-        scratch = room_of(len(simulator.state.nodes), seed)
-        count = choose(self.code, simulator.state, simulator.tables, job, scratch)
-        nodes, gpus = scratch.nodes[:count].tolist(), scratch.gpus[:count].tolist()
+        room = room_of(len(simulator.state.nodes), seed)
+        count = choose(self.code, simulator.state, simulator.tables, job, room)
+        nodes, gpus = room.nodes[:count].tolist(), room.gpus[:count].tolist()
         return list(zip(nodes, gpus, strict=True)) or None
 
 
@@ -194,7 +193,7 @@ def choose_count(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: Int
     left = int(job.gpus)
     count = 0
     for node in range(len(nodes)):
-        gpus = room(nodes[node], job, left)
+        gpus = largest_share(nodes[node], job, left)
         if gpus > 0 or (left == 0 and holds(nodes[node], job, 0)):
             out_nodes[count], out_gpus[count] = node, gpus
             left -= gpus
@@ -272,7 +271,7 @@ def uniform(random: NDArray[np.uint64]) -> float:
 def candidates(node: Record, job: Record) -> int:
     """GPUs of the node that may be drawn: the free ones, or the largest share it has room for."""
     most = min(int(job.gpus), int(node.free))
-    held: int = room(node, job, most)
+    held: int = largest_share(node, job, most)
     return int(node.free) if held == most else held
 
 
@@ -319,7 +318,7 @@ def choose_spread(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: In
         return alone
     most = np.empty(len(nodes), np.int64)
     for node in range(len(nodes)):
-        most[node] = room(nodes[node], job, left)
+        most[node] = largest_share(nodes[node], job, left)
     if most.sum() < left:
         return 0
     given = np.zeros(len(nodes), np.int64)
