@@ -56,18 +56,15 @@ class ContinuousWeights:
         return spaces.Box(-1.0, 1.0, (channels,), np.float32)
 
     def weights(self, action: NDArray[Any]) -> FloatArray:
-        """(C,)."""
         values = np.asarray(action, dtype=np.float64)
         if not (np.isfinite(values).all() and (np.abs(values) <= 1.0).all()):
             raise InputError("holds a value outside -1..1", field="action")
         return np.exp2(self.octaves * values)
 
     def mask_spaces(self, channels: int) -> Mapping[str, spaces.Space[Any]]:
-        """None."""
         return {}
 
     def masks(self, active: BoolArray) -> Mapping[str, NDArray[np.int8]]:
-        """None."""
         return {}
 
 
@@ -91,7 +88,6 @@ class WeightLevels:
         return spaces.MultiDiscrete(np.full(channels, self.levels))
 
     def weights(self, action: NDArray[Any]) -> FloatArray:
-        """(C,)."""
         level = np.asarray(action)
         if not ((level >= 0) & (level < self.levels) & (level == np.floor(level))).all():
             raise InputError(f"holds a level outside 0..{self.levels - 1}", field="action")

@@ -61,7 +61,6 @@ class BandwidthInstance:
 
     @property
     def num_phases(self) -> int:
-        """P."""
         return len(self.begins)
 
     @property

@@ -35,7 +35,6 @@ class WholeStep:
     most = 1
 
     def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
-        """(1,) 0."""
         del problem, plan
         return np.zeros(1, dtype=np.int64)
 

@@ -35,11 +35,9 @@ class FixedCut:
 
     @property
     def most(self) -> int:
-        """P."""
         return len(self.begins)
 
     def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
-        """(P,)."""
         del problem, plan
         return np.array(self.begins, dtype=np.int64)
 

@@ -54,7 +54,6 @@ class FlowFile:
 
     @property
     def num_flows(self) -> int:
-        """F."""
         return len(self.ideal_ns)
 
     def completion_ns(self) -> FloatArray:

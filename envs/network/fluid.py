@@ -326,12 +326,10 @@ class FlowSet:
 
     @property
     def num_flows(self) -> int:
-        """F."""
         return len(self.arrival)
 
     @property
     def num_paths(self) -> int:
-        """P."""
         return len(self.link_ptr) - 1
 
     @cached_property

@@ -176,7 +176,6 @@ class GroupTraffic:
 
     @property
     def num_edges(self) -> int:
-        """E."""
         return len(self.source)
 
 

@@ -40,7 +40,6 @@ class StoredGraphReader:
         return content.startswith(b"PK") or f'"{FORMAT}"'.encode() in content[:4096]
 
     def read(self, path: Path) -> GraphFile:
-        """See `load_graph`."""
         return GraphFile(load_graph(path), None, {"format": FORMAT, "file": path.name})
 
 

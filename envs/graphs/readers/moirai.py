@@ -32,7 +32,6 @@ class MoiraiReader:
         return content.startswith(_XLS)
 
     def read(self, path: Path) -> GraphFile:
-        """See `read_moirai`."""
         return read_moirai(path)
 
 

@@ -59,7 +59,6 @@ class PipeDreamReader:
         return re.search(rb"(?m)^\S+ -- .* -- forward_compute_time=", content) is not None
 
     def read(self, path: Path) -> GraphFile:
-        """See `read_pipedream`."""
         return read_pipedream(
             path,
             training=self.training,

@@ -43,15 +43,8 @@ class HierarchicalRing:
 
     server: tuple[int, ...]  # (n,)
 
-    @property
-    def name(self) -> str:
-        """`hierarchical ring`."""
-        return "hierarchical ring"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "hierarchical ring"
+    operation = Operation.ALL_REDUCE
 
     def schedule(self, participants: int) -> Schedule:
         """As many chunks as the least common multiple of all ring lengths."""
@@ -95,15 +88,8 @@ class BlueConnect:
 
     server: tuple[int, ...]  # (n,)
 
-    @property
-    def name(self) -> str:
-        """`BlueConnect`."""
-        return "BlueConnect"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "BlueConnect"
+    operation = Operation.ALL_REDUCE
 
     def schedule(self, participants: int) -> Schedule:
         """As many chunks as ranks."""

@@ -28,18 +28,10 @@ class RecursiveDoubling:
     the end.
     """
 
-    @property
-    def name(self) -> str:
-        """`recursive doubling`."""
-        return "recursive doubling"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "recursive doubling"
+    operation = Operation.ALL_REDUCE
 
     def schedule(self, participants: int) -> Schedule:
-        """One chunk."""
         n = checked_participants(participants)
         power = 1 << (n.bit_length() - 1)
         folded = n - power
@@ -69,18 +61,10 @@ class HalvingDoubling:
     one, stands aside and is sent the sum at the end.
     """
 
-    @property
-    def name(self) -> str:
-        """`halving-doubling`."""
-        return "halving-doubling"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "halving-doubling"
+    operation = Operation.ALL_REDUCE
 
     def schedule(self, participants: int) -> Schedule:
-        """p chunks."""
         n = checked_participants(participants)
         power = 1 << (n.bit_length() - 1)
         folded, half = n - power, power // 2

@@ -104,15 +104,8 @@ class RingAllReduce(_Ring):
 
     passes: ClassVar[int] = 2
 
-    @property
-    def name(self) -> str:
-        """`ring`."""
-        return "ring"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "ring"
+    operation = Operation.ALL_REDUCE
 
     def _rounds(self, n: int) -> list[Round]:
         return ring_all_reduce(range(n), (0, n), self.step)
@@ -125,15 +118,8 @@ class RingReduceScatter(_Ring):
         InputError: `step` is neither `TO_NEXT` nor `TO_PREVIOUS`.
     """
 
-    @property
-    def name(self) -> str:
-        """`ring reduce-scatter`."""
-        return "ring reduce-scatter"
-
-    @property
-    def operation(self) -> Operation:
-        """Reduce-scatter."""
-        return Operation.REDUCE_SCATTER
+    name = "ring reduce-scatter"
+    operation = Operation.REDUCE_SCATTER
 
     def _rounds(self, n: int) -> list[Round]:
         return ring_reduce_scatter(range(n), blocks_of(0, n, n), self.step)
@@ -146,15 +132,8 @@ class RingAllGather(_Ring):
         InputError: `step` is neither `TO_NEXT` nor `TO_PREVIOUS`.
     """
 
-    @property
-    def name(self) -> str:
-        """`ring all-gather`."""
-        return "ring all-gather"
-
-    @property
-    def operation(self) -> Operation:
-        """All-gather."""
-        return Operation.ALL_GATHER
+    name = "ring all-gather"
+    operation = Operation.ALL_GATHER
 
     def _rounds(self, n: int) -> list[Round]:
         return ring_all_gather(range(n), blocks_of(0, n, n), self.step)

@@ -48,18 +48,10 @@ def binomial_reduce(ranks: Sequence[int], first: int, end: int) -> list[Round]:
 class BinomialTree:
     """All-reduce: reduce to rank 0, then broadcast, whole vectors each time."""
 
-    @property
-    def name(self) -> str:
-        """`binomial tree`."""
-        return "binomial tree"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "binomial tree"
+    operation = Operation.ALL_REDUCE
 
     def schedule(self, participants: int) -> Schedule:
-        """One chunk."""
         n = checked_participants(participants)
         rounds = binomial_reduce(range(n), 0, 1) + binomial_broadcast(range(n), 0, 1)
         return Schedule(n, n, 1, freeze(rounds))
@@ -73,18 +65,10 @@ class BinomialTree:
 class BinomialBroadcast:
     """Broadcast of rank 0's vector."""
 
-    @property
-    def name(self) -> str:
-        """`binomial broadcast`."""
-        return "binomial broadcast"
-
-    @property
-    def operation(self) -> Operation:
-        """Broadcast."""
-        return Operation.BROADCAST
+    name = "binomial broadcast"
+    operation = Operation.BROADCAST
 
     def schedule(self, participants: int) -> Schedule:
-        """One chunk."""
         n = checked_participants(participants)
         return Schedule(n, n, 1, freeze(binomial_broadcast(range(n), 0, 1)))
 
@@ -135,15 +119,8 @@ class DoubleTree(_DoubleTree):
 
     passes: ClassVar[int] = 2
 
-    @property
-    def name(self) -> str:
-        """`double tree`."""
-        return "double tree"
-
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    name = "double tree"
+    operation = Operation.ALL_REDUCE
 
     def _rounds(self, n: int) -> list[Round]:
         down = _broadcast(n, self.chunks)
@@ -161,15 +138,8 @@ class DoubleTreeBroadcast(_DoubleTree):
         InputError: `chunks` is not positive.
     """
 
-    @property
-    def name(self) -> str:
-        """`double tree broadcast`."""
-        return "double tree broadcast"
-
-    @property
-    def operation(self) -> Operation:
-        """Broadcast."""
-        return Operation.BROADCAST
+    name = "double tree broadcast"
+    operation = Operation.BROADCAST
 
     def _rounds(self, n: int) -> list[Round]:
         return _broadcast(n, self.chunks)
@@ -273,10 +243,7 @@ class ParameterServer:
         """`parameter server`, and the number of servers."""
         return f"parameter server x{self.servers}"
 
-    @property
-    def operation(self) -> Operation:
-        """All-reduce."""
-        return Operation.ALL_REDUCE
+    operation = Operation.ALL_REDUCE
 
     def schedule(self, participants: int) -> Schedule:
         """k chunks, ranks 0 to n + k - 1; nothing for one participant."""
