@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from envs.errors import InputError
-from experiments.learning.cluster_curves import CurvesConfig, curves
+from experiments.learning.train_cluster import CurvesConfig, curves
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run, Variant, run_app
 from experiments.run.artifacts import write_figure, write_json

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import at_most_gpus, stretch
 from envs.cluster.workload.trace import Trace
@@ -23,19 +24,19 @@ class SampledWindows:
     """How windows are sampled: `parts` in `conf/train_priority.yaml`."""
 
     KEY: ClassVar[str] = "parts"  # of the config
-    jobs: list[int]
+    jobs: list[Count]
     least_jobs: int
-    nodes_per_type: list[int]
-    load: list[float]
+    nodes_per_type: list[Count]
+    load: list[Positive]
 
     def __post_init__(self) -> None:
-        where = f"config key '{self.KEY}."
         if self.least_jobs < 2:
-            raise InputError(f"{where}least_jobs': {self.least_jobs} is below 2")
+            raise InputError(f"config key '{self.KEY}.least_jobs': {self.least_jobs} is below 2")
         for key in ("jobs", "nodes_per_type", "load"):
             ends = getattr(self, key)
-            if len(ends) != 2 or not 0 < ends[0] <= ends[1] < np.inf:
-                raise InputError(f"{where}{key}': {ends} is not a least and a most above 0")
+            if len(ends) != 2 or ends[0] > ends[1]:
+                told = f"{ends} is not a least and a most"
+                raise InputError(f"config key '{self.KEY}.{key}': {told}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from envs.bounds import Count, Positive
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
@@ -43,7 +44,7 @@ class SplitTrace:
     queue: str | None
     max_gpus: int
     nodes: int
-    load: float
+    load: Positive
 
 
 @dataclass
@@ -54,8 +55,8 @@ class SplitConfig:
     data: str | None
     inputs: dict[str, str]
     shares: dict[str, float]
-    window_jobs: int
-    least_jobs: int
+    window_jobs: Count
+    least_jobs: Count
     gpus_per_node: int
     nodes_per_rack: int
     gpu_types: list[str]
@@ -66,9 +67,6 @@ class SplitConfig:
     facts: dict[str, Any]
 
     def __post_init__(self) -> None:
-        for key, least in (("window_jobs", 1), ("least_jobs", 1)):
-            if getattr(self, key) < least:
-                raise InputError(f"config key 'split.{key}': {getattr(self, key)} is below {least}")
         if not self.traces:
             raise InputError("config key 'split.traces': no trace")
         if TEST not in self.shares:
@@ -78,8 +76,6 @@ class SplitConfig:
             if trace.format not in self.formats:
                 known = ", ".join(self.formats)
                 raise InputError(f"{where}.format': {trace.format!r} is unknown (known: {known})")
-            if not 0.0 < trace.load < np.inf:
-                raise InputError(f"{where}.load': {trace.load} is not above 0")
 
 
 @dataclass(frozen=True, eq=False)

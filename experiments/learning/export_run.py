@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 from agents.cluster.checkpoint_adviser import described
 from envs.errors import InputError
 from envs.placement.env import PlacementEnv
-from experiments.learning.cluster_exporting import (
-    adviser_inputs,
-    export_trained,
-    require_exportable,
-    same_inputs,
-    verify_schedulers,
-)
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     Verification,
+    adviser_inputs,
     export_checkpoint,
+    export_trained,
+    require_exportable,
+    same_inputs,
     verify_checkpoint,
+    verify_schedulers,
 )
 from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
 from experiments.run.app import Result, Run

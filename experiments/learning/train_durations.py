@@ -10,18 +10,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from annotated_types import Gt, Lt, MinLen
+from numpy.typing import NDArray
 
+from agents.cluster.policy import Knowledge, Scheduler
+from envs.bounds import Count, Positive
+from envs.cluster.environment.duration_features import DurationFeatures, width
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.errors import InputError
 from experiments.cluster.problem import Player, built_policy
-from experiments.cluster.sampled_windows import Source, check_windows, inputs_of, sources
+from experiments.cluster.sampled_windows import (
+    SampledWindows,
+    Source,
+    check_windows,
+    inputs_of,
+    sampled_window,
+    sources,
+)
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.learning.duration_rows import Rows, SamplingConfig, replayed
-from experiments.learning.duration_scores import Marginal, Scores, predicted
 from experiments.pictures.learning import draw_reliability
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar, write_text
@@ -29,13 +41,246 @@ from experiments.run.provenance import Provenance, portable
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
-from models.durations.network import DurationConfig, fit, save_durations
+from models.durations.network import (
+    BINS,
+    DurationConfig,
+    DurationPosterior,
+    bins_of,
+    edges_s,
+    fit,
+    save_durations,
+)
+
+FloatArray = NDArray[np.float64]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass
+class SamplingConfig(SampledWindows):
+    """`sampling` in `conf/train_durations.yaml`."""
+
+    KEY: ClassVar[str] = "sampling"
+    windows: Count
+    exam_windows: Count
+    instants: Positive
+    jobs_at_once: Count
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A jobs at some instants of replays.
+
+    Attributes:
+        features: (A, width) of `DurationFeatures`.
+        remaining_s: (A,) seconds of work left, on the GPU type of the trace.
+        done_s: (A,) seconds of work done.
+        gpus: (A,) that they ask for.
+        part: (A,) replay, from 0.
+        names: trace of each replay.
+    """
+
+    features: NDArray[np.float32]
+    remaining_s: FloatArray
+    done_s: FloatArray
+    gpus: IntArray
+    part: IntArray
+    names: tuple[str, ...]
+
+
+class Recording(Scheduler):
+    """A policy, and what is known of jobs at the events at which it decides, some of them.
+
+    Args:
+        policy: decides.
+        chance: of an event.
+        most: jobs of an event.
+        history: K of the rows.
+        rng: draws events and jobs.
+    """
+
+    name = "recording"
+
+    def __init__(
+        self,
+        policy: Scheduler,
+        chance: float,
+        most: int,
+        history: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.policy, self.chance, self.most = policy, chance, most
+        self.history, self.rng = history, rng
+        self.knows: Knowledge = policy.knows
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Nothing has been written down."""
+        self.policy.reset(simulator)
+        self._about = DurationFeatures(simulator, self.history)
+        self.features = [np.zeros((0, width(self.history)), np.float32)]
+        self.jobs: list[IntArray] = [np.zeros(0, np.int64)]
+        self.remaining_s: list[FloatArray] = [np.zeros(0)]
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Write down, then let the policy decide."""
+        if self.rng.random() < self.chance:
+            simulator.settle()
+            records = simulator.state.jobs
+            there = (records["status"] == PENDING) | (records["status"] == RUNNING)
+            jobs = self.rng.permutation(np.flatnonzero(there))[: self.most]
+            self.features.append(self._about.rows(simulator.state, jobs))
+            self.jobs.append(jobs)
+            self.remaining_s.append(records["remaining"][jobs])
+        self.policy.decide(simulator)
+
+    def wake(self, simulator: ClusterSimulator) -> float:
+        """When the policy wants to."""
+        return self.policy.wake(simulator)
+
+
+def replayed_rows(
+    found: Sequence[Source],
+    config: SamplingConfig,
+    policy: Scheduler,
+    history: int,
+    seeds: Sequence[Sequence[int]],
+) -> Rows:
+    """The rows of one random part for each of the seeds.
+
+    Raises:
+        InputError: there is no part, or the policy leaves jobs waiting for ever.
+    """
+    collected = []
+    for number, seed in enumerate(seeds):
+        rng = np.random.default_rng(seed)
+        name, problem = sampled_window(found, config, rng)
+        chance = min(config.instants / len(problem.trace), 1.0)
+        recording = Recording(policy, chance, config.jobs_at_once, history, rng)
+        problem.replay(recording)
+        jobs, left = np.concatenate(recording.jobs), np.concatenate(recording.remaining_s)
+        collected.append(
+            Rows(
+                features=np.concatenate(recording.features),
+                remaining_s=left,
+                done_s=problem.trace.duration_s[jobs] - left,
+                gpus=problem.trace.num_gpus[jobs].astype(np.int64),
+                part=np.full(len(jobs), number),
+                names=(name,),
+            )
+        )
+    together = {
+        field: np.concatenate([getattr(rows, field) for rows in collected])
+        for field in ("features", "remaining_s", "done_s", "gpus", "part")
+    }
+    return replace(collected[0], **together, names=tuple(r.names[0] for r in collected))
+
+
+AT_ONCE = 8192  # rows given to the network at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Marginal:
+    """The durations of jobs that were seen, whatever is known of the job in question but its work.
+
+    Args:
+        duration_s: (J,) of jobs.
+        gpus: (J,) that they asked for.
+        smoothing: jobs, spread evenly over the bins, counted beside them; for the jobs of a gang
+            size, spread as those of all gang sizes are.
+    """
+
+    duration_s: NDArray[np.int64]
+    gpus: NDArray[np.int32]
+    smoothing: float
+
+    def given_done(self, done_s: FloatArray) -> FloatArray:
+        """(A, 26) chances of the bins, of the jobs that took longer than `done_s`."""
+        return _posterior(self.duration_s, done_s, np.full(BINS, 1.0 / BINS), self.smoothing)
+
+    def given_gang(self, done_s: FloatArray, gpus: NDArray[np.int64]) -> FloatArray:
+        """(A, 26) the same, of those that asked for as many GPUs."""
+        chance = self.given_done(done_s)
+        for size in np.unique(gpus):
+            rows = gpus == size
+            alike = self.duration_s[self.gpus == size]
+            chance[rows] = _posterior(alike, done_s[rows], chance[rows], self.smoothing)
+        return chance
+
+
+def _posterior(
+    duration_s: NDArray[np.int64], done_s: FloatArray, prior: FloatArray, smoothing: float
+) -> FloatArray:
+    """(A, 26) of the jobs that took longer than `done_s`; `prior` counts as `smoothing` jobs."""
+    limits = np.append(0.0, edges_s().numpy())
+    within = np.searchsorted(np.sort(duration_s), done_s[:, None] + limits, side="right")
+    last = len(duration_s) - within[:, -1:]
+    counts = np.concatenate([np.diff(within, axis=1), last], axis=1)
+    counted = counts + smoothing * prior
+    chance: FloatArray = counted / counted.sum(axis=1, keepdims=True)
+    return chance
+
+
+def predicted(posterior: DurationPosterior, rows: NDArray[np.float32]) -> FloatArray:
+    """(A, 26) chances of the bins by the network."""
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(rows), AT_ONCE):
+            log_chances = posterior(torch.from_numpy(rows[start : start + AT_ONCE]))
+            found.append(log_chances.double().softmax(dim=1).numpy())  # sums to 1 exactly
+    return np.concatenate(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One method on A rows.
+
+    Attributes:
+        method: its name.
+        loss: (A,) negative logarithm of the chance of the bin that was true, in nats.
+        rank: (A,) chance that the work left is at most what it was: evenly spread over 0 to 1 if
+            the chances are true (Dawid, J. R. Stat. Soc. A 147, 1984).
+    """
+
+    method: str
+    loss: FloatArray
+    rank: FloatArray
+
+    @classmethod
+    def of(cls, method: str, chance: FloatArray, remaining_s: FloatArray) -> Scores:
+        """Of (A, 26) chances and (A,) seconds that were left.
+
+        Within a bin chances are evenly spread over time; the last bin, which has no end, is taken
+        to be as wide, in the logarithm, as the others.
+        """
+        upper = edges_s().numpy()
+        upper = np.append(upper, upper[-1] * upper[-1] / upper[-2])
+        lower = np.append(0.0, upper[:-1])
+        row, true = np.arange(len(chance)), bins_of(torch.from_numpy(remaining_s)).numpy()
+        part = np.minimum((remaining_s - lower[true]) / (upper - lower)[true], 1.0)
+        below = np.cumsum(chance, axis=1)[row, true] - chance[row, true]
+        return cls(method, -np.log(chance[row, true]), below + part * chance[row, true])
+
+    def held(self, level: float) -> float:
+        """The share of the rows inside the central interval that is to hold `level`."""
+        return float((np.abs(self.rank - 0.5) <= level / 2.0).mean())
+
+    def by_part(self, part: NDArray[np.int64]) -> FloatArray:
+        """(P,) mean loss of each part that has rows."""
+        _, which = np.unique(part, return_inverse=True)
+        means: FloatArray = np.bincount(which, self.loss) / np.bincount(which)
+        return means
+
 
 DURATIONS, METRICS_FILE = "durations", "metrics.csv"
+
 PICTURE_FILE = "reliability.png"
+
 NETWORK, ALL_JOBS, GANG = "network", "all jobs", "jobs of the gang size"
+
 TRAINING, EXAM = 0, 1  # second word of the seed of a part
+
 WIDTH = 100  # columns of the tables where the console is none
+
 CAPTION = (
     "Cross entropy, in nats, of the work that jobs still need at random instants, in 26 bins from "
     "30 s to 60 days. Beside the network: the durations of the training jobs, all or those of the "
@@ -48,18 +293,9 @@ CAPTION = (
 class EvaluationConfig:
     """How it is judged."""
 
-    smoothing: float
-    levels: list[float]
-    samples: int
-
-    def __post_init__(self) -> None:
-        where = "config key 'evaluation."
-        if not 0.0 < self.smoothing < np.inf:
-            raise InputError(f"{where}smoothing': {self.smoothing} is not positive and finite")
-        if not self.levels or not all(0.0 < level < 1.0 for level in self.levels):
-            raise InputError(f"{where}levels': are no shares between 0 and 1")
-        if self.samples < 1:
-            raise InputError(f"{where}samples': {self.samples} is below 1")
+    smoothing: Positive
+    levels: Annotated[list[Annotated[float, Gt(0.0), Lt(1.0)]], MinLen(1)]
+    samples: Count
 
 
 @dataclass
@@ -73,14 +309,12 @@ class TrainDurationsConfig:
     sampling: SamplingConfig
     policy: Any
     evaluation: EvaluationConfig
-    threads: int
+    threads: Count
     seed: int
     json: bool
 
     def __post_init__(self) -> None:
         check_windows(self.splits, self.window, self.exam_window)
-        if self.threads < 1:
-            raise InputError(f"config key 'threads': {self.threads} is not above 0")
 
 
 def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
@@ -119,7 +353,8 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     by_trace = losses_by_trace(scores, exam)
     write_table(scores, ratios, by_trace, config.evaluation.levels, run, provenance)
     title = f"Work left of jobs of the {config.exam_window} windows"
-    write_figure(run.folder / PICTURE_FILE, draw_reliability(scores, by_trace, title), provenance)
+    ranks = {method.method: method.rank for method in scores}
+    write_figure(run.folder / PICTURE_FILE, draw_reliability(ranks, by_trace, title), provenance)
     methods = [
         {
             "method": method.method,
@@ -163,7 +398,7 @@ def rows_of(
         raise no_such_thing("policy", config.policy, "policy that decides at events")
     parts = sampling.windows if purpose == TRAINING else sampling.exam_windows
     seeds = [(config.seed, purpose, part) for part in range(parts)]
-    rows = replayed(found, sampling, policy, history, seeds)
+    rows = replayed_rows(found, sampling, policy, history, seeds)
     if not len(rows.features):
         raise InputError("config key 'sampling.instants': no job was written down")
     told = f"{len(rows.features):,} rows of {parts} replays"

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import csv
 import io
+import multiprocessing
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +28,17 @@ from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priority_features import NAMES
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
-from envs.errors import InputError
+from envs.bounds import Count
 from experiments.cluster.problem import built_policy
-from experiments.cluster.sampled_windows import SampledWindows, check_windows, inputs_of
-from experiments.cluster.split_windows import SplitConfig
-from experiments.learning.priority_replays import Replayer, Replays, Request, replays
+from experiments.cluster.sampled_windows import (
+    SampledWindows,
+    Source,
+    check_windows,
+    inputs_of,
+    sampled_window,
+    sources,
+)
+from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.pictures.learning import draw_search
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import to_json, write_figure, write_sidecar, write_text
@@ -38,13 +47,110 @@ from experiments.run.provenance import portable, stamp
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
+from experiments.step.search import one_thread_each
 from models.artifacts import sha256_of
 from models.durations.network import SPEC_FILE
 
 FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A part, and the weights to replay it with.
+
+    Attributes:
+        window: of the splits.
+        seed: draws the part.
+        weights: (R, D) by `priority_features.NAMES`.
+    """
+
+    window: str
+    seed: tuple[int, ...]
+    weights: FloatArray
+
+
+class Replays(Protocol):
+    """Whoever replays."""
+
+    def __call__(self, requests: Sequence[Request]) -> list[FloatArray]:
+        """For each request (R,) mean JCTs, in seconds."""
+
+
+class Replayer:
+    """Replays one request after the other.
+
+    Args:
+        agent: config node of a migrating policy with a learned priority.
+        splits: whose windows parts are drawn of.
+        windows: of the splits that there are requests for.
+        parts: how they are drawn.
+
+    Raises:
+        InputError: a split or a window is bad, or none has enough jobs.
+    """
+
+    def __init__(
+        self,
+        agent: Mapping[str, Any],
+        splits: Sequence[SplitConfig],
+        windows: Sequence[str],
+        parts: SampledWindows,
+    ) -> None:
+        made = [Split(config) for config in splits]
+        self.agent, self.parts = agent, parts
+        self.found: dict[str, list[Source]] = {
+            window: sources(made, window, parts) for window in windows
+        }
+
+    def __call__(self, requests: Sequence[Request]) -> list[FloatArray]:
+        """For each request (R,) mean JCTs, in seconds."""
+        return [self.replay(request) for request in requests]
+
+    def replay(self, request: Request) -> FloatArray:
+        """(R,) mean JCTs, in seconds."""
+        rng = np.random.default_rng(request.seed)
+        _, problem = sampled_window(self.found[request.window], self.parts, rng)
+        policies = [built_policy(weighted(self.agent, row), "agent") for row in request.weights]
+        return np.array([problem.replay(policy).jct.mean() for policy in policies])
+
+
+def weighted(agent: Mapping[str, Any], weights: FloatArray) -> dict[str, Any]:
+    """The config node of a policy with other weights."""
+    named = dict(zip(NAMES, weights.tolist(), strict=True))
+    return {**agent, "priority": {**agent["priority"], "weights": named}}
+
+
+@contextmanager
+def replays(replayer: Replayer, workers: int) -> Iterator[Replays]:
+    """`replayer`, or so many processes that each have a copy of it."""
+    if workers == 1:
+        yield replayer
+        return
+    context = multiprocessing.get_context("spawn")
+    with (
+        one_thread_each(),
+        ProcessPoolExecutor(workers, context, initializer=_take, initargs=(replayer,)) as pool,
+    ):
+        yield lambda requests: list(pool.map(_replay, requests))
+
+
+_mine: list[Replayer] = []  # of a process of the pool
+
+
+def _take(replayer: Replayer) -> None:
+    _mine[:] = [replayer]
+
+
+def _replay(request: Request) -> FloatArray:
+    return _mine[0].replay(request)
+
+
 WEIGHTS_FILE, METRICS_FILE, PICTURE_FILE = "priority.json", "metrics.csv", "search.png"
+
 SEARCH, EXAM = 0, 1  # second word of the seed of a part
+
 WIDTH = 100  # columns of the tables where the console is none
+
 CAPTION = (
     "What is added to the log Gittins index of a job, before and after. Exams: mean JCT on parts "
     "of later windows / that of the weights before, mean over parts, 95 % bootstrap interval."
@@ -61,18 +167,15 @@ class TrainPriorityConfig:
     window: str
     exam_window: str
     parts: SampledWindows
-    exam_parts: int
-    exam_every: int
-    samples: int
-    workers: int
+    exam_parts: Count
+    exam_every: Count
+    samples: Count
+    workers: Count
     seed: int
     json: bool
 
     def __post_init__(self) -> None:
         check_windows(self.splits, self.window, self.exam_window)
-        for key in ("exam_parts", "exam_every", "samples", "workers"):
-            if getattr(self, key) < 1:
-                raise InputError(f"config key '{key}': {getattr(self, key)} is below 1")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.bounds import Positive
-from experiments.learning.one_problem import METRICS_FILE, learn
+from experiments.learning.one_problem import (
+    METRICS_FILE,
+    WarmStartConfig,
+    learn,
+    require_start,
+    warm_start,
+)
 from experiments.learning.subjects import Subject, subject_of
-from experiments.learning.warm_start import WarmStartConfig, require_start, warm_start
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar

@@ -13,8 +13,6 @@ from scipy import stats
 
 from envs.cluster.interference.rates import FloatArray
 from envs.errors import InputError
-from experiments.learning.duration_scores import Scores
-from experiments.learning.interference_errors import NETWORK, Errors
 from experiments.pictures.style import (
     BLUE,
     LEVEL,
@@ -214,12 +212,12 @@ def draw_exams(runs: Sequence[Exams], title: str) -> Figure:
 
 
 def draw_reliability(
-    scores: Sequence[Scores], by_trace: Mapping[str, Sequence[float]], title: str
+    ranks: Mapping[str, FloatArray], by_trace: Mapping[str, Sequence[float]], title: str
 ) -> Figure:
     """Shares of jobs below predicted quantiles, and the cross entropy on every trace.
 
     Args:
-        scores: methods.
+        ranks: by method, the chance it gave to as much work as was left, or less.
         by_trace: mean loss of each of them, by the name of the trace.
         title: of the picture.
     """
@@ -227,13 +225,13 @@ def draw_reliability(
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.3))
     asked = np.linspace(0.0, 1.0, 101)
     left.plot([0, 1], [0, 1], color=NOTE, linewidth=0.8, zorder=0)
-    height = 0.8 / len(scores)
-    for index, method in enumerate(scores):
-        shares = np.searchsorted(np.sort(method.rank), asked, side="right") / len(method.rank)
-        left.plot(asked, shares, color=colour(index), label=method.method)
-        places = np.arange(len(by_trace)) + (index - (len(scores) - 1) / 2) * height
+    height = 0.8 / len(ranks)
+    for index, (method, rank) in enumerate(ranks.items()):
+        shares = np.searchsorted(np.sort(rank), asked, side="right") / len(rank)
+        left.plot(asked, shares, color=colour(index), label=method)
+        places = np.arange(len(by_trace)) + (index - (len(ranks) - 1) / 2) * height
         losses = [row[index] for row in by_trace.values()]
-        right.barh(places, losses, height, color=colour(index), label=method.method)
+        right.barh(places, losses, height, color=colour(index), label=method)
     left.set(
         xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="quantile that was predicted",
         ylabel="share of the jobs that needed no more",
@@ -275,24 +273,31 @@ def draw_predicted(tables: Mapping[str, Points], title: str) -> Figure:
     return titled(figure, title)
 
 
-def draw_errors(rows: Mapping[str, Sequence[Errors]], title: str) -> Figure:
-    """Mean absolute error on unseen models over the number of probes, a panel for every source."""
-    figure = new_figure(5.4 * len(rows), 4.6)
-    panels = figure.subplots(1, len(rows), squeeze=False, sharey=True)[0]
-    methods = dict.fromkeys(row.method for found in rows.values() for row in found)
-    top = max(row.mean for found in rows.values() for row in found)
-    for axes, (source, found) in zip(panels, rows.items(), strict=True):
+def draw_errors(
+    sources: Mapping[str, Mapping[str, Mapping[int, float]]], ours: str, title: str
+) -> Figure:
+    """Mean absolute error on unseen models over the number of probes, a panel for every source.
+
+    Args:
+        sources: by source, method and number of probes.
+        ours: the method that stands out.
+        title: of the picture.
+    """
+    figure = new_figure(5.4 * len(sources), 4.6)
+    panels = figure.subplots(1, len(sources), squeeze=False, sharey=True)[0]
+    methods = dict.fromkeys(method for found in sources.values() for method in found)
+    means = [m for found in sources.values() for row in found.values() for m in row.values()]
+    for axes, (source, found) in zip(panels, sources.items(), strict=True):
         for index, method in enumerate(methods):
-            if all(row.method != method for row in found):
+            if method not in found:
                 continue
-            points = sorted((row.probes, row.mean) for row in found if row.method == method)
             axes.plot(
-                *zip(*points, strict=True), marker="o", markersize=3.5, label=method,
-                linewidth=2.6 if method == NETWORK else 1.4, **line(index),
+                *zip(*sorted(found[method].items()), strict=True), marker="o", markersize=3.5,
+                label=method, linewidth=2.6 if method == ours else 1.4, **line(index),
             )  # fmt: skip
         axes.set(title=source, xlabel="probes beside which the unseen job was measured")
         axes.title.set_size(TEXT)
-        axes.set_ylim(0, 1.05 * top)
+        axes.set_ylim(0, 1.05 * max(means))
         frame(axes)
         axes.legend(frameon=False, fontsize=SMALL)
     panels[0].set_ylabel("mean absolute error, alone = 1")

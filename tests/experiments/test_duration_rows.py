@@ -16,7 +16,7 @@ from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
 from experiments.cluster.sampled_windows import sampled_window, sources
 from experiments.cluster.split_windows import Split, SplitConfig, SplitTrace, reference_load
-from experiments.learning.duration_rows import Recording, SamplingConfig, replayed
+from experiments.learning.train_durations import Recording, SamplingConfig, replayed_rows
 from experiments.run.provenance import file_hash
 
 SAMPLING = SamplingConfig(
@@ -93,8 +93,8 @@ def test_writing_down_changes_no_schedule(split: Split) -> None:
 
 def test_rows_go_with_the_work_left(split: Split) -> None:
     found = sources([split], "train", SAMPLING)
-    rows = replayed(found, SAMPLING, policy(), 2, [(0, 0, 0), (0, 0, 1)])
-    again = replayed(found, SAMPLING, policy(), 2, [(0, 0, 1)])
+    rows = replayed_rows(found, SAMPLING, policy(), 2, [(0, 0, 0), (0, 0, 1)])
+    again = replayed_rows(found, SAMPLING, policy(), 2, [(0, 0, 1)])
     assert rows.names == ("a", "a")
     second = rows.part == 1
     assert second.any()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.learning.duration_scores import Marginal, Scores
+from experiments.learning.train_durations import Marginal, Scores
 from models.durations.network import BINS, edges_s
 from tests.strength import examples
 

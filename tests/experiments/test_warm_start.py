@@ -17,8 +17,8 @@ from envs.joint.env import JointEnv, toy_environment
 from envs.joint.toy import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.step import StepSimulator
+from experiments.learning.one_problem import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
 from experiments.learning.subjects import JointSubject
-from experiments.learning.warm_start import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
 from experiments.run.provenance import Provenance, file_hash
 from experiments.step.plan_file import read_plan
 from experiments.train import main
