@@ -45,7 +45,7 @@ SCHEMAS = {
     "train_durations": f"{LEARNED}.train_durations.TrainDurationsConfig",
     "train_priority": f"{LEARNED}.train_priority.TrainPriorityConfig",
     "train_cluster": f"{LEARNED}.train_cluster.TrainClusterConfig",
-    "cluster_curves": f"{LEARNED}.cluster_curves.CurvesConfig",
+    "cluster_curves": f"{LEARNED}.train_cluster.CurvesConfig",
     "generalise": "experiments.generalise.GeneraliseConfig",
 }
 
