@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-
-from experiments.step.problem import TimeUnit
 
 PALETTE = (
     "#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2",
@@ -82,11 +80,19 @@ def note(axes: Axes, text: str) -> None:
     axes.set_title(text, fontsize=SMALL, loc="right", color=NOTE)
 
 
+class TimeUnit(NamedTuple):
+    """In which times are shown."""
+
+    name: str
+    short: str
+    seconds: float
+
+
 UNITS = (
-    TimeUnit("days", 86400.0), TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)
+    TimeUnit("days", "d", 86400.0), TimeUnit("h", "h", 3600.0), TimeUnit("min", "min", 60.0),
+    TimeUnit("s", "s", 1.0),
 )  # fmt: skip
 LEAST = 3  # of a unit that an axis is to show
-_SHORT = {"days": "d", "h": "h", "min": "min", "s": "s"}
 
 
 def unit_for(span_s: float) -> TimeUnit:
@@ -101,7 +107,7 @@ def in_words(seconds: float) -> str:
     """A duration with its unit: "45 s", "2.5 h", "3 d"."""
     for unit in UNITS:
         if seconds >= unit.seconds:
-            return f"{seconds / unit.seconds:.3g} {_SHORT[unit.name]}"
+            return f"{seconds / unit.seconds:.3g} {unit.short}"
     return f"{seconds:.3g} s"
 
 
