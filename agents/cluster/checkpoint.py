@@ -22,12 +22,17 @@ from agents.cluster.checkpoint_greedy import (
 from agents.cluster.policy import Knowledge
 from agents.cluster.replay import StuckError
 from agents.cluster.shipped import scheduler_folder
-from envs.cluster.environment import window as orders
-from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.actions import (
+    ClusterActions,
+    LeastService,
+    QueueOrder,
+    ShortestRemainingTime,
+    SmallestRemainingService,
+)
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance, no_incidents
 from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.partition import Partition, Routing
+from envs.cluster.environment.routing import RackOwners, Routing
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
@@ -45,11 +50,8 @@ from models.export.checkpoint import (
 
 WINDOW_ORDERS = {
     order.__name__: order
-    for order in (
-        orders.QueueOrder, orders.LeastService, orders.ShortestRemainingTime,
-        orders.SmallestRemainingService,
-    )
-}  # fmt: skip
+    for order in (QueueOrder, LeastService, ShortestRemainingTime, SmallestRemainingService)
+}
 
 
 class CheckpointScheduler:
@@ -88,7 +90,7 @@ class CheckpointScheduler:
         checkpoint: str,
         window: int,
         schedulers: int,
-        partition: Partition,
+        partition: RackOwners,
         routing: Routing,
         forwards: int,
         forward_s: float,

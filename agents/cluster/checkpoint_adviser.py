@@ -15,8 +15,8 @@ from agents.cluster.migrating.priorities import (
     RemainingService,
     RemainingTime,
 )
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.observation import ADVISED
+from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from models.export.checkpoint import DURATIONS_FOLDER, SPEC_FILE, AdviserSpec, SchedulerCheckpoint
 

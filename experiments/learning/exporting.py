@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.checkpoint_adviser import described
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.features import HIGH, LOW
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from envs.files import write_atomically
 from envs.placement.env import PlacementEnv

@@ -23,10 +23,10 @@ from annotated_types import MinLen
 
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.generator import ClusterGenerator
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.views import Adviser
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError

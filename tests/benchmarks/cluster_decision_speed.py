@@ -20,7 +20,7 @@ import numpy as np
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.partition import ConsecutiveRacks, RandomRouting
+from envs.cluster.environment.routing import ConsecutiveRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from agents.cluster.checkpoint import CheckpointScheduler
-from envs.cluster.environment.partition import MixedRacks, RandomRouting
+from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
 from experiments.evaluate import main as evaluate
 from experiments.learning.export_run import ExportConfig, export_run

@@ -19,7 +19,7 @@ from agents.cluster.migrating.plan import (
 )
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge
-from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
 
 IntArray = NDArray[np.int64]
@@ -50,7 +50,7 @@ class MigrationAdviser:
         """What its order looks at of a job that has not finished."""
         return self.priority().knows
 
-    def begin(self, episode: SchedulingEpisode) -> MigrationAdvice:
+    def begin(self, episode: Situation) -> MigrationAdvice:
         """At the start of an episode.
 
         Raises:
@@ -84,7 +84,7 @@ class MigrationAdvice:
         twin.order = self.order.copy()
         return twin
 
-    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
+    def action(self, episode: Situation, scheduler: int) -> int:
         """The action of a scheduler whose window has just been filled."""
         simulator, table, view = episode.simulator, episode.action_table, episode.views[scheduler]
         simulator.settle()
@@ -116,12 +116,12 @@ class MigrationAdvice:
         return table.size - 1
 
 
-def _forwarded(episode: SchedulingEpisode, scheduler: int, waiting: IntArray) -> int | None:
+def _forwarded(episode: Situation, scheduler: int, waiting: IntArray) -> int | None:
     """The action that forwards the first job that had better be elsewhere."""
     table, book = episode.action_table, episode.book
     if table.peers == 0 or len(waiting) == 0:
         return None
-    jobs, most = episode.simulator.state.jobs, episode.sizes.most_forwards
+    jobs, most = episode.simulator.state.jobs, episode.most_forwards
     fresh = [
         row
         for row, job in enumerate(waiting)
@@ -142,11 +142,11 @@ def _forwarded(episode: SchedulingEpisode, scheduler: int, waiting: IntArray) ->
     return None
 
 
-def _asked(episode: SchedulingEpisode) -> FloatArray:
+def _asked(episode: Situation) -> FloatArray:
     """(S,) GPUs that the unfinished jobs of every scheduler ask for."""
     state = episode.simulator.state
     running = state.heap[: state.clock[0]["running"]]
     unfinished = np.concatenate([episode.simulator.pending(), running])
-    asked = np.zeros(episode.schedulers)
+    asked = np.zeros(len(episode.views))
     np.add.at(asked, episode.book.home[unfinished], state.jobs["gpus"][unfinished])
     return asked

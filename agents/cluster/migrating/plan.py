@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.cluster.environment.groups_kernel import room
+from envs.cluster.environment.play_kernel import room
 from envs.cluster.environment.views import View
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.nodes import UNLIMITED

@@ -14,7 +14,7 @@ from agents.cluster.migrating.plan import (
 )
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge, Scheduler
-from envs.cluster.environment.groups_kernel import start_on
+from envs.cluster.environment.play_kernel import start_on
 from envs.cluster.environment.views import view_of
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.rllib.cluster.lane import Lane
-from envs.cluster.environment.advice import Advice
-from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.observe_kernel import fill_mask
+from envs.cluster.environment.views import Advice, Situation
 from envs.errors import InputError
 from models.architecture import Policy
 
@@ -104,20 +103,18 @@ def greedy(policy: Policy, observations: Mapping[str, Tensor]) -> NDArray[np.int
 class FirstFit:
     """The first job of the window that can start goes to the first group it can go to."""
 
-    def begin(self, episode: SchedulingEpisode) -> FirstFit:
+    def begin(self, episode: Situation) -> FirstFit:
         del episode
         return self
 
     def copy(self) -> FirstFit:
         return self
 
-    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
+    def action(self, episode: Situation, scheduler: int) -> int:
         """A start, or else to wait; to preempt where to wait is not allowed either."""
         table, state = episode.action_table, episode.simulator.state
         mask = np.zeros(table.size, np.int8)
-        fill_mask(
-            state, episode.book, episode.views[scheduler], table, episode.sizes.most_forwards, mask
-        )
+        fill_mask(state, episode.book, episode.views[scheduler], table, episode.most_forwards, mask)
         starts = np.flatnonzero(mask[: table.window * table.groups])
         if len(starts):
             return int(starts[0])
@@ -127,7 +124,7 @@ class FirstFit:
 class ShownAdvice:
     """What the observations of the environment advise."""
 
-    def begin(self, episode: SchedulingEpisode) -> Advice:
+    def begin(self, episode: Situation) -> Advice:
         """The episode's own advice.
 
         Raises:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.rllib.cluster.memory import ObservationMemory
-from envs.cluster.environment.advice import Advice, Adviser
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
+from envs.cluster.environment.views import Advice, Adviser
 from envs.cluster.simulation.cluster_state import NONE, RUNNING
 from envs.errors import InputError
 

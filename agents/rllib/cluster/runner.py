@@ -14,8 +14,8 @@ from torch import Tensor
 from agents.rllib.cluster.drivers import Driver
 from agents.rllib.cluster.lane import Lane, restored, snapshot
 from agents.rllib.cluster.memory import ObservationMemory
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.views import Adviser
 from models.architecture import Policy
 
 

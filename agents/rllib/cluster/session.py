@@ -41,8 +41,8 @@ from agents.rllib.cluster.learner import (
 )
 from agents.rllib.cluster.runner import Fragment, LockStepRunner, Staged
 from agents.rllib.learner import GRADIENT_NORM_METRIC
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from models.architecture import Policy
 from models.durations.network import bins_of

@@ -29,8 +29,8 @@ from agents.rllib.cluster.session import (
     EnvFactory,
 )
 from agents.rllib.metrics import MetricsLog, Row
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.views import Adviser
 from envs.cluster.simulation.cluster_state import NEVER
 from envs.errors import InputError
 from models.architecture import Policy

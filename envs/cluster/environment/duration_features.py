@@ -13,8 +13,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from envs.cluster.environment.features import count, minutes
-from envs.cluster.environment.history import MEAN, NUMBER, VARIANCE, add_finished, gangs, neighbours
+from envs.cluster.environment.features import (
+    MEAN,
+    NUMBER,
+    VARIANCE,
+    add_finished,
+    count,
+    gangs,
+    minutes,
+    neighbours,
+)
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
@@ -69,7 +77,7 @@ class DurationFeatures:
     | 9.. | 4 columns for each of the K jobs before it, nearest first, then the K after it |
 
     Neighbours are jobs of the same gang size (and queue and user where the trace has them) in the
-    order of submission, as `history.neighbours` says. Their columns: 1 if it has arrived, time of
+    order of submission, as `features.neighbours` says. Their columns: 1 if it has arrived, time of
     the work it has done, 1 if it has finished, time between the two submissions; all 0 before it
     has arrived.
 

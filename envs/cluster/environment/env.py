@@ -8,19 +8,21 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.generator import ClusterGenerator, FixedCluster, default_generator
+from envs.cluster.environment.generator import (
+    ClusterGenerator,
+    FixedCluster,
+    toy_cluster,
+)
 from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
-from envs.cluster.environment.play_kernel import WAITED
-from envs.cluster.environment.render import cluster_frame
-from envs.cluster.environment.reward import ClusterReward
-from envs.cluster.environment.toy import toy_cluster
-from envs.cluster.interference.rates import NoInterference, RateModel
+from envs.cluster.environment.parallel_env import HORIZON, ClusterParallelEnv
+from envs.cluster.environment.reward import ClusterReward, OwnCredit
+from envs.cluster.environment.routing import OneQueue
+from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
@@ -28,7 +30,6 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
-HORIZON = 100_000
 
 
 class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
@@ -93,9 +94,6 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
 
     ## Version History
     * v0: first version.
-
-    Raises:
-        InputError: the horizon is below 1.
     """
 
     metadata = METADATA
@@ -113,27 +111,29 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         keep_runs: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        if horizon < 1:
-            raise InputError(f"{horizon} is below 1", field="horizon")
-        self.generator = generator if generator is not None else default_generator()
-        self.rates: RateModel = rates if rates is not None else NoInterference()
-        self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
-        self.actions = actions if actions is not None else ClusterActions()
-        self.observation = observation(self.generator.bounds)
-        self.reward = reward if reward is not None else ClusterReward()
-        self.render_mode = render_mode
-        sizes = self.observation.table
-        table = self.actions.table(self.generator.bounds, sizes.window, sizes.running, 0)
-        self._wait = table.size - 1
-        self.action_space = spaces.Discrete(table.size)
-        self.observation_space = spaces.Dict(
-            {
-                **self.observation.space.spaces,
-                "action_mask": spaces.Box(0, 1, (table.size,), np.int8),
-            }
+        self.parallel = ClusterParallelEnv(
+            generator,
+            schedulers=1,
+            routing=OneQueue(),
+            credit=OwnCredit(),
+            forwards=0,
+            rates=rates,
+            overheads=overheads,
+            actions=actions,
+            observation=lambda bounds, peers: observation(bounds),
+            reward=reward,
+            horizon=horizon,
+            keep_runs=keep_runs,
+            render_mode=render_mode,
         )
-        self._names = {name: f"reward_{name}" for name in self.reward.weights}
-        self._episode: SchedulingEpisode | None = None
+        inner = self.parallel
+        self.generator, self.observation = inner.generator, inner.observation
+        self.rates, self.overheads, self.horizon = inner.rates, overheads, horizon
+        self.actions, self.reward, self.render_mode = inner.actions, inner.reward, render_mode
+        self._agent = inner.possible_agents[0]
+        self.action_space = space = inner.action_space(self._agent)
+        self._actions = int(space.n)
+        self.observation_space = inner.observation_space(self._agent)
 
     @classmethod
     def of_trace(
@@ -157,9 +157,7 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
     @property
     def episode(self) -> SchedulingEpisode:
         """The jobs of this episode, as far as they have come."""
-        if self._episode is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        return self._episode
+        return self.parallel.episode
 
     @property
     def simulator(self) -> ClusterSimulator:
@@ -185,21 +183,8 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
             InputError: the instance exceeds the bounds, or has a job that no server group holds.
         """
         super().reset(seed=seed)
-        instance = self.generator(self.np_random)
-        self._episode = SchedulingEpisode(
-            instance,
-            np.zeros(instance.cluster.num_nodes, np.int32),
-            np.zeros(len(instance.trace), np.int32),
-            self.generator.bounds,
-            self.observation,
-            self.actions,
-            rates=self.rates,
-            overheads=self.overheads,
-            keep_runs=self.keep_runs,
-        )
-        self._decisions = 0
-        self._over = False
-        return self._observe(), self._info()
+        seen, infos = self.parallel.begin(self.np_random)
+        return seen[self._agent], infos[self._agent]
 
     def step(self, action: Any) -> tuple[ClusterGraph, float, bool, bool, dict[str, Any]]:
         """Start or stop a job, or let time pass.
@@ -207,47 +192,15 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         Raises:
             InputError: the action is not in the space.
         """
-        episode = self.episode
-        if self._over:
-            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
-        if np.size(action) != 1 or action not in range(self._wait + 1):
+        if np.size(action) != 1 or action not in range(self._actions):
             raise InputError(f"{action} is not in {self.action_space}", field="action")
-        chosen = int(action)
-        allowed = bool(self._mask[chosen])
-        waits = allowed and chosen == self._wait
-        outcome, stuck = WAITED, False
-        if waits:
-            stuck = not episode.wait()
-        elif allowed:
-            outcome = episode.act(0, chosen)
-        terms = self.reward.terms(episode.passed(0, outcome, waits, allowed))
-        self._decisions += 1
-        terminated = waits and episode.ended
-        truncated = not terminated and (stuck or self._decisions >= self.horizon)
-        self._over = terminated or truncated
-        observed = self._observe()
-        info = self._info()
-        for name, value in terms.items():
-            info[self._names[name]] = value
-        return observed, sum(terms.values()), terminated, truncated, info
+        agent = self._agent
+        seen, rewards, terminated, truncated, infos = self.parallel.step({agent: action})
+        return seen[agent], rewards[agent], terminated[agent], truncated[agent], infos[agent]
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
-        if self.render_mode != "rgb_array":
-            return None
-        return cluster_frame(self.episode)
-
-    def _observe(self) -> ClusterGraph:
-        observed, self._mask = self.episode.observe(0)
-        observed["action_mask"] = self._mask
-        return observed
-
-    def _info(self) -> dict[str, Any]:
-        return {
-            **self.episode.facts(),
-            "decisions": self._decisions,
-            "action_mask": self._mask.copy(),
-        }
+        return self.parallel.render()
 
 
 def preemptive_environment(**arguments: Any) -> ClusterEnv:

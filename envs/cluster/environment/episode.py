@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.environment import history, play_kernel
+from envs.cluster.environment import play_kernel
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.features import HIGH, LOW
+from envs.cluster.environment.features import HIGH, LOW, gangs, gaps, neighbours
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.observation import Buffers, ClusterGraph, ClusterObservation
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE, observe, summarise
@@ -89,13 +89,13 @@ class SchedulingEpisode:
             bounds.gpu_types,
             (LOW, HIGH),
         )
-        self.forward_s = forward_s
+        self.forward_s, self.most_forwards = forward_s, forwards
         self._owner, self._largest, self._cluster_gpus = owner, bounds.gpus, cluster.num_gpus
         self._summaries = np.zeros((schedulers, PEER_BASE + bounds.gpu_types))
         self._passed = np.zeros((schedulers, PASSED_WIDTH))
         holds = self._holds()
-        near = history.neighbours(trace, self.sizes.history)
-        gang = history.gangs(trace) if self.sizes.history else np.zeros(0, np.int32)
+        near = neighbours(trace, self.sizes.history)
+        gang = gangs(trace) if self.sizes.history else np.zeros(0, np.int32)
         self.book = Bookkeeping(
             home=_first_that_holds(trace.name, home, holds),
             there=np.zeros(len(trace)),
@@ -105,7 +105,7 @@ class SchedulingEpisode:
             shown=np.full((schedulers, running), NONE, np.int32),
             row=np.full(len(trace), NONE, np.int32),
             near=near,
-            gap=history.gaps(trace, near),
+            gap=gaps(trace, near),
             took=np.zeros(len(gang)),
             gang=gang,
             finished=np.zeros((int(gang.max(initial=-1)) + 2, 3)),
@@ -250,7 +250,7 @@ class SchedulingEpisode:
             mask,
         )
         if self.advice is not None:
-            buffers.indices[-1] = self.advice.action(self, scheduler)
+            self.observation.advised(buffers)[0] = self.advice.action(self, scheduler)
 
     def _holds(self) -> NDArray[np.int8]:
         """(J, S) 1: some server group of the scheduler can hold the job when nothing runs."""

@@ -8,12 +8,103 @@ from typing import Protocol
 import numpy as np
 
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
-from envs.cluster.environment.offered_load import at_load, reference_gpus
-from envs.cluster.environment.ranges import checked_range, checked_whole_range
-from envs.cluster.nodes import Cluster
-from envs.cluster.workload.slicing import at_most_gpus
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.workload.slicing import at_most_gpus, stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+
+
+def checked_range(field: str, bounds: Sequence[float]) -> tuple[float, float]:
+    """A least and a most.
+
+    Raises:
+        InputError: there are not two numbers, or not 0 < least <= most.
+    """
+    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]:
+        raise InputError(f"{list(bounds)} is not a least and a most above 0", field=field)
+    return float(bounds[0]), float(bounds[1])
+
+
+def checked_whole_range(field: str, bounds: Sequence[int]) -> tuple[int, int]:
+    """`checked_range` of whole numbers."""
+    least, most = checked_range(field, bounds)
+    return int(least), int(most)
+
+
+def cluster_of_racks(
+    racks: Mapping[str, int], *, nodes_per_rack: int, gpus_per_node: int
+) -> Cluster:
+    """Equal racks, each of one GPU type.
+
+    Args:
+        racks: how many of each type, in the order of the GPU types; 0: the type has a number, but
+            no rack.
+        nodes_per_rack: nodes of each rack.
+        gpus_per_node: GPUs of each node.
+
+    Raises:
+        InputError: a number is below 1, or there is no rack.
+    """
+    sizes = {"nodes_per_rack": nodes_per_rack, "gpus_per_node": gpus_per_node}
+    for field, value in sizes.items():
+        if value < 1:
+            raise InputError(f"{value} is below 1", field=field)
+    for name, number in racks.items():
+        if number < 0:
+            raise InputError(f"{number} is below 0", field=f"racks.{name}")
+    in_all = sum(racks.values())
+    if in_all < 1:
+        raise InputError("no rack", field="racks")
+    nodes = in_all * nodes_per_rack
+    types = np.repeat(np.arange(len(racks)), [n * nodes_per_rack for n in racks.values()])
+    mix = "+".join(f"{number} {name}" for name, number in racks.items() if number)
+    return Cluster(
+        name=f"{mix} racks of {nodes_per_rack}x{gpus_per_node}",
+        gpus=np.full(nodes, gpus_per_node, np.int32),
+        rack=(np.arange(nodes) // nodes_per_rack).astype(np.int32),
+        gpu_type=types.astype(np.int32),
+        gpu_types=tuple(racks),
+        cpu_milli=np.full(nodes, UNLIMITED, np.int64),
+        memory_mib=np.full(nodes, UNLIMITED, np.int64),
+    )
+
+
+def reference_gpus(cluster: Cluster, speeds: Mapping[str, float] | None) -> float:
+    """How many GPUs of the type on which the trace's durations hold the cluster is worth.
+
+    Args:
+        cluster: the GPUs.
+        speeds: of each GPU type, 1 = as in the trace; None: all count as 1.
+
+    Raises:
+        InputError: a type of the cluster has no speed, or one that is not above 0.
+    """
+    if speeds is None:
+        return float(cluster.num_gpus)
+    by_type = np.zeros(len(cluster.gpu_types))
+    for index, name in enumerate(cluster.gpu_types):
+        if name not in speeds:
+            raise InputError("has no speed", file=f"cluster {cluster.name}", field=f"speeds.{name}")
+        if not 0 < speeds[name] < np.inf:
+            raise InputError(f"{speeds[name]} is not above 0", field=f"speeds.{name}")
+        by_type[index] = speeds[name]
+    return float((cluster.gpus * by_type[cluster.gpu_type]).sum())
+
+
+def at_load(trace: Trace, capacity: float, load: float) -> Trace:
+    """`trace` from second 0, its gaps stretched to the offered load, rounded to seconds.
+
+    Jobs that are submitted all at once, or ask for no GPU, stay so: they have no load to change.
+
+    Args:
+        trace: the jobs.
+        capacity: GPUs, of the type on which the durations hold.
+        load: GPU-seconds asked for / (capacity x seconds from the first to the last submission).
+    """
+    trace = trace.canonical()
+    if trace.span_s == 0 or not trace.num_gpus.any():
+        return trace
+    return stretch(trace, float(trace.gpu_seconds.sum()) / (capacity * trace.span_s) / load)
 
 
 class ClusterGenerator(Protocol):
@@ -153,3 +244,32 @@ def default_generator() -> RandomJobs:
         max_gpus=16,
         duration_s=(60, 36_000),
     )
+
+
+SERVER_GPUS = (3, 2)
+SUBMIT_S = (0, 1, 1, 1, 2, 4)
+DURATION_S = (4, 1, 5, 6, 5, 1)
+GPUS = (2, 3, 2, 3, 3, 3)
+OPTIMUM_S = 35.0  # least sum of completion times without preemption, of all schedules
+PREEMPTIVE_OPTIMUM_S = 33.0  # the same where jobs can be stopped and moved at whole seconds
+SJF_S = 44.0  # the shortest that fits first, on the fullest server
+FIFO_S = 54.0  # the first in the queue that fits, on the fullest server
+
+
+def toy_cluster() -> tuple[Cluster, Trace]:
+    """Six jobs on two servers of three and two GPUs, each in a rack of its own.
+
+    Every job fits on one server, and at least on the larger one; no job is to run on both, which
+    hold five GPUs together. It pays to wait: `SJF_S` and `FIFO_S` start whatever fits.
+    """
+    servers = len(SERVER_GPUS)
+    cluster = Cluster(
+        name="toy cluster",
+        gpus=np.array(SERVER_GPUS, np.int32),
+        rack=np.arange(servers, dtype=np.int32),
+        gpu_type=np.zeros(servers, np.int32),
+        gpu_types=("toy",),
+        cpu_milli=np.full(servers, UNLIMITED),
+        memory_mib=np.full(servers, UNLIMITED),
+    )
+    return cluster, Trace.of("toy jobs", SUBMIT_S, DURATION_S, GPUS)

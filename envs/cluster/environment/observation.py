@@ -8,9 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.cluster.environment.advice import Adviser
-from envs.cluster.environment.features import HIGH, LOW
-from envs.cluster.environment.history import width
+from envs.cluster.environment.actions import QueueOrder, WindowOrder
+from envs.cluster.environment.features import HIGH, LOW, width
 from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.observe_kernel import (
     CLUSTER_WIDTH,
@@ -21,7 +20,7 @@ from envs.cluster.environment.observe_kernel import (
     SHARE_WIDTH,
     ObservationTable,
 )
-from envs.cluster.environment.window import QueueOrder, WindowOrder
+from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 
 ClusterGraph = dict[str, NDArray[Any]]
@@ -246,6 +245,12 @@ class ClusterObservation:
         )
         if adviser is not None:
             self.space[ADVISED] = spaces.Box(0, MOST_ACTIONS, (1,), np.int64)
+
+    def advised(self, buffers: Buffers) -> NDArray[np.int64]:
+        """(1,) the action that the adviser would take, in buffers."""
+        key, first, last, _ = self._pieces[1][-1]
+        assert key == ADVISED, "there is no adviser"
+        return buffers.indices[first:last]
 
     def buffers(self) -> Buffers:
         """Fresh memory, all zero, for `envs.cluster.environment.observe_kernel.observe`."""

@@ -13,11 +13,20 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.actions import ActionTable
-from envs.cluster.environment.features import bounded, count, minutes
-from envs.cluster.environment.groups_kernel import offer
-from envs.cluster.environment.history import MEAN, NEIGHBOUR_WIDTH, NUMBER, VARIANCE, width
-from envs.cluster.environment.play_kernel import look, something_to_come
+from envs.cluster.environment.features import (
+    MEAN,
+    NEIGHBOUR_WIDTH,
+    NUMBER,
+    VARIANCE,
+    bounded,
+    count,
+    minutes,
+    width,
+)
+from envs.cluster.environment.play_kernel import look, offer, something_to_come
 from envs.cluster.environment.views import PROFILE_WIDTH, Bookkeeping, View
+from envs.cluster.interference.kernel import spread_of
+from envs.cluster.interference.rates import SEVERAL_RACKS
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.cluster.simulation.lent import lent
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -245,7 +254,7 @@ def fill_jobs(
             if now > progressing:
                 remaining = max(remaining - (now - progressing) * record.rate, 0.0)
             row[3] = record.nodes / servers
-            row[4] = spread(jobs, state.nodes, state.shares, job)
+            row[4] = spread_of(state.nodes, state.shares, record.share) / SEVERAL_RACKS
             row[9] = bounded(record.rate)
             if record.ready > now:
                 row[10] = minutes(record.ready - now)
@@ -301,20 +310,6 @@ def fill_history(
     row[at + 2] = count(alike[NUMBER])
     row[at + 3] = everything[MEAN]
     row[at + 4] = sqrt(everything[VARIANCE])
-
-
-@njit(cache=True)
-def spread(jobs: Records, nodes: Records, shares: Records, job: int) -> float:
-    """0: one server or none, 0.5: servers of one rack, 1: servers of several."""
-    share = jobs[job].share
-    if share == NONE or shares[share].next == NONE:
-        return 0.0
-    rack = nodes[shares[share].node].rack
-    while share != NONE:
-        if nodes[shares[share].node].rack != rack:
-            return 1.0
-        share = shares[share].next
-    return 0.5
 
 
 @njit(cache=True)

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
+from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.credit import Credit, TeamCredit
-from envs.cluster.environment.env import HORIZON
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.features import HIGH, LOW
-from envs.cluster.environment.generator import ClusterGenerator, FixedCluster, default_generator
+from envs.cluster.environment.generator import (
+    ClusterGenerator,
+    FixedCluster,
+    default_generator,
+    toy_cluster,
+)
 from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
-from envs.cluster.environment.partition import ConsecutiveRacks, Partition, RandomRouting, Routing
 from envs.cluster.environment.play_kernel import WAITED
 from envs.cluster.environment.render import cluster_frame
-from envs.cluster.environment.reward import ClusterReward
-from envs.cluster.environment.toy import toy_cluster
+from envs.cluster.environment.reward import ClusterReward, Credit, TeamCredit
+from envs.cluster.environment.routing import ConsecutiveRacks, RackOwners, RandomRouting, Routing
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from envs.spaces import checked_actions
+
+HORIZON = 100_000
 
 METADATA: dict[str, Any] = {
     "name": "meshwright/ClusterParallel-v0",
@@ -42,6 +47,7 @@ METADATA: dict[str, Any] = {
 }
 
 
+@bounded
 class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     """Schedulers who each start jobs on their own racks, or forward them to each other; or one.
 
@@ -107,7 +113,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
       `envs.cluster.environment.generator.default_generator`.
     * `schedulers`: S, from 1 on.
     * `partition`: who owns which racks; default: consecutive ones
-      (`envs.cluster.environment.partition.ConsecutiveRacks`).
+      (`envs.cluster.environment.routing.ConsecutiveRacks`).
     * `routing`: to whose queue jobs come; default: at random.
     * `credit`: who gets which reward; default: the team.
     * `forwards`: how often a job can be forwarded.
@@ -121,9 +127,6 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
 
     ## Version History
     * v0: first version.
-
-    Raises:
-        InputError: there is no scheduler, or an argument is out of range.
     """
 
     metadata = METADATA
@@ -132,34 +135,25 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         self,
         generator: ClusterGenerator | None = None,
         *,
-        schedulers: int = 2,
-        partition: Partition | None = None,
+        schedulers: Count = 2,
+        partition: RackOwners | None = None,
         routing: Routing | None = None,
         credit: Credit | None = None,
-        forwards: int = 1,
-        forward_s: float = 0.0,
+        forwards: Annotated[int, Ge(0)] = 1,
+        forward_s: NonNegative = 0.0,
         rates: RateModel | None = None,
         overheads: Overheads = FREE_OF_CHARGE,
         actions: ClusterActions | None = None,
         observation: Callable[[ClusterBounds, int], ClusterObservation] = ClusterObservation,
         reward: ClusterReward | None = None,
         state_in_observation: bool = False,
-        horizon: int = HORIZON,
+        horizon: Count = HORIZON,
         keep_runs: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        for field, value, least in (
-            ("schedulers", schedulers, 1),
-            ("forwards", forwards, 0),
-            ("horizon", horizon, 1),
-        ):
-            if value < least:
-                raise InputError(f"{value} is below {least}", field=field)
-        if not 0 <= forward_s < np.inf:
-            raise InputError(f"{forward_s} is not from 0 on", field="forward_s")
         self.generator = generator if generator is not None else default_generator()
         self.schedulers, self.forwards, self.forward_s = schedulers, forwards, forward_s
-        self.partition: Partition = partition if partition is not None else ConsecutiveRacks()
+        self.partition: RackOwners = partition if partition is not None else ConsecutiveRacks()
         self.routing: Routing = routing if routing is not None else RandomRouting()
         self.credit: Credit = credit if credit is not None else TeamCredit()
         self.rates: RateModel = rates if rates is not None else NoInterference()
@@ -244,11 +238,17 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         """
         if seed is not None or self._rng is None:
             self._rng = np.random.default_rng(seed)
-        instance = self.generator(self._rng)
+        return self.begin(self._rng)
+
+    def begin(
+        self, rng: np.random.Generator
+    ) -> tuple[dict[str, ClusterGraph], dict[str, dict[str, Any]]]:
+        """`reset` with a source of randomness of the caller's."""
+        instance = self.generator(rng)
         self._episode = SchedulingEpisode(
             instance,
             self.partition(instance.cluster, self.schedulers),
-            self.routing(instance.trace, self.schedulers, self._rng),
+            self.routing(instance.trace, self.schedulers, rng),
             self.bounds,
             self.observation,
             self.actions,
@@ -317,7 +317,8 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         """Nothing is held."""
 
     def _observe(self) -> dict[str, ClusterGraph]:
-        self.episode.summarise()
+        if self.schedulers > 1 or self.state_in_observation:
+            self.episode.summarise()
         seen: dict[str, ClusterGraph] = {}
         self._masks: list[NDArray[np.int8]] = []
         for number, agent in enumerate(self.possible_agents):

@@ -1,14 +1,16 @@
-"""Static tables of an episode that compiled code reads: who owns what, and what jobs are like."""
+"""What schedulers of an episode have: their servers, what they know of jobs, and advice."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.cluster.environment.actions import ActionTable
 from envs.cluster.interference.rates import ONE_RACK, SEVERAL_RACKS, RateTables
 from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Trace
 
@@ -47,6 +49,34 @@ class Bookkeeping(NamedTuple):
     took: FloatArray  # (J,) feature: time for which a job that has finished held its GPUs
     gang: IntArray  # (J,) number of its gang size; (0,) where no history is shown
     finished: FloatArray  # (C + 1, 3) number, mean, variance by gang size, and over all
+
+
+class Situation(Protocol):
+    """What an adviser sees of an episode; `episode.SchedulingEpisode` is one."""
+
+    simulator: ClusterSimulator
+    views: list[View]  # by scheduler
+    book: Bookkeeping
+    action_table: ActionTable
+    most_forwards: int  # of a job
+    advice: Advice | None  # what the schedulers are shown
+
+
+class Advice(Protocol):
+    """An adviser's thoughts about one episode."""
+
+    def action(self, episode: Situation, scheduler: int) -> int:
+        """An allowed action for a scheduler whose window has just been filled."""
+
+    def copy(self) -> Advice:
+        """An independent copy, to go with a copy of the episode."""
+
+
+class Adviser(Protocol):
+    """A known policy, asked at every decision; it changes nothing itself."""
+
+    def begin(self, episode: Situation) -> Advice:
+        """At the start of an episode."""
 
 
 def view_of(

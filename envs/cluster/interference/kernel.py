@@ -105,7 +105,7 @@ def alone_rate(
         return 1.0
     case = jobs[job].profile
     column = min(jobs[job].nodes, locality.shape[3]) - 1
-    spread = _spread(nodes, shares, share)
+    spread = spread_of(nodes, shares, share)
     rate = np.inf
     while share != NONE:
         kind = nodes[shares[share].node].type
@@ -115,7 +115,10 @@ def alone_rate(
 
 
 @njit(cache=True)
-def _spread(nodes: Records, shares: Records, share: int) -> int:
+def spread_of(nodes: Records, shares: Records, share: int) -> int:
+    """How far the chain of a job's shares reaches: ONE_NODE, ONE_RACK or SEVERAL_RACKS."""
+    if share == NONE:
+        return ONE_NODE
     rack = nodes[shares[share].node].rack
     spread = ONE_NODE
     share = shares[share].next
@@ -218,7 +221,7 @@ def _communicating(
         return 0.0
     case, share = jobs[job].profile, jobs[job].share
     column = min(jobs[job].nodes, locality.shape[3]) - 1
-    spread = _spread(nodes, shares, share)
+    spread = spread_of(nodes, shares, share)
     slowest, rate = 0, np.inf
     while share != NONE:
         kind = nodes[shares[share].node].type

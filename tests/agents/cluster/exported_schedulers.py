@@ -11,9 +11,9 @@ import torch
 import yaml
 
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.advice import Adviser
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.views import Adviser
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
 from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec
@@ -42,7 +42,7 @@ def trained_config(*, known: bool = False) -> dict[str, Any]:
     observation = {
         "known_durations": known,
         "history": 2,
-        "order": {"_target_": "envs.cluster.environment.window.QueueOrder"},
+        "order": {"_target_": "envs.cluster.environment.actions.QueueOrder"},
     }
     return {"env": {"actions": actions, "observation": observation}}
 

@@ -30,7 +30,7 @@ from agents.cluster.migrating.priorities import (
 )
 from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.partition import MixedRacks
+from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace

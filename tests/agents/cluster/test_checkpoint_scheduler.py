@@ -17,7 +17,7 @@ from small_clusters import Speeds, check_schedule
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.checkpoint_greedy import MostProbableAction, MostProbableJob, Trimmed
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.partition import MixedRacks
+from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule

@@ -21,7 +21,7 @@ from agents.cluster.migrating.plan import (
     slots_at,
     startable,
 )
-from envs.cluster.environment.groups_kernel import start_on
+from envs.cluster.environment.play_kernel import start_on
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

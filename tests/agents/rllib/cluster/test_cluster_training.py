@@ -18,10 +18,9 @@ from agents.rllib.cluster.config import Cloning
 from agents.rllib.cluster.drivers import FirstFit
 from agents.rllib.cluster.session import COLUMNS
 from agents.rllib.cluster.training import ClusterTrained, Exam, score, train_schedulers
-from envs.cluster.environment.curriculum import Curriculum
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.generator import RandomJobs
-from envs.cluster.environment.mixed_clusters import MixedClusters
+from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.nodes import Cluster

@@ -11,9 +11,8 @@ from schedulers import environment
 
 from agents.rllib.cluster.lane import NO_JOB, Lane, remaining_seconds, restored, snapshot
 from agents.rllib.cluster.memory import ObservationMemory
-from envs.cluster.environment.credit import OwnCredit
 from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
-from envs.cluster.environment.reward import TERMS, ClusterReward
+from envs.cluster.environment.reward import TERMS, ClusterReward, OwnCredit
 from envs.cluster.simulation.cluster_state import NONE
 from envs.errors import InputError
 

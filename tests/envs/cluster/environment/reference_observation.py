@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from envs.cluster.environment.actions import QUEUE, REMAINING_SERVICE, REMAINING_TIME, SERVICE
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.window import QUEUE, REMAINING_SERVICE, REMAINING_TIME, SERVICE
 from envs.cluster.nodes import UNLIMITED
 from envs.cluster.simulation.cluster import ClusterSimulator
 

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.environment.curriculum import Curriculum, OneStage, Stage
-from envs.cluster.environment.mixed_clusters import MixedClusters
-from envs.cluster.environment.offered_load import at_load, reference_gpus
+from envs.cluster.environment.generator import at_load, cluster_of_racks, reference_gpus
+from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters, OneStage, Stage
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.partition import MixedRacks
-from envs.cluster.environment.rack_mix import cluster_of_racks
+from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError

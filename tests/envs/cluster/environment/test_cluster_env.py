@@ -16,12 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.actions import ClusterActions, LeastService, ShortestRemainingTime
 from envs.cluster.environment.env import ClusterEnv, preemptive_environment, toy_environment
-from envs.cluster.environment.generator import FixedCluster
-from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.reward import ClusterReward
-from envs.cluster.environment.toy import (
+from envs.cluster.environment.generator import (
     DURATION_S,
     FIFO_S,
     GPUS,
@@ -30,9 +27,11 @@ from envs.cluster.environment.toy import (
     SERVER_GPUS,
     SJF_S,
     SUBMIT_S,
+    FixedCluster,
     toy_cluster,
 )
-from envs.cluster.environment.window import LeastService, ShortestRemainingTime
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.reward import ClusterReward
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
@@ -65,7 +64,8 @@ def least_over_all_decisions(env: ClusterEnv) -> float:
             known[key] = np.inf
             for action in np.flatnonzero(mask):
                 twin = copy.copy(here)
-                twin._episode = here.episode.copy()
+                twin.parallel = copy.copy(here.parallel)
+                twin.parallel._episode = here.episode.copy()
                 seen, reward, terminated, *_ = twin.step(int(action))
                 rest = 0.0 if terminated else least(twin, seen["action_mask"])
                 known[key] = min(known[key], rest - reward)

@@ -22,9 +22,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import envs  # noqa: F401  registers the environments
-from envs.cluster.environment import history
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.env import ClusterEnv
+from envs.cluster.environment.features import add_finished, gangs, neighbours
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.observe_kernel import JOB_BASE
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
@@ -78,16 +78,16 @@ def test_neighbours_are_the_nearest_of_the_same_kind(fixed: Fixed, most: int) ->
     trace = fixed.instance.trace
     jobs = range(len(trace))
     kinds = [(trace[j].num_gpus, trace[j].gpu_milli, trace[j].user, trace[j].queue) for j in jobs]
-    found = history.neighbours(trace, most)
+    found = neighbours(trace, most)
     for job in jobs:
         before = [j for j in reversed(jobs) if j < job and kinds[j] == kinds[job]][:most]
         after = [j for j in jobs if j > job and kinds[j] == kinds[job]][:most]
         padded = [those + [-1] * (most - len(those)) for those in (before, after)]
         assert found[job].tolist() == padded[0] + padded[1]
-    gangs = history.gangs(trace)
+    gang = gangs(trace)
     for job in jobs:
         alike = [kinds[j][:2] == kinds[job][:2] for j in jobs]
-        assert (gangs == gangs[job]).tolist() == alike
+        assert (gang == gang[job]).tolist() == alike
 
 
 def test_a_worked_example() -> None:
@@ -121,7 +121,7 @@ def test_a_worked_example() -> None:
     env.step(wait)
     env.simulator.settle()
     assert env.simulator.now == 600.0
-    near = history.neighbours(trace, 1)
+    near = neighbours(trace, 1)
     assert near.tolist() == [[-1, 1], [0, 3], [-1, -1], [1, -1]]
     seen, *_ = env.step(0)
     row = seen["running_features"][0, JOB_BASE + 1 :]
@@ -135,7 +135,7 @@ def test_a_worked_example() -> None:
 def test_means_are_exponential(values: list[float]) -> None:
     row = np.zeros(3)
     for number, value in enumerate(values, start=1):
-        history.add_finished(row, value)
+        add_finished(row, value)
         if number <= 20:
             expected = number, np.mean(values[:number]), np.var(values[:number])
             np.testing.assert_allclose(row, expected, atol=1e-12)

@@ -11,17 +11,17 @@ from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.instance import ClusterBounds
-from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.window import (
+from envs.cluster.environment.actions import (
+    ClusterActions,
     LeastService,
     QueueOrder,
     ShortestRemainingTime,
     SmallestRemainingService,
 )
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.instance import ClusterBounds
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.errors import InputError
 from tests.envs.cluster.environment.reference_observation import Reference, count, time

@@ -16,21 +16,22 @@ from omegaconf import OmegaConf
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.credit import OwnCredit
 from envs.cluster.environment.env import ClusterEnv
-from envs.cluster.environment.generator import FixedCluster, RandomJobs
-from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
-from envs.cluster.environment.partition import ConsecutiveRacks, MixedRacks, Partition, QueueRouting
-from envs.cluster.environment.rack_mix import cluster_of_racks
-from envs.cluster.environment.toy import (
+from envs.cluster.environment.generator import (
     DURATION_S,
     GPUS,
     OPTIMUM_S,
     SERVER_GPUS,
     SUBMIT_S,
+    FixedCluster,
+    RandomJobs,
+    cluster_of_racks,
     toy_cluster,
 )
+from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
+from envs.cluster.environment.reward import OwnCredit
+from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, QueueRouting, RackOwners
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
@@ -250,7 +251,7 @@ def test_one_cluster_couples_all_parts() -> None:
 RACKS = cluster_of_racks({"A": 3, "B": 3}, nodes_per_rack=2, gpus_per_node=2)
 
 
-def on_racks(schedulers: int, partition: Partition, **arguments: Any) -> ClusterParallelEnv:
+def on_racks(schedulers: int, partition: RackOwners, **arguments: Any) -> ClusterParallelEnv:
     """Random jobs on six racks of two GPU types."""
     jobs = RandomJobs(RACKS, jobs=(20, 20), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
     return ClusterParallelEnv(
@@ -266,7 +267,7 @@ def on_racks(schedulers: int, partition: Partition, **arguments: Any) -> Cluster
 
 @pytest.mark.parametrize("partition", [ConsecutiveRacks(), MixedRacks()])
 @pytest.mark.parametrize("schedulers", [1, 2, 3])
-def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: Partition) -> None:
+def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) -> None:
     make = partial(on_racks, schedulers, partition, render_mode="rgb_array")
     parallel_api_test(make(), num_cycles=60)
     parallel_seed_test(make, num_cycles=30)

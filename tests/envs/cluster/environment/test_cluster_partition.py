@@ -8,13 +8,13 @@ from cluster_instances import clusters
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envs.cluster.environment.generator import cluster_of_racks
 from envs.cluster.environment.instance import ClusterBounds
-from envs.cluster.environment.partition import ConsecutiveRacks, MixedRacks, Partition
-from envs.cluster.environment.rack_mix import cluster_of_racks
+from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, RackOwners
 from envs.cluster.nodes import Cluster
 from envs.errors import InputError
 
-PARTITIONS: tuple[Partition, ...] = (ConsecutiveRacks(), MixedRacks())
+PARTITIONS: tuple[RackOwners, ...] = (ConsecutiveRacks(), MixedRacks())
 
 
 def test_consecutive_racks() -> None:

@@ -14,7 +14,7 @@ from envs.errors import InputError
 IntArray = NDArray[np.int32]
 
 
-class Partition(Protocol):
+class RackOwners(Protocol):
     """Who owns which racks."""
 
     def __call__(self, cluster: Cluster, schedulers: int) -> IntArray:
@@ -74,6 +74,14 @@ class Routing(Protocol):
 
     def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> IntArray:
         """(J,) a scheduler for every job."""
+
+
+class OneQueue:
+    """All jobs to the first scheduler."""
+
+    def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> IntArray:
+        """(J,) zeros; nothing is drawn."""
+        return np.zeros(len(trace), np.int32)
 
 
 class RandomRouting:
