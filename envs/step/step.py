@@ -132,32 +132,26 @@ class StepSimulator:
         """The whole step of placement `device` (N,), with its peak memory."""
         device = np.ascontiguousarray(device, dtype=np.int64)
         order = self.order(device) if order is None else np.asarray(order, np.int64)
-        n, uses = len(device), len(self.arrays.use_op)
-        log = Log(
+        log = self._log()
+        _play_logged(self.arrays, self.scratch, order, device, log)
+        return self._timeline(device, log)
+
+    def _log(self) -> Log:
+        n, uses = len(self.arrays.op_seconds), len(self.arrays.use_op)
+        return Log(
             op_start=np.empty(n),
             op_finish=np.empty(n),
             moves=np.zeros(1, dtype=np.int64),
             moved=np.empty((uses, 3), dtype=np.int64),
             moved_time=np.empty((uses, 2)),
         )
-        _play_logged(self.arrays, self.scratch, order, device, log)
-        moves = log.moves[0]
-        return self._timeline(
-            device, log.op_start, log.op_finish, log.moved[:moves], log.moved_time[:moves]
-        )
 
-    def _timeline(
-        self,
-        device: IntArray,  # (N,)
-        start: FloatArray,  # (N,)
-        finish: FloatArray,  # (N,)
-        moved: IntArray,  # (K, 3 or more): tensor, source, destination
-        moved_time: FloatArray,  # (K, 2): start, finish
-    ) -> Timeline:
-        tensor, source, destination = moved[:, 0], moved[:, 1], moved[:, 2]
+    def _timeline(self, device: IntArray, log: Log) -> Timeline:
+        moves = log.moves[0]
         return Timeline.of(
-            self.problem, device, start, finish, tensor, source, destination, *moved_time.T
-        )
+            self.problem, device, log.op_start, log.op_finish, *log.moved[:moves].T,
+            *log.moved_time[:moves].T,
+        )  # fmt: skip
 
     @property
     def _num_ports(self) -> int:

@@ -1,9 +1,10 @@
-"""The kernel starts operators when `ReadySimulator` does."""
+"""What is ready is played as the reference plays it; the faster of two orders is taken."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference_step import play_ready
 
 from envs.cost import RooflineCost
 from envs.graphs.synthetic import synthetic_training_graph
@@ -14,30 +15,28 @@ from envs.placement.generator import default_generator as mixed
 from envs.step.order import TopologicalOrder
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.ready import FasterOrder, ReadySimulator, runtime_starts
-from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator, use_order
+from envs.step.ready import FasterOrder, ReadySimulator
+from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator
+from tests.strength import trials
 
 
 @pytest.mark.parametrize("topology", [two_planes().topology, mixed().topology])
 @pytest.mark.parametrize("ports", [SINGLE_PORT, NO_COMMUNICATION])
-def test_operators_start_when_the_event_queue_starts_them(topology: Topology, ports: Ports) -> None:
+def test_operators_start_when_the_reference_starts_them(topology: Topology, ports: Ports) -> None:
     rng = np.random.default_rng(0)
-    for _ in range(12):
+    for _ in range(trials(12)):
         layers, width, batches = (int(rng.integers(1, top)) for top in (8, 4, 5))
         graph = synthetic_training_graph(rng, layers, width, batches)
         problem = StepProblem.build(graph, topology, RooflineCost())
-        simulator = StepSimulator(problem, communication=ports)
         ready = ReadySimulator(problem, communication=ports)
-        for _ in range(4):
-            device = rng.integers(0, topology.num_devices, graph.num_operators)
-            order = simulator.order(device)
-            work = simulator.scratch
-            work.order[:] = order
-            use_order(simulator.arrays, work)
-            start = np.full(len(order), np.nan)
-            num_ports = topology.num_ports if ports.uses_ports else 0
-            runtime_starts(simulator.arrays, work, num_ports, device, start)
-            np.testing.assert_array_equal(start, ready.run(device, order).op_start[order])
+        device = rng.integers(0, topology.num_devices, graph.num_operators)
+        order = ready.order(device)
+        expected = play_ready(problem, device, order, ports=ports.uses_ports)
+        found = ready.run(device, order)
+        np.testing.assert_array_equal(found.op_start, expected.start)
+        moves = (found.transfer_tensor, found.transfer_source, found.transfer_destination,
+                 found.transfer_start, found.transfer_finish)  # fmt: skip
+        assert sorted(zip(*moves, strict=True)) == sorted(expected.transfers)
 
 
 @pytest.fixture(scope="module")
