@@ -56,7 +56,7 @@ def room_of(nodes: int, seed: int) -> Room:
     )
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True)
 def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
     """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
     nodes, gpus, random = room.nodes, room.gpus, room.random
