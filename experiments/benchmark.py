@@ -63,12 +63,12 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     if suite.left_out:
         run.console.print(left_out, highlight=False, soft_wrap=True)
     minutes = sum(cell.budget_s or 0.0 for cell in cells) / config.workers / 60.0
-    told = f"{suite.title}: {len(cells)} cells, at most {minutes:.0f} minutes of search"
-    run.console.print(told, highlight=False)
+    message = f"{suite.title}: {len(cells)} cells, at most {minutes:.0f} minutes of search"
+    run.console.print(message, highlight=False)
     with ProgressDisplay(run.console) as display:
         found = Grid(config.workers, origin).run(cells, display)
     if found.faults:
-        print(f"error: {found.told()}; resume={run.folder} goes on with it", file=sys.stderr)
+        print(f"error: {found.faults_line()}; resume={run.folder} goes on with it", file=sys.stderr)
         raise SystemExit(next(iter(found.faults.values())).exit_code)
     provenance = origin.with_inputs(**found.hashes(folder))
     report = suite.summary({cell: found.documents[cell] for cell in cells})

@@ -136,8 +136,8 @@ def compare(written: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         if key not in written:
             raise InputError(f"config key 'split.facts.{key}' is missing: run with fix=true")
     if len(written["test"]) != len(found["test"]):
-        told = f"{len(written['test'])} windows, the files have {len(found['test'])}"
-        raise InputError(f"config key 'split.facts.test': {told}")
+        message = f"{len(written['test'])} windows, the files have {len(found['test'])}"
+        raise InputError(f"config key 'split.facts.test': {message}")
     pairs = [(f"windows.{n}", written["windows"].get(n), w) for n, w in found["windows"].items()]
     pairs.append(("left_out", written["left_out"], found["left_out"]))
     for number, (row, now) in enumerate(zip(written["test"], found["test"], strict=True)):

@@ -65,8 +65,8 @@ def check_class(information: str, key: str) -> None:
         InputError: it is none.
     """
     if information not in CLASSES:
-        told = f"{information!r} is unknown (known: {', '.join(CLASSES)})"
-        raise InputError(f"config key '{key}': {told}")
+        message = f"{information!r} is unknown (known: {', '.join(CLASSES)})"
+        raise InputError(f"config key '{key}': {message}")
 
 
 def baselines_of(
@@ -160,8 +160,8 @@ def outcome_of(cell: FunctionCell, found: Outcomes) -> Outcome:
         del document["baseline"]
         return Outcome(**document)
     except (KeyError, TypeError) as error:
-        told = f"is no outcome of a baseline ({error}): delete it"
-        raise InputError(told, file=cell.record) from error
+        message = f"is no outcome of a baseline ({error}): delete it"
+        raise InputError(message, file=cell.record) from error
 
 
 def replayed(problem: ClusterProblem, policy: Scheduler) -> Outcome:

@@ -134,8 +134,8 @@ def exported(node: Node, folder: str, information: str) -> Exported:
     if not hasattr(scheduler, "knows"):
         raise no_such_thing("scheduler", node, "scheduler of clusters")
     if scheduler.knows not in CLASSES[information]:
-        told = f"it sees durations, the class is {information!r}"
-        raise InputError(f"config key 'checkpoints': {told}", file=folder)
+        message = f"it sees durations, the class is {information!r}"
+        raise InputError(f"config key 'checkpoints': {message}", file=folder)
     return Exported(here, scheduler)
 
 

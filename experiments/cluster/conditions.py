@@ -64,12 +64,12 @@ class Condition:
             check_type(value, HINTS[key], where)
         for key in ("nodes", "load"):
             if not 0.0 < self.changes.get(key, 1.0) < np.inf:
-                told = f"{self.changes[key]} is not above 0"
-                raise InputError(f"config key 'conditions.{self.name}.{key}': {told}")
+                message = f"{self.changes[key]} is not above 0"
+                raise InputError(f"config key 'conditions.{self.name}.{key}': {message}")
         types = self.changes.get("gpu_types", [])
         if not (isinstance(types, list) and all(isinstance(name, str) for name in types)):
-            told = f"{types!r} is no list of names"
-            raise InputError(f"config key 'conditions.{self.name}.gpu_types': {told}")
+            message = f"{types!r} is no list of names"
+            raise InputError(f"config key 'conditions.{self.name}.gpu_types': {message}")
 
     @property
     def schedulers(self) -> int | None:
@@ -145,6 +145,6 @@ class Condition:
         jobs = sum(len(one.problem.trace) for one in found)
         before = sum(len(one.problem.trace) for one in split.windows(window))
         if not found:
-            told = f"no window {window!r} has {config.least_jobs} jobs that fit one GPU type"
-            raise InputError(f"config key 'conditions.{self.name}': {told}")
+            message = f"no window {window!r} has {config.least_jobs} jobs that fit one GPU type"
+            raise InputError(f"config key 'conditions.{self.name}': {message}")
         return ConditionWindows(found, jobs, before - jobs)

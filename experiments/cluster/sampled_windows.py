@@ -35,8 +35,8 @@ class SampledWindows:
         for key in ("jobs", "nodes_per_type", "load"):
             ends = getattr(self, key)
             if len(ends) != 2 or ends[0] > ends[1]:
-                told = f"{ends} is not a least and a most"
-                raise InputError(f"config key '{self.KEY}.{key}': {told}")
+                message = f"{ends} is not a least and a most"
+                raise InputError(f"config key '{self.KEY}.{key}': {message}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +75,15 @@ def sources(splits: Sequence[Split], window: str, config: SampledWindows) -> lis
     for split in splits:
         if window not in split.config.shares:
             known = ", ".join(split.config.shares)
-            told = f"{window!r} is unknown in split {split.config.name} (known: {known})"
-            raise InputError(f"config key 'window': {told}")
+            message = f"{window!r} is unknown in split {split.config.name} (known: {known})"
+            raise InputError(f"config key 'window': {message}")
         for name, part in split.traces.items():
             jobs = part.windows[window].trace
             if len(jobs) >= config.least_jobs:
                 found.append(Source(name, jobs, split))
     if not found:
-        told = f"no window {window!r} of the splits has {config.least_jobs} jobs"
-        raise InputError(f"config key '{config.KEY}.least_jobs': {told}")
+        message = f"no window {window!r} of the splits has {config.least_jobs} jobs"
+        raise InputError(f"config key '{config.KEY}.least_jobs': {message}")
     return found
 
 
@@ -114,5 +114,5 @@ def sampled_window(
             continue
         part = stretch(part, reference_load(part, cluster, split.rates) / load)
         return source.name, ClusterProblem(cluster, part, split.rates, split.overheads, None)
-    told = f"{TRIES} parts in a row have fewer jobs, or none after another"
-    raise InputError(f"config key '{config.KEY}.least_jobs': {told}")
+    message = f"{TRIES} parts in a row have fewer jobs, or none after another"
+    raise InputError(f"config key '{config.KEY}.least_jobs': {message}")

@@ -160,10 +160,10 @@ class Split:
         self.generators = self._generators()
         files = [name for name in config.inputs if name not in self.generators]
         if files and not config.data:
-            told = (
+            message = (
                 "give split.data=<folder>, or set MESHWRIGHT_DATA to the folder of published data"
             )
-            raise InputError(f"config key 'split.data' is missing: {told}")
+            raise InputError(f"config key 'split.data' is missing: {message}")
         self.data = Path(config.data or "")
         for name in files:
             self._same(name, file_hash(self.data / name), self.data / name)
@@ -217,8 +217,8 @@ class Split:
             where = f"split.formats.{chosen.format}"
             made = build(self.config.formats[chosen.format], where)
             if not isinstance(made, TraceGenerator):
-                told = f"is missing, and {where} reads a file"
-                raise InputError(f"config key 'split.traces.{name}.path' {told}")
+                message = f"is missing, and {where} reads a file"
+                raise InputError(f"config key 'split.traces.{name}.path' {message}")
             found[chosen.format] = made
         return found
 
@@ -245,8 +245,8 @@ class Split:
         cluster = self.cluster(chosen)
         smallest = int(np.bincount(cluster.gpu_type, cluster.gpus).min())
         if chosen.max_gpus > smallest:
-            told = f"{chosen.max_gpus} GPUs, one GPU type has {smallest}"
-            raise InputError(f"config key 'split.traces.{name}.max_gpus': {told}")
+            message = f"{chosen.max_gpus} GPUs, one GPU type has {smallest}"
+            raise InputError(f"config key 'split.traces.{name}.max_gpus': {message}")
         if chosen.queue is not None:
             trace = of_queue(trace, chosen.queue)
         trace = replace(at_most_gpus(trace, chosen.max_gpus), name=name).canonical()

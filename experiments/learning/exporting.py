@@ -187,8 +187,8 @@ def require_exportable(model: object, adviser: Adviser | None) -> None:
     from models.cluster.hierarchical import HierarchicalConfig
 
     if not isinstance(model, HierarchicalConfig):
-        told = f"{type(model).__name__} describes no policy of schedulers that can be exported"
-        raise InputError(f"config key 'training.model': {told}")
+        message = f"{type(model).__name__} describes no policy of schedulers that can be exported"
+        raise InputError(f"config key 'training.model': {message}")
     described(adviser)
 
 
@@ -211,8 +211,8 @@ def same_inputs(run_folder: Path, adviser: AdviserSpec | None) -> None:
     inputs = read_json_object(path).get("provenance", {}).get("inputs_sha256", {})
     for name, found in adviser_inputs(adviser).items():
         if inputs.get(name) != found:
-            told = f"the run was begun with sha256 {inputs.get(name)}, now it is {found}"
-            raise InputError(told, file=path, field=name)
+            message = f"the run was begun with sha256 {inputs.get(name)}, now it is {found}"
+            raise InputError(message, file=path, field=name)
 
 
 def export_trained(

@@ -10,8 +10,8 @@ from envs.bounds import Positive
 from envs.errors import InputError
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
+from experiments.learning.learning_tasks import PlacementLearning
 from experiments.learning.one_problem import Learned, learn, only_policy
-from experiments.learning.subjects import PlacementSubject
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run
@@ -82,8 +82,8 @@ def main_job(config: MainConfig, run: Run) -> Result:
     with ProgressDisplay(console) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
         found |= search_side_by_side(config.searching, problem, config.budget_s, display)
-        subject = PlacementSubject(problem, env, communication)
-        learned = learn(subject, training, run.folder, display, provenance)
+        learning = PlacementLearning(problem, env, communication)
+        learned = learn(learning, training, run.folder, display, provenance)
     found[PPO] = learned.found
     comparison = Comparison(
         rows=tuple(row_of(method, x, problem, communication) for method, x in found.items()),

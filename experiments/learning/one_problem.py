@@ -18,7 +18,7 @@ from envs.errors import InputError
 from envs.joint.env import JointEnv
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement
-from experiments.learning.subjects import JointSubject, Node, Subject
+from experiments.learning.learning_tasks import JointLearning, LearningTask, Node
 from experiments.pictures.learning import Curve
 from experiments.run.artifacts import write_json
 from experiments.run.display import ProgressDisplay, training_news
@@ -115,7 +115,7 @@ class Learned:
 
 
 def learn(
-    subject: Subject,
+    learning: LearningTask,
     config: TrainingConfig,
     run_folder: Path,
     display: ProgressDisplay,
@@ -124,7 +124,7 @@ def learn(
     resume: bool = False,
     warm_start: WarmStart | None = None,
 ) -> Learned:
-    """Train on `subject` as `config` says; metrics and checkpoints go to `run_folder`, whose
+    """Train on `learning` as `config` says; metrics and checkpoints go to `run_folder`, whose
     `checkpoints/provenance.json` says where the checkpoints come from.
 
     The graph is fused once: the environments are copies of one that holds the instance. With a
@@ -142,15 +142,15 @@ def learn(
 
     training = train(
         config,
-        subject.environment,
+        learning.environment,
         run_folder,
         on_iteration,
         resume=resume,
-        task=subject.task(config),
+        task=learning.task(config),
         warm_start=warm_start,
     )
     best = training.best_plan
-    evaluation = None if best is None else subject.evaluate(best)
+    evaluation = None if best is None else learning.evaluate(best)
     found = as_planner_result(training, evaluation)
     display.end(task, describe(found))
     exam = Exam(training.untrained, training.trained, training.look_ahead)
@@ -212,8 +212,8 @@ class WarmStartConfig:
 
     def __post_init__(self) -> None:
         if (self.agent is None) != (self.budget_s is None):
-            told = "of no planner" if self.agent is None else "for a planner"
-            raise InputError(f"config key 'warm_start.budget_s': {self.budget_s} s {told}")
+            message = "of no planner" if self.agent is None else "for a planner"
+            raise InputError(f"config key 'warm_start.budget_s': {self.budget_s} s {message}")
 
     @property
     def method(self) -> str:
@@ -231,29 +231,29 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, eq=False)
 class Warmed:
-    """A subject whose groups a plan does not divide, and that plan."""
+    """A learning whose groups a plan does not divide, and that plan."""
 
-    subject: JointSubject
+    learning: JointLearning
     start: WarmStart
     provenance: Provenance  # with the plan among its inputs
 
 
-def require_start(env: Node, subject: Subject) -> None:
+def require_start(env: Node, learning: LearningTask) -> None:
     """Raise `InputError` where episodes of `env` cannot start from any plan."""
-    if not (isinstance(subject, JointSubject) and env.get("_partial_")):
+    if not (isinstance(learning, JointLearning) and env.get("_partial_")):
         raise InputError(f"config key 'warm_start': {env.get('_target_')} starts from no plan")
 
 
 def warm_start(
     config: WarmStartConfig,
     env: Node,
-    subject: Subject,
+    learning: LearningTask,
     folder: Path,
     provenance: Provenance,
     *,
     resume: bool,
 ) -> Warmed:
-    """The placement that the planner of `config` finds for `subject`, as a start.
+    """The placement that the planner of `config` finds for `learning`, as a start.
 
     It plans on the terms of a baseline: where it only places, on uniform static shares. Its plan is
     kept in `folder`, from where a resumed run takes it. Of the plan the placement is taken over, at
@@ -263,19 +263,19 @@ def warm_start(
         InputError: the planner finds no plan, it does not fit in the environment's orders, or the
             plan kept in `folder` is missing or damaged; or as `require_start`.
     """
-    require_start(env, subject)
+    require_start(env, learning)
     make = build(env)
     path, search_s = folder / WARM_START_FILE, 0.0
     if not resume:
         assert config.budget_s is not None
-        found, _ = subject.baseline(config.agent, config.budget_s)
+        found, _ = learning.baseline(config.agent, config.budget_s)
         if found.plan is None:
             raise InputError(f"config key 'warm_start.agent': finds no plan ({found.reason})")
-        write_plan(path, found.plan, subject.problem, provenance)
+        write_plan(path, found.plan, learning.problem, provenance)
         search_s = found.seconds
     begun = time.perf_counter()
-    placement = read_plan(path, subject.problem, OneFOneB()).placement
-    warmed = JointSubject(subject.problem, make(subject.problem, around=placement.device))
+    placement = read_plan(path, learning.problem, OneFOneB()).placement
+    warmed = JointLearning(learning.problem, make(learning.problem, around=placement.device))
     record = _first_record(warmed.environment(), placement)
     start = WarmStart(record, search_s + time.perf_counter() - begun)
     inputs = {WARM_START_FILE: file_hash(path)}

@@ -105,8 +105,8 @@ class Study:
                     raise InputError(f"{name!r} cannot be the name of a folder", field=key)
         for name, recipe in self.recipes.items():
             if not isinstance(recipe, Mapping) or set(recipe) != {"information", "overrides"}:
-                told = "is not of the form {information: .., overrides: [..]}"
-                raise InputError(told, field=f"recipes.{name}")
+                message = "is not of the form {information: .., overrides: [..]}"
+                raise InputError(message, field=f"recipes.{name}")
             check_class(recipe["information"], f"suite.recipes.{name}.information")
 
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
@@ -174,8 +174,8 @@ class Study:
         if config in wanted and wanted[config] not in words:
             raise InputError(f"stage {name!r}: give {wanted[config]}")
         if config == "train_cluster" and not chosen.get("env", "").startswith("cluster"):
-            told = "trains no schedulers: name a recipe, or env=cluster_mixed"
-            raise InputError(f"stage {name!r}: {told}")
+            message = "trains no schedulers: name a recipe, or env=cluster_mixed"
+            raise InputError(f"stage {name!r}: {message}")
         return Check(f"stage {name!r}", config, SCHEMAS[config], words)
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
@@ -201,14 +201,14 @@ class Study:
         return Report(tables, {}, {"recipes": recipes}, caption=CAPTION)
 
     def _numbers(self, recipe: Recipe, documents: Mapping[str, Document]) -> dict[str, Any]:
-        told = (
+        reported = (
             "iterations", "decisions", "untrained_score", "best_score", "best_iteration", "seconds",
             "checkpoint",
         )  # fmt: skip
         trainings = []
         for seed in self.seeds:
             result = documents[f"{recipe.name}, seed {seed}"]
-            trainings.append({"seed": seed, **{key: result[key] for key in told}})
+            trainings.append({"seed": seed, **{key: result[key] for key in reported}})
         curves = documents[f"{recipe.name}, learning curves"]
         tests = {}
         for split in self.splits:
@@ -283,8 +283,8 @@ def _test_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
         for split, test in recipe["tests"].items():
             kinds = {OVERALL: test["best_overall"], OVERALL_PUBLISHED: test["best_published"]}
             for yardstick, ratios in test["ratios"].items():
-                told = [kind for kind, best in kinds.items() if best == yardstick]
-                against = f"{yardstick} ({', '.join(told)})" if told else yardstick
+                kind_names = [kind for kind, best in kinds.items() if best == yardstick]
+                against = f"{yardstick} ({', '.join(kind_names)})" if kind_names else yardstick
                 texts = [Interval(**ratios[measure]).text() for measure in MEASURES]
                 rows.append((name, split, str(test["windows"]), against, *texts))
     return rows

@@ -94,8 +94,8 @@ class JobsAndClusters:
             for key, asked in (("window", window), ("exam_window", exam_window)):
                 if asked not in config.shares:
                     known = ", ".join(config.shares)
-                    told = f"{asked!r} is unknown in split {config.name} (known: {known})"
-                    raise InputError(f"config key '{key}': {told}")
+                    message = f"{asked!r} is unknown in split {config.name} (known: {known})"
+                    raise InputError(f"config key '{key}': {message}")
             for part in split.traces.values():
                 traces.append(part.windows[window].trace.canonical())
                 clusters.setdefault(part.cluster.name, part.cluster)
@@ -112,8 +112,8 @@ class JobsAndClusters:
             InputError: naming the config key or the file.
         """
         if config.window is not None:
-            told = "the windows are given by 'window' and 'exam_window'"
-            raise InputError(f"config key 'trace.window': {told}")
+            message = "the windows are given by 'window' and 'exam_window'"
+            raise InputError(f"config key 'trace.window': {message}")
         found = [load_trace(replace(config, window=name)) for name in (window, exam_window)]
         return cls((found[0].trace,), (found[1].trace,), (), found[0].inputs)
 
@@ -170,10 +170,10 @@ def factories(
         raise InputError(f"config key 'env': {type(first).__name__} is not about schedulers")
     adviser, sees = first.observation.adviser, first.observation.table.known
     if isinstance(adviser, MigrationAdviser) and adviser.knows == "durations" and not sees:
-        told = (
+        message = (
             "looks at durations, which env.observation.known_durations=false keeps from schedulers"
         )
-        raise InputError(f"config key 'adviser': {told}")
+        raise InputError(f"config key 'adviser': {message}")
 
     def with_generator(generator: ClusterGenerator) -> ClusterParallelEnv:
         another: ClusterParallelEnv = make(clusters, None, windows=lambda *_: generator, **given)
@@ -183,8 +183,8 @@ def factories(
     windows = [exam for exam in found.exams if isinstance(exam, ClusterInstance)]
     if windows:
         if exam_windows > len(windows):
-            told = f"{exam_windows}, the splits have {len(windows)}"
-            raise InputError(f"config key 'training.exam_windows': {told}")
+            message = f"{exam_windows}, the splits have {len(windows)}"
+            raise InputError(f"config key 'training.exam_windows': {message}")
         chosen = [number * len(windows) // exam_windows for number in range(exam_windows)]
         exams += [FixedWindow(first.generator.bounds, windows[number]) for number in chosen]
     else:
@@ -232,8 +232,8 @@ class TrainClusterConfig:
         if self.splits and self.trace.path is not None:
             raise InputError("config key 'trace.path': the splits bring their own traces")
         if self.window == self.exam_window:
-            told = "exams are about other jobs than training"
-            raise InputError(f"config key 'exam_window': is {self.window!r} as well: {told}")
+            message = "exams are about other jobs than training"
+            raise InputError(f"config key 'exam_window': is {self.window!r} as well: {message}")
 
 
 def train_cluster(config: TrainClusterConfig, run: Run) -> Result:

@@ -333,8 +333,8 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     posterior, losses = fit(fitting, rows.features, rows.remaining_s, config.seed)
     run.console.print(f"fitted, {time.perf_counter() - start:.0f} s so far", highlight=False)
     save_durations(posterior, run.folder / DURATIONS, portable(provenance).document())
-    told = "".join(f"{epoch},{loss:.6f}\n" for epoch, loss in enumerate(losses, start=1))
-    write_text(run.folder / METRICS_FILE, f"epoch,cross_entropy\n{told}")
+    message = "".join(f"{epoch},{loss:.6f}\n" for epoch, loss in enumerate(losses, start=1))
+    write_text(run.folder / METRICS_FILE, f"epoch,cross_entropy\n{message}")
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     marginal = Marginal(
         np.concatenate([source.jobs.duration_s for source in found]),
@@ -401,8 +401,8 @@ def rows_of(
     rows = replayed_rows(found, sampling, policy, history, seeds)
     if not len(rows.features):
         raise InputError("config key 'sampling.instants': no job was written down")
-    told = f"{len(rows.features):,} rows of {parts} replays"
-    run.console.print(f"{told}, {time.perf_counter() - began:.0f} s", highlight=False)
+    message = f"{len(rows.features):,} rows of {parts} replays"
+    run.console.print(f"{message}, {time.perf_counter() - began:.0f} s", highlight=False)
     return rows
 
 

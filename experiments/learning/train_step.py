@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.bounds import Positive
+from experiments.learning.learning_tasks import LearningTask, learning_task
 from experiments.learning.one_problem import (
     METRICS_FILE,
     WarmStartConfig,
@@ -14,7 +15,6 @@ from experiments.learning.one_problem import (
     require_start,
     warm_start,
 )
-from experiments.learning.subjects import Subject, subject_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar
@@ -66,24 +66,26 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     bound = require_fit(problem)
     training = build(config.training)
     communication = communication_of(config.communication)
-    subject = subject_of(config.env, loaded, communication, config.placer, config.baseline_budget_s)
-    subject.task(training).architectures(training.model)  # before the baselines take their time
+    learning = learning_task(
+        config.env, loaded, communication, config.placer, config.baseline_budget_s
+    )
+    learning.task(training).architectures(training.model)  # before the baselines take their time
     config.warm_start.within(training.budget_s)
     if config.warm_start.agent is not None:
-        require_start(config.env, subject)
+        require_start(config.env, learning)
     method, start = "ppo", None
     with ProgressDisplay(run.console) as display:
-        rows = baselines(config.baselines, subject, config.baseline_budget_s, display)
+        rows = baselines(config.baselines, learning, config.baseline_budget_s, display)
         if config.warm_start.agent is not None:
             method = config.warm_start.method
             task = display.begin(str(config.warm_start.name), config.warm_start.budget_s)
             warm = warm_start(
-                config.warm_start, config.env, subject, run.folder, provenance, resume=resume
+                config.warm_start, config.env, learning, run.folder, provenance, resume=resume
             )
-            subject, start, provenance = warm.subject, warm.start, warm.provenance
+            learning, start, provenance = warm.learning, warm.start, warm.provenance
             display.end(task, f"{start.record.step_time * 1e3:.1f} ms to go on from")
         learned = learn(
-            subject, training, run.folder, display, provenance, resume=resume, warm_start=start
+            learning, training, run.folder, display, provenance, resume=resume, warm_start=start
         )
     result, found = learned.training, learned.found
     trajectory = tuple(found.trajectory)
@@ -93,7 +95,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         learned.curve,
         {row.method: row.step_time for row in rows[:-1]},
         bound.seconds,
-        f"{name}: {method}, learning to {subject.deed}",
+        f"{name}: {method}, learning to {learning.goal}",
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
@@ -117,19 +119,19 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     if result.best_plan is None or learned.evaluation is None:
         unplaced = {"step_time_s": None, "peak_memory_bytes": None, "feasible": False}
         return Result({**values, **unplaced}, provenance, SHOWN)
-    subject.write(run.folder, result.best_plan, provenance)
+    learning.write(run.folder, result.best_plan, provenance)
     judged = evaluation_values(problem, learned.evaluation, bound)
     return Result({**values, **judged}, provenance, SHOWN)
 
 
 def baselines(
-    nodes: Mapping[str, Any], subject: Subject, budget_s: float, display: ProgressDisplay
+    nodes: Mapping[str, Any], learning: LearningTask, budget_s: float, display: ProgressDisplay
 ) -> list[Row]:
     """What the planners that `nodes` describe find, one after the other, `budget_s` for each."""
     rows = []
     for name, node in nodes.items():
         task = display.begin(name, budget_s)
-        found, evaluation = subject.baseline(node, budget_s)
+        found, evaluation = learning.baseline(node, budget_s)
         display.end(task, describe(found))
         reason = found.reason
         if evaluation is not None and not evaluation.feasible:

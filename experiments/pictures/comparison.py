@@ -90,9 +90,9 @@ def draw_forest(
     low, high = min(*(r.low for r in ratios), 1.0), max(*(r.high for r in ratios), 1.0)
     axes.set_xlim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
     for row, ratio, name in zip(rows, ratios, against, strict=True):
-        told = f"{ratio.text()}  {name}"
+        message = f"{ratio.text()}  {name}"
         axes.annotate(
-            told, (1.0, row), xycoords=("axes fraction", "data"), xytext=(8, 0),
+            message, (1.0, row), xycoords=("axes fraction", "data"), xytext=(8, 0),
             textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
         )  # fmt: skip
     axes.set_xlabel(

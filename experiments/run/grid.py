@@ -156,8 +156,8 @@ class Grid:
             if (kept := cell.read()) is not None:
                 found.documents[cell] = kept
         if found.documents:
-            told = f"{len(found.documents)} of {len(cells)} cells were done before"
-            display.console.print(told, highlight=False)
+            message = f"{len(found.documents)} of {len(cells)} cells were done before"
+            display.console.print(message, highlight=False)
         waiting = [cell for cell in cells if cell not in found.documents]
         running: list[_Process] = []
         with _terminated_as_interrupted(), _Counter(display, waiting) as counter:
@@ -223,7 +223,7 @@ class Outcomes:
         apps = [cell for cell in self.documents if isinstance(cell, AppCell)]
         return {str(cell.folder.relative_to(folder)): file_hash(cell.record) for cell in apps}
 
-    def told(self) -> str:
+    def faults_line(self) -> str:
         """All faults in one line."""
         return "; ".join(f"{cell.name}: {fault.reason}" for cell, fault in self.faults.items())
 

@@ -100,7 +100,7 @@ def test_a_fault_stops_those_that_need_it_alone(
     assert {cell.name: (f.reason, f.exit_code) for cell, f in found.faults.items()} == {
         "bad": ("no such thing", 2)
     }
-    assert found.told() == "bad: no such thing"
+    assert found.faults_line() == "bad: no such thing"
     assert "bad: failed: no such thing" in capfd.readouterr().out
     assert not (tmp_path / "after").exists()
 
@@ -163,7 +163,7 @@ def test_functions_are_kept_by_what_they_depend_on(
         cells = [cell(2), cell(3), cell(-1)]
         found = run(list(cells), display)
         assert [found.documents[one]["square"] for one in cells[:2]] == [4, 9]
-        assert "is negative" in found.told()
+        assert "is negative" in found.faults_line()
     assert calls == [2, 3, -1, -1]
 
 

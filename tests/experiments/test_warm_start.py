@@ -17,8 +17,8 @@ from envs.joint.env import JointEnv, toy_environment
 from envs.joint.toy import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.step import StepSimulator
+from experiments.learning.learning_tasks import JointLearning
 from experiments.learning.one_problem import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
-from experiments.learning.subjects import JointSubject
 from experiments.run.provenance import Provenance, file_hash
 from experiments.step.plan_file import read_plan
 from experiments.train import main
@@ -39,12 +39,12 @@ TEAM = (
 )  # fmt: skip
 
 
-def subject() -> JointSubject:
-    return JointSubject(toy_stages(), JointEnv.of_problem(toy_stages(), max_groups=5))
+def learning() -> JointLearning:
+    return JointLearning(toy_stages(), JointEnv.of_problem(toy_stages(), max_groups=5))
 
 
 def warmed(folder: Path, agent: Any = CONTIGUOUS, **chosen: Any) -> Warmed:
-    arguments = {"env": ENV, "subject": subject(), "resume": False, **chosen}
+    arguments = {"env": ENV, "learning": learning(), "resume": False, **chosen}
     return warm_start(
         WarmStartConfig("planner", agent, 1.0),
         folder=folder,
@@ -55,10 +55,10 @@ def warmed(folder: Path, agent: Any = CONTIGUOUS, **chosen: Any) -> Warmed:
 
 def test_the_record_is_the_planners_placement_on_every_operator(tmp_path: Path) -> None:
     found = warmed(tmp_path)
-    problem = subject().problem
+    problem = learning().problem
     planned = read_plan(tmp_path / WARM_START_FILE, problem, lambda graph, device: device)
     record = found.start.record
-    plan, allocation = found.subject.decided(record.plan)
+    plan, allocation = found.learning.decided(record.plan)
     np.testing.assert_array_equal(plan.placement.device, planned.placement.device)
     assert not record.plan["levels"].any()
     uniform = uniform_allocation(problem.topology.network)
@@ -81,7 +81,7 @@ def test_a_resumed_run_takes_the_plan_it_had(tmp_path: Path) -> None:
 def test_the_environments_to_train_in_have_nothing_in_common_but_the_instance(
     tmp_path: Path,
 ) -> None:
-    found = warmed(tmp_path).subject
+    found = warmed(tmp_path).learning
     one, other = found.environment(), found.environment()
     one.reset(seed=0)
     other.reset(seed=1)
@@ -92,7 +92,7 @@ def test_the_environments_to_train_in_have_nothing_in_common_but_the_instance(
 def test_what_cannot_be_a_start_is_refused(tmp_path: Path) -> None:
     toy = {"_target_": "envs.joint.env.toy_environment"}
     with pytest.raises(InputError, match=r"'warm_start': envs\.joint\.env\.toy_environment"):
-        warmed(tmp_path, env=toy, subject=JointSubject(toy_stages(), toy_environment()))
+        warmed(tmp_path, env=toy, learning=JointLearning(toy_stages(), toy_environment()))
     single = {"_target_": "agents.placement.single_device.SingleDevice"}
     with pytest.raises(InputError, match=r"'warm_start\.agent': finds no plan"):
         warmed(tmp_path, agent=single)  # no device holds all layers

@@ -250,8 +250,8 @@ class PlanSuite(ABC):
         for cell in self.cells():
             missing = [need for need in cell.needs if need not in made]
             if missing:
-                told = f"needs a cell that is not run before it: {missing[0].name}"
-                raise InputError(told, file=SUITE_KEY, record=cell.name)
+                message = f"needs a cell that is not run before it: {missing[0].name}"
+                raise InputError(message, file=SUITE_KEY, record=cell.name)
             made[cell] = cell.app(folder, seed, tuple(made[need] for need in cell.needs))
             found.append(made[cell])
         return found
@@ -271,8 +271,8 @@ class PlanSuite(ABC):
             try:
                 outcomes[cell] = Outcome.of(document)
             except (KeyError, TypeError, ValueError) as error:
-                told = f"is no result of a plan ({error!r})"
-                raise InputError(told, file=app.record) from error
+                message = f"is no result of a plan ({error!r})"
+                raise InputError(message, file=app.record) from error
         return self.report(outcomes)
 
 

@@ -86,8 +86,8 @@ class Seeds:
 
     def __post_init__(self) -> None:
         if self.app not in SCHEMAS:
-            told = f"{self.app!r} is none of {', '.join(SCHEMAS)}"
-            raise InputError(told, file=SUITE_KEY, field="app")
+            message = f"{self.app!r} is none of {', '.join(SCHEMAS)}"
+            raise InputError(message, file=SUITE_KEY, field="app")
         check_seeds(self.seeds)
 
     def checks(self) -> Iterator[Check]:
@@ -103,11 +103,11 @@ class Seeds:
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         documents = list(found.values())
         summaries = summarize(documents)
-        told = {key: documents[0][key] for key in ("graph", "topology", "lower_bound_s")}
-        title = f"{told['graph']} on {told['topology']}, {len(documents)} seeds"
+        problem = {key: documents[0][key] for key in ("graph", "topology", "lower_bound_s")}
+        title = f"{problem['graph']} on {problem['topology']}, {len(documents)} seeds"
         table = Table(title, COLUMNS, [summary.cells() for summary in summaries])
         methods = [summary.document() for summary in summaries]
-        return Report([table], {}, {"seeds": list(self.seeds), **told, "methods": methods})
+        return Report([table], {}, {"seeds": list(self.seeds), **problem, "methods": methods})
 
 
 def summarize(documents: Sequence[Document]) -> list[Summary]:

@@ -18,11 +18,11 @@ from envs.placement.env import toy_environment as placement_toy_environment
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.order import OneFOneB
 from envs.step.step import SINGLE_PORT, StepSimulator
-from experiments.learning.subjects import (
-    BandwidthSubject,
-    JointSubject,
-    PlacementSubject,
-    subject_of,
+from experiments.learning.learning_tasks import (
+    BandwidthLearning,
+    JointLearning,
+    PlacementLearning,
+    learning_task,
 )
 from experiments.run.provenance import Provenance
 from experiments.step.plan_file import read_bandwidth, read_plan
@@ -42,36 +42,36 @@ def provenance() -> Provenance:
     return Provenance(seed=0)
 
 
-def bandwidth() -> BandwidthSubject:
+def bandwidth() -> BandwidthLearning:
     env = continuous_toy_environment()
     env.reset(seed=0)
-    return BandwidthSubject(env.instance.problem, env)
+    return BandwidthLearning(env.instance.problem, env)
 
 
-def joint() -> JointSubject:
+def joint() -> JointLearning:
     env = joint_toy_environment()
     env.reset(seed=0)
-    return JointSubject(env.instance.problem, env)
+    return JointLearning(env.instance.problem, env)
 
 
 def test_rates_of_two_phases_are_played_and_written(tmp_path: Path, provenance: Provenance) -> None:
-    subject = bandwidth()
-    network = subject.problem.topology.network
+    learning = bandwidth()
+    network = learning.problem.topology.network
     servers = network.num_servers
     rate = np.zeros((2, network.num_channels))
     for phase, shares in enumerate(([1 / 6, 2 / 6, 3 / 6], [1 / 7, 2 / 7, 4 / 7])):
         for receiver, share in enumerate(shares, start=1):
             (channel,) = network.channels_between(0, receiver)
             rate[phase, channel] = share
-    evaluation = subject.evaluate({"rate": rate})
+    evaluation = learning.evaluate({"rate": rate})
     assert servers == 4
     assert evaluation.step_time == pytest.approx(OPTIMUM_S)
     assert evaluation.feasible
-    subject.write(tmp_path, {"rate": rate}, provenance)
+    learning.write(tmp_path, {"rate": rate}, provenance)
     phases = json.loads((tmp_path / "phases.json").read_text())["phases"]
     assert [list(phase["bandwidth_bytes_per_s"].values()) for phase in phases] == rate.tolist()
     assert read_bandwidth(tmp_path / "plan.json", network) is None
-    too_much = subject.evaluate({"rate": 2.0 * rate})
+    too_much = learning.evaluate({"rate": 2.0 * rate})
     assert not too_much.feasible
 
 
@@ -85,7 +85,7 @@ def test_baselines_of_bandwidth_share_the_same_plan() -> None:
 
 
 def test_a_team_decides_a_plan_and_its_bandwidth(tmp_path: Path, provenance: Provenance) -> None:
-    subject = joint()
+    learning = joint()
     env = joint_toy_environment()
     observation, _ = env.reset(seed=0)
     rng = np.random.default_rng(0)
@@ -95,38 +95,38 @@ def test_a_team_decides_a_plan_and_its_bandwidth(tmp_path: Path, provenance: Pro
             for agent, seen in observation.items()
         }
         observation, *_ = env.step(actions)
-    evaluation = subject.evaluate({"device": env.group_device, "levels": env.levels})
+    evaluation = learning.evaluate({"device": env.group_device, "levels": env.levels})
     assert evaluation.step_time == pytest.approx(env.plan_outcome()[0])
-    subject.write(tmp_path, {"device": env.group_device, "levels": env.levels}, provenance)
-    network = subject.problem.topology.network
+    learning.write(tmp_path, {"device": env.group_device, "levels": env.levels}, provenance)
+    network = learning.problem.topology.network
     allocation = read_bandwidth(tmp_path / "plan.json", network)
     assert allocation is not None
     np.testing.assert_allclose(allocation.rate, env.allocation.rate)
-    plan = read_plan(tmp_path / "plan.json", subject.problem, OneFOneB())
-    again = StepSimulator(allocated_problem(subject.problem, allocation))
+    plan = read_plan(tmp_path / "plan.json", learning.problem, OneFOneB())
+    again = StepSimulator(allocated_problem(learning.problem, allocation))
     assert again.step_time(plan.placement.device, plan.order) == evaluation.step_time
 
 
 def test_planners_of_placements_run_on_uniform_shares() -> None:
-    subject = joint()
-    found, evaluation = subject.baseline(CONTIGUOUS, 1.0)
+    learning = joint()
+    found, evaluation = learning.baseline(CONTIGUOUS, 1.0)
     assert evaluation is not None
     assert found.plan is not None
-    network = subject.problem.topology.network
-    uniform = allocated_problem(subject.problem, uniform_allocation(network))
+    network = learning.problem.topology.network
+    uniform = allocated_problem(learning.problem, uniform_allocation(network))
     expected = StepSimulator(uniform).step_time(found.plan.placement.device, found.plan.order)
     assert evaluation.step_time == pytest.approx(expected)
 
 
 def test_a_config_becomes_its_subject() -> None:
-    def subject(target: str, **arguments: Any) -> Any:
+    def learning(target: str, **arguments: Any) -> Any:
         node = {"_target_": target, **arguments}
         loaded = load_problem(node, {}, {}, {})
-        return subject_of(node, loaded, SINGLE_PORT, SINGLE_DEVICE, 1.0)
+        return learning_task(node, loaded, SINGLE_PORT, SINGLE_DEVICE, 1.0)
 
-    assert isinstance(subject("envs.placement.env.toy_environment"), PlacementSubject)
-    assert isinstance(subject("envs.bandwidth.env.toy_environment"), BandwidthSubject)
-    assert isinstance(subject("envs.joint.env.toy_environment"), JointSubject)
+    assert isinstance(learning("envs.placement.env.toy_environment"), PlacementLearning)
+    assert isinstance(learning("envs.bandwidth.env.toy_environment"), BandwidthLearning)
+    assert isinstance(learning("envs.joint.env.toy_environment"), JointLearning)
 
 
 def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
@@ -139,12 +139,12 @@ def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
         "phases": {"_target_": "envs.bandwidth.phases.WholeStep"},
     }
     loaded = LoadedProblem(joint_problem, {}, None)  # type: ignore[arg-type]
-    subject = subject_of(node, loaded, SINGLE_PORT, CONTIGUOUS, 1.0)
-    assert isinstance(subject, BandwidthSubject)
-    _, evaluation = subject.baseline(UNIFORM, 1.0)
+    learning = learning_task(node, loaded, SINGLE_PORT, CONTIGUOUS, 1.0)
+    assert isinstance(learning, BandwidthLearning)
+    _, evaluation = learning.baseline(UNIFORM, 1.0)
     assert evaluation is not None
     rate = uniform_allocation(joint_problem.topology.network).rate
-    same = subject.evaluate({"rate": rate[None]})
+    same = learning.evaluate({"rate": rate[None]})
     assert same.step_time == pytest.approx(evaluation.step_time)
 
 
@@ -155,4 +155,4 @@ def test_something_else_is_refused() -> None:
     loaded = LoadedProblem(env.instance.problem, {}, None)  # type: ignore[arg-type]
     node = {"_target_": "fractions.Fraction"}
     with pytest.raises(InputError, match="no environment to learn in"):
-        subject_of(node, loaded, SINGLE_PORT, SINGLE_DEVICE, 1.0)
+        learning_task(node, loaded, SINGLE_PORT, SINGLE_DEVICE, 1.0)

@@ -39,10 +39,10 @@ Node = Mapping[str, Any]
 Found = Mapping[str, NDArray[Any]]  # `agents.rllib.step.environment.Found`
 
 
-class Subject(Protocol):
+class LearningTask(Protocol):
     """An environment about one problem, and how what is found in it is read and judged.
 
-    `prototype` is the environment before its first reset; `deed` completes "learning to ...".
+    `prototype` is the environment before its first reset; `goal` completes "learning to ...".
     """
 
     @property
@@ -54,8 +54,8 @@ class Subject(Protocol):
         """The environment."""
 
     @property
-    def deed(self) -> str:
-        """The deed."""
+    def goal(self) -> str:
+        """The goal."""
 
     def environment(self) -> Any:
         """A copy of the prototype for training, which shares the instance."""
@@ -78,13 +78,13 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacementSubject:
+class PlacementLearning:
     """`meshwright/Placement-v0`."""
 
     problem: StepProblem
     prototype: PlacementEnv
     communication: Communication
-    deed: ClassVar[str] = "place"
+    goal: ClassVar[str] = "place"
 
     def environment(self) -> PlacementEnv:
         """A shallow copy."""
@@ -119,12 +119,12 @@ class PlacementSubject:
 
 
 @dataclass(frozen=True, eq=False)
-class BandwidthSubject:
+class BandwidthLearning:
     """`meshwright/Bandwidth-v0` about one placed step, discrete or continuous."""
 
     problem: StepProblem
     prototype: BandwidthEnv
-    deed: ClassVar[str] = "share the network"
+    goal: ClassVar[str] = "share the network"
 
     def environment(self) -> BandwidthEnv:
         """A shallow copy."""
@@ -197,12 +197,12 @@ class BandwidthSubject:
 
 
 @dataclass(frozen=True, eq=False)
-class JointSubject:
+class JointLearning:
     """`meshwright/Joint-v0` about one problem."""
 
     problem: StepProblem
     prototype: JointEnv
-    deed: ClassVar[str] = "place and to share the network"
+    goal: ClassVar[str] = "place and to share the network"
 
     def environment(self) -> JointEnv:
         """A shallow copy."""
@@ -250,13 +250,13 @@ def _through_pipes(problem: StepProblem, result: PlannerResult) -> Evaluation | 
     return evaluate_plan(allocated, result.plan, SINGLE_PORT)
 
 
-def subject_of(
+def learning_task(
     env: Node,
     loaded: LoadedProblem,
     communication: Communication,
     placer: Node,
     placer_budget_s: float,
-) -> Subject:
+) -> LearningTask:
     """What `env` describes, about the loaded problem.
 
     Args:
@@ -281,11 +281,11 @@ def subject_of(
     else:
         prototype = make(problem)
     if isinstance(prototype, PlacementEnv):
-        return PlacementSubject(problem, prototype, communication)
+        return PlacementLearning(problem, prototype, communication)
     if isinstance(prototype, BandwidthEnv):
-        return BandwidthSubject(problem, prototype)
+        return BandwidthLearning(problem, prototype)
     if isinstance(prototype, JointEnv):
-        return JointSubject(problem, prototype)
+        return JointLearning(problem, prototype)
     raise InputError(f"config key 'env': {env.get('_target_')} is no environment to learn in")
 
 
