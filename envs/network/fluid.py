@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.hardware.network import Network
-from envs.network.max_min import Filling, checked_weights, fill, filling
+from envs.network.max_min import Filling, checked_weights, fill, filling, with_limits
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -66,7 +66,9 @@ def simulate_flows(
     """
     capacity = np.ascontiguousarray(capacity, dtype=np.float64)
     _check(capacity, flows)
-    link_ptr, path_links, rooms = _with_limits(capacity, flows)
+    link_ptr, path_links, rooms = with_limits(
+        capacity, flows.link_ptr, flows.path_links, flows.limit, flows.path_flow
+    )
     entry = flows.arrival + flows.latency
     f, p = flows.num_flows, flows.num_paths
     age = np.full(f, np.inf)
@@ -109,17 +111,6 @@ def _check(capacity: FloatArray, flows: FlowSet) -> None:
             "has a path without a link of finite capacity, and no limit",
             record=f"flow {flows.path_flow[unheld]}",
         )
-
-
-def _with_limits(capacity: FloatArray, flows: FlowSet) -> tuple[IntArray, IntArray, FloatArray]:
-    """Link rows and capacities in which the limit of a flow is a link that its paths share."""
-    private = len(capacity) - 1 + np.cumsum(np.isfinite(flows.limit))  # (F,) where it is finite
-    limited = np.flatnonzero(np.isfinite(flows.limit)[flows.path_flow])  # paths
-    links = np.insert(
-        flows.path_links, flows.link_ptr[limited + 1], private[flows.path_flow[limited]]
-    )
-    ptr = flows.link_ptr + np.searchsorted(limited, np.arange(flows.num_paths + 1))
-    return ptr, links, np.concatenate((capacity, flows.limit[np.isfinite(flows.limit)]))
 
 
 class _State(NamedTuple):

@@ -56,7 +56,7 @@ def max_min_rates(
             raise InputError(f"has shape {values.shape}, there are {flows} flows", field=name)
     weight = checked_weights(weight, "flow")
     _refuse(~(limit >= 0.0), limit, "flow", "limit", "is not a rate")
-    ptr, links, rooms = with_limits(capacity, flow_ptr, flow_links, limit)
+    ptr, links, rooms = with_limits(capacity, flow_ptr, flow_links, limit, np.arange(flows))
     active = np.argsort(priority, kind="stable")
     rate = np.zeros(flows)
     work = filling(len(rooms), len(links))
@@ -67,15 +67,21 @@ def max_min_rates(
 
 
 def with_limits(
-    capacity: FloatArray, flow_ptr: IntArray, flow_links: IntArray, limit: FloatArray
+    capacity: FloatArray,  # (K,)
+    path_ptr: IntArray,  # (P + 1,)
+    path_links: IntArray,
+    limit: FloatArray,  # (F,)
+    path_flow: IntArray,  # (P,)
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Limits as links: each flow with a finite limit gets a private link of that capacity.
+    """Limits as links: each flow with a finite limit gets a private link that its paths share.
 
-    Returns the new `flow_ptr`, `flow_links` and `capacity`; the private links stand behind the K.
+    Returns the new `path_ptr`, `path_links` and `capacity`; the private links stand behind the K.
     """
-    held = np.flatnonzero(np.isfinite(limit))
-    links = np.insert(flow_links, flow_ptr[held + 1], len(capacity) + np.arange(len(held)))
-    ptr = flow_ptr + np.searchsorted(held + 1, np.arange(len(flow_ptr)), side="right")
+    held = np.isfinite(limit)
+    private = len(capacity) - 1 + np.cumsum(held)  # (F,) where it is held
+    limited = np.flatnonzero(held[path_flow])  # paths
+    links = np.insert(path_links, path_ptr[limited + 1], private[path_flow[limited]])
+    ptr = path_ptr + np.searchsorted(limited, np.arange(len(path_ptr)))
     return ptr, links, np.concatenate((capacity, limit[held]))
 
 
