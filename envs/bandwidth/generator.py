@@ -73,12 +73,6 @@ class SyntheticSteps:
     order. Every device gets at least one group.
 
     Args:
-        topology: where it runs.
-        cost: durations.
-        cut: the phases.
-        layers: smallest and largest number of layers.
-        width: blocks per layer.
-        micro_batches: smallest and largest number of micro-batches.
         max_groups: groups to fuse it into.
 
     Raises:

@@ -103,9 +103,6 @@ class BandwidthObservation:
     | 7 | traffic in the phase / all traffic of the step |
     | 8 | uniform seconds of the pipes' traffic in the phase, summed over pipes / (U x pipes with
       traffic) |
-
-    Args:
-        bounds: the padded sizes.
     """
 
     def __init__(self, bounds: BandwidthBounds) -> None:

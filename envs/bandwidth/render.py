@@ -21,7 +21,6 @@ def pipes_frame(
     """(320, 640, 3) a row for each device and each pipe in use.
 
     Args:
-        instance: what is drawn.
         timeline: the step so far, completed with uniform shares.
         begun: when the phases that have been decided began, and the first that has not; behind it
             the picture is pale.

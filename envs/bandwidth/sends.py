@@ -50,11 +50,6 @@ def placed_sends(
     The sends of a round start together, when all of the round before have arrived; a round of one
     send after another is serial. Waiting costs nothing: it is a message without bytes.
 
-    Args:
-        name: of the graph.
-        topology: what the messages pass.
-        phases: the rounds of each phase.
-
     Returns:
         The problem, the plan, and the cut at the first round of each phase.
 

@@ -61,7 +61,6 @@ def capture_training_step(
             that exists already is left as it is.
         inputs: keyword arguments of one micro-batch; called under a fake tensor mode.
         loss: the scalar loss, from what the module returns.
-        name: name of the graph.
         micro_batches: how many micro-batches make one step.
         optimizer: builds the optimizer of a list of parameters.
 

@@ -30,7 +30,6 @@ class ZooModel:
     """One training step of a model of the zoo.
 
     Attributes:
-        name: the model.
         batch: samples of the whole step, all micro-batches together.
         sequence: tokens per sample; None for a model of images (224 x 224 pixels, 1000 classes).
         micro_batches: equal parts the batch is split into.
@@ -144,7 +143,6 @@ def cached_graph(
 
     Args:
         key: JSON mapping that determines the graph.
-        build: captures the graph.
         folder: where the entries are; `default_folder()` if none is given.
     """
     folder = default_folder() if folder is None else folder

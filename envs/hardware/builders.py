@@ -29,8 +29,6 @@ def mixed(name: str, servers: Sequence[Server], network: object) -> Topology:
     """Servers of any kinds around one network switch.
 
     Args:
-        name: the topology's name.
-        servers: the servers, in order.
         network: the link from each NIC to the switch; a route between servers has two of them.
     """
     link = LinkSpec.parse(network, key="network")
@@ -54,9 +52,6 @@ def planes(name: str, server: Server, servers: int, network: object) -> Topology
     therefore has two physical links to every other one.
 
     Args:
-        name: the topology's name.
-        server: the kind of server.
-        servers: number of servers.
         network: the link from each NIC to its switch; a route between servers has two of them.
     """
     link = LinkSpec.parse(network, key="network")
@@ -122,11 +117,7 @@ def leaf_spine(
     the oversubscription: with 4 NICs of 25 Gb/s, 2 spines and 2:1, each uplink has 25 Gb/s.
 
     Args:
-        name: the topology's name.
-        server: the kind of server.
-        leaves: number of leaf switches.
         servers_per_leaf: servers below each leaf.
-        spines: number of spine switches.
         oversubscription: bandwidth down from a leaf over its bandwidth up; at least 1 in practice.
         network: the link from a NIC to its leaf; uplinks have its medium and latency.
     """
@@ -158,7 +149,6 @@ def fat_tree(name: str, server: Server, k: int, network: object) -> Topology:
     2008, section 3).
 
     Args:
-        name: the topology's name.
         server: the kind of server; it must have exactly one NIC.
         k: ports of a switch; even.
         network: every link of the tree.
@@ -202,7 +192,6 @@ def torus(
     A device injects through its NIC, so it sends one and receives one tensor at a time.
 
     Args:
-        name: the topology's name.
         device: a kind of the catalogue, or a `DeviceSpec`.
         shape: points in each dimension.
         chip: the link from a device to its NIC and from there to its router.

@@ -31,10 +31,8 @@ class PcieServer:
 
     Args:
         device: a kind of the catalogue, or a `DeviceSpec`.
-        count: number of devices.
         pcie: the PCIe link of a device, a NIC or a switch.
         switches: number of PCIe switches; with 1, it is the host's root complex itself.
-        nics: number of network cards.
     """
 
     def __init__(
@@ -75,12 +73,9 @@ class NvlinkServer(PcieServer):
 
     Args:
         device: a kind of the catalogue, or a `DeviceSpec`.
-        count: number of devices.
         island: devices in one island; a divisor of `count`.
         nvlink: the link between two devices of an island (all its bricks together).
         pcie: the PCIe link of a device, a NIC or a switch.
-        switches: number of PCIe switches.
-        nics: number of network cards.
     """
 
     def __init__(
@@ -113,11 +108,8 @@ class NvswitchServer(PcieServer):
 
     Args:
         device: a kind of the catalogue, or a `DeviceSpec`.
-        count: number of devices.
         nvlink: the link from a device to the NVSwitches (all its bricks together).
         pcie: the PCIe link of a device, a NIC or a switch.
-        switches: number of PCIe switches.
-        nics: number of network cards.
     """
 
     def __init__(

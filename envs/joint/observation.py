@@ -43,7 +43,6 @@ class PlacerObservation:
         """The observation of `state`: fresh arrays.
 
         Args:
-            state: the placement.
             class_seconds: (L,) seconds all tensors would take on each link class now.
 
         Raises:

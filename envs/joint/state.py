@@ -25,11 +25,8 @@ class JointState:
     """Placement and pipe levels of one instance, the step time they make, and the look-ahead.
 
     Args:
-        instance: as the generator gave it.
         top: levels go from -top to top.
         step: octaves of weight from a level to the next.
-        simulator: plays a problem.
-        order_rule: gives a placement its order; 1F1B by default.
 
     Raises:
         InputError: a link class between servers has no bandwidth, only tabulated times.

@@ -38,12 +38,9 @@ class WeightedStep:
     """Simulates the pieces of a fusion through pipes whose weights are 2^(level x step).
 
     Args:
-        problem: every operator.
-        fusion: its groups.
         top: levels go from -top to top.
         step: octaves from a level to the next.
         simulator: plays a problem; a `StepSimulator` by default.
-        order_rule: gives a placement its order; 1F1B by default.
 
     Raises:
         InputError: a link class between servers has no bandwidth, only tabulated times.
@@ -108,7 +105,6 @@ class WeightedStep:
         """Find the crossings of placement `device` (N,) and what every change of a level does.
 
         Args:
-            device: the placement.
             order: (N,) in which it is played, whatever the levels; that of the simulator if None.
             turn: the only server whose pipes are changed, or None for all.
 

@@ -57,7 +57,6 @@ def simulate_flows(
 
     Args:
         capacity: of each link, not negative; inf for a link that is never full.
-        flows: what enters.
         record_rates: keep all rates, a row for each path and event.
 
     Raises:

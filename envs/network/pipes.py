@@ -44,7 +44,6 @@ def pipe_topology(topology: Topology, mark: IntArray) -> tuple[Topology, IntArra
     """`topology` with the ports of pipes between its servers, and a link class for every mark.
 
     Args:
-        topology: devices and links.
         mark: (D, D) pairs of one class in different servers stay in one class where their marks
             are equal. Inside a server marks do not count.
 

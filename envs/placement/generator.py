@@ -75,7 +75,6 @@ class FixedInstance:
     """The same instance in every episode.
 
     Args:
-        problem: the problem to place.
         max_groups: number of groups to fuse it into, at most; also the padded number of nodes.
         completion: where undecided groups stand; `FastestDevice` by default.
         max_edges: padded number of edges; by default as many as the instance has.
@@ -110,9 +109,7 @@ class RandomStarts:
     starts from the completion rule. So does the given share of episodes.
 
     Args:
-        fixed: the problem.
         completed: share of episodes that start from the completion rule.
-        attempts: draws per episode.
     """
 
     def __init__(self, fixed: FixedInstance, completed: Share = 0.0, attempts: Count = 100) -> None:
@@ -141,11 +138,6 @@ class SyntheticInstances:
     """A fresh random training graph in every episode, on one topology.
 
     Args:
-        topology: where it is placed.
-        cost: durations.
-        layers: smallest and largest number of layers.
-        width: blocks per layer.
-        micro_batches: smallest and largest number of micro-batches.
         max_groups: number of groups to fuse it into, at most; also the padded number of nodes.
         completion: where undecided groups stand; `FastestDevice` by default.
     """

@@ -83,7 +83,6 @@ class Allocated:
     The simulator is the one of `single_port` on `envs.step.allocated.allocated_problem`.
 
     Args:
-        name: what tables and files call it.
         allocation: the rates, or the rule that gives them to the problem's network.
 
     Raises:

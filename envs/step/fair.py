@@ -38,9 +38,7 @@ class FairSimulator:
     Not thread safe: each thread makes its own. Copies and pickles freely.
 
     Args:
-        problem: graph, topology and durations.
         multipath: whether transfers take all paths of their pair.
-        order_rule: gives an order to a bare placement.
 
     Raises:
         InputError: no path leads from a device to another one.
@@ -102,7 +100,6 @@ class Fair:
     """All transfers under way share the links of the network max-min fairly.
 
     Args:
-        name: what tables and files call it.
         multipath: whether a transfer takes all paths of its pair of devices, or one.
     """
 

@@ -144,10 +144,6 @@ class PhasedSimulator:
 
     A transfer that takes no longer than its latency holds its pipe for that time and moves nothing.
 
-    Args:
-        problem: graph, topology and durations.
-        order_rule: gives an order to a bare placement.
-
     Raises:
         InputError: the topology has no bandwidth between some servers, only tabulated times.
     """
@@ -163,7 +159,6 @@ class PhasedSimulator:
         """The step of placement `device` (N,) before its first phase.
 
         Args:
-            device: (N,) device of each operator.
             order: (N,) operators, first to last; without it the rule decides.
             begins: (P,) first position of each phase: 0, then rising; without it one phase.
 

@@ -87,11 +87,6 @@ class StepSimulator:
     `NO_COMMUNICATION` transfers take no time. Transfers overlap compute.
 
     Not thread safe: each thread makes its own. Copies and pickles freely.
-
-    Args:
-        problem: graph, topology and durations.
-        communication: what transfers hold.
-        order_rule: gives an order to a bare placement.
     """
 
     def __init__(

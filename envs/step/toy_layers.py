@@ -42,7 +42,6 @@ def add_updates(
     """The update of every layer, and 4 bytes of parameters, gradients and optimizer state.
 
     Args:
-        builder: where to.
         gradients: the tensors that each update uses.
         first: the forward operator of each layer that uses the parameters.
     """

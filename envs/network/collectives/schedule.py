@@ -204,8 +204,6 @@ class Progress:
     """Which messages of a schedule may start, while others end.
 
     Args:
-        schedule: the messages.
-        size: bytes of a vector.
         devices: (ranks,) where each rank is; ranks may share a device.
 
     Raises:
@@ -274,9 +272,6 @@ def play_collective(
     """Play a collective of vectors of `size` bytes alone on `topology`.
 
     Args:
-        schedule: the messages.
-        size: bytes of a vector.
-        topology: the links and latencies.
         devices: (ranks,) where each rank is; ranks may share a device.
 
     Raises:

@@ -112,9 +112,6 @@ class DoubleTree(_DoubleTree):
 
     Args:
         chunks: chunks of each tree's half, sent one after another.
-
-    Raises:
-        InputError: `chunks` is not positive.
     """
 
     passes: ClassVar[int] = 2
@@ -132,11 +129,7 @@ class DoubleTree(_DoubleTree):
 
 
 class DoubleTreeBroadcast(_DoubleTree):
-    """The second half of `DoubleTree`.
-
-    Raises:
-        InputError: `chunks` is not positive.
-    """
+    """The second half of `DoubleTree`."""
 
     name = "double tree broadcast"
     operation = Operation.BROADCAST
