@@ -1,0 +1,110 @@
+"""Bad input, refused where it is found: by a command line, by an option of `conf`, by a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from envs.errors import InputError
+from experiments.run.app import Variant, run_app
+from experiments.run.overrides import check_command_line
+from experiments.run.targets import build, check_seeds, check_targets
+from tests.paths import CONF
+
+APPS = {  # where the config and the task of an app stand, by the name of its config
+    "benchmark": ("benchmark", "BenchmarkConfig", "benchmark"),
+    "capture": ("capture", "CaptureConfig", "capture"),
+    "evaluate": ("step.evaluate_step", "EvaluateConfig", "evaluate_step"),
+    "evaluate_cluster": ("cluster.evaluate_cluster", "EvaluateClusterConfig", "evaluate_cluster"),
+    "export": ("learning.export_run", "ExportConfig", "export_run"),
+    "main": ("learning.main_job", "MainConfig", "main_job"),
+    "packing": ("packing", "PackingConfig", "packing"),
+    "plan": ("plan", "PlanConfig", "plan"),
+    "plot": ("plot", "PlotConfig", "plot"),
+    "trace": ("trace", "TraceAppConfig", "trace"),
+    "train": ("learning.train_step", "TrainConfig", "train_step"),
+}
+
+
+def app_of(name: str) -> Variant:
+    """The config, its schema and the task of an app."""
+    module, schema, task = APPS[name]
+    found = import_module(f"experiments.{module}")
+    return Variant(name, getattr(found, schema), getattr(found, task))
+
+
+def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
+    """The line that a deed is refused with; it holds all of `words`."""
+    with pytest.raises(InputError) as caught:
+        deed()
+    line = str(caught.value)
+    assert "\n" not in line.strip()
+    for word in words:
+        assert word in line
+    return line
+
+
+def command_refused(app: str, arguments: Sequence[str], words: Sequence[str]) -> None:
+    """A command line is refused when it is composed, before there is a run."""
+    found = app_of(app)
+    told(lambda: check_command_line(arguments, found.config_name, found.schema), words)
+
+
+def option_of(choice: str, *changes: str) -> dict[str, Any]:
+    """{group: node} of an option of conf, `group=option`, with `group.key=value` for `changes`."""
+    group, option = choice.split("=")
+    root = {
+        "seed": 0,
+        "placement": OmegaConf.load(CONF / "placement" / "count.yaml"),
+        group: OmegaConf.load(CONF / group / f"{option}.yaml"),
+    }
+    changed = OmegaConf.merge(OmegaConf.create(root), OmegaConf.from_dotlist(list(changes)))
+    plain = OmegaConf.to_container(changed, resolve=True)
+    assert isinstance(plain, dict)
+    return {group: plain[group]}
+
+
+def option_refused(text: str, words: Sequence[str]) -> None:
+    """What an option describes is refused by its keys and types, or when it is built."""
+    choice, *changes = text.split()
+    node = option_of(choice, *changes)
+    group = choice.partition("=")[0]
+
+    def make() -> object:
+        check_targets(node)
+        check_seeds(node)
+        return build(node[group], group)
+
+    told(make, words)
+
+
+def run_refused(
+    app: str,
+    arguments: Sequence[str],
+    words: Sequence[str],
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> str:
+    """A run is refused with one line and code 2, and leaves `folder` as it was."""
+    found, before = app_of(app), content_of(folder)
+    capfd.readouterr()
+    code = run_app(found.config_name, found.schema, found.task, list(arguments))
+    out, err = capfd.readouterr()
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.strip().splitlines()) == 1
+    for word in words:
+        assert word in err
+    assert content_of(folder) == before
+    return err
+
+
+def content_of(folder: Path) -> Mapping[Path, bytes]:
+    """Every file below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
