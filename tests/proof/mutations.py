@@ -172,8 +172,8 @@ FAULTS = (
     Fault(
         "a run is written over another",
         "experiments",
-        "if (folder / CONFIG_FILE).exists() and not resume:",
-        "if (folder / CONFIG_FILE).is_dir() and not resume:",
+        "if resume is None and (folder / CONFIG_FILE).exists():",
+        "if resume is None and (folder / CONFIG_FILE).is_dir():",
     ),
     Fault(
         "a plan that breaks a rule is evaluated as feasible",
