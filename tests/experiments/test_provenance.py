@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from experiments.run.provenance import Provenance, portable, source_commit, without_absolute_paths
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_origin_keeps_its_inputs() -> None:
 
 
 def test_the_commit_is_that_of_this_checkout() -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = ROOT
     if not (root / ".git").exists():
         pytest.skip("no checkout")
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 FROZEN: dict[str, dict[str, float | str]] = json.loads(
     Path(__file__).with_name("frozen.json").read_text()
 )

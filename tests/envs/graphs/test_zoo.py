@@ -239,6 +239,6 @@ class TestCache:
         )
         run = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            timeout=60, cwd=Path(__file__).parents[3],
+            timeout=60, cwd=ROOT,
         )  # fmt: skip
         assert run.stdout.strip() == "False"

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from migrating_cases import OneSpeed, weights_of
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
+from tests.strength import examples
 
 CLUSTER = Cluster.uniform(4, 4, nodes_per_rack=2, gpu_types=("A", "B", "C"))
 RATES = OneSpeed(0.9, 1 / 3, 0.7)  # most sums of progress are rounded
@@ -96,7 +97,7 @@ def played(trace: Trace, order: Callable[[], Priority]) -> tuple[list[float], li
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=SEEDS, until=st.integers(200, 5000))
 def test_what_is_seen_and_advised(order: str, seed: int, until: int) -> None:
     trace = trace_of(seed)
@@ -108,7 +109,7 @@ def test_what_is_seen_and_advised(order: str, seed: int, until: int) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=SEEDS, until=st.integers(200, 5000))
 def test_what_a_migrating_policy_does(order: str, seed: int, until: int) -> None:
     def run(trace: Trace) -> ClusterSimulator:
