@@ -22,9 +22,9 @@ class InputError(Exception):
         field: str | None = None,
     ) -> None:
         self.message, self.file, self.record, self.field = message, file, record, field
-        place = [str(file)] if file is not None else []
+        where = [str(file)] if file is not None else []
         if record is not None:
-            place.append(f"record {record}")
+            where.append(f"record {record}")
         if field is not None:
-            place.append(f"field '{field}'")
-        super().__init__(": ".join([*place, message]) if place else message)
+            where.append(f"field '{field}'")
+        super().__init__(": ".join([*where, message]) if where else message)

@@ -50,13 +50,13 @@ class PassBoundaries:
 
     def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
         """(P,) first position of each phase, P <= 4."""
-        passes = problem.graph.phase[plan.order]
+        phase = problem.graph.phase[plan.order]
         cuts = {0}
-        forward = np.flatnonzero(passes == Phase.FORWARD)
+        forward = np.flatnonzero(phase == Phase.FORWARD)
         if len(forward):
             cuts.add(int(forward[-1]) + 1)
         for part in (Phase.BACKWARD, Phase.OPTIMIZER):
-            found = np.flatnonzero(passes == part)
+            found = np.flatnonzero(phase == part)
             if len(found):
                 cuts.add(int(found[0]))
-        return np.array(sorted(cuts - {len(passes)}), dtype=np.int64)
+        return np.array(sorted(cuts - {len(phase)}), dtype=np.int64)

@@ -91,9 +91,9 @@ def _key_rank(graph: OpGraph, group: IntArray, num_groups: int) -> IntArray:
     """(N,) dense rank of (phase, micro-batch, group by direction, replica)."""
     optimizer = graph.phase == Phase.OPTIMIZER
     micro_batch = np.where(optimizer, NONE, graph.micro_batch)
-    place = np.where(graph.phase == Phase.BACKWARD, num_groups - 1 - group, group)
+    stage = np.where(graph.phase == Phase.BACKWARD, num_groups - 1 - group, group)
     replica = np.where(optimizer, 0, graph.replica) if _one_replica(graph) else graph.replica
-    keys = np.stack([graph.phase, micro_batch, place, replica], axis=1)
+    keys = np.stack([graph.phase, micro_batch, stage, replica], axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 

@@ -145,9 +145,9 @@ class Recorder(TorchDispatchMode):
         outputs = list(_tensors((out,)))
         written = list(
             _tensors(
-                kwargs.get(place) if isinstance(place, str) else args[place]
-                for place in known.written
-                if isinstance(place, str) or place < len(args)
+                kwargs.get(argument) if isinstance(argument, str) else args[argument]
+                for argument in known.written
+                if isinstance(argument, str) or argument < len(args)
             )
         )
         if known.constant:

@@ -127,7 +127,7 @@ class Unrolling:
         """(a,) the update operators."""
         return self._start(self.micro_batches) + np.arange(len(self._trained))
 
-    def _place(self) -> IntArray:
+    def _positions(self) -> IntArray:
         """(M, n + a) index of every template operator and accumulate in the whole graph.
 
         Row 0 has no accumulates: its last a entries are meaningless.
@@ -158,11 +158,11 @@ class Unrolling:
         names: list[str] = []
         mirrors: list[IntArray] = []
         order = self._order
-        for m, place in enumerate(self._place()):
+        for m, position in enumerate(self._positions()):
             here = order if m else np.arange(n)
             names += [f"mb{m}/{labels[i]}" for i in here]
             linked = template[here]
-            mirrors.append(np.where(linked == NONE, NONE, place[linked]))
+            mirrors.append(np.where(linked == NONE, NONE, position[linked]))
         names += [f"optimizer/{p.name}" for p in trained]
         return tuple(names), np.concatenate([*mirrors, _full(len(trained), NONE)])
 
@@ -172,16 +172,16 @@ class Unrolling:
         """Bytes, type and producer of every tensor, and its consumers in compressed rows."""
         step, t, n, a = self.step, len(self.step.producer), len(self.step.names), len(gradient)
         bytes_, dtypes, producers, uses = [], [], [], []
-        place = self._place()
-        accumulates = place[:, n:]
+        position = self._positions()
+        accumulates = position[:, n:]
         first = 0
         for m in range(self.micro_batches):
             nbytes = step.tensor_bytes.copy()
             following = accumulates[m + 1] if m + 1 < self.micro_batches else self._update
             bytes_.append(nbytes)
             dtypes.append(step.tensor_dtype)
-            producers.append(place[m][step.producer])
-            uses.append(np.stack([first + step.uses[:, 0], place[m][step.uses[:, 1]]], axis=1))
+            producers.append(position[m][step.producer])
+            uses.append(np.stack([first + step.uses[:, 0], position[m][step.uses[:, 1]]], axis=1))
             if m == 0:
                 nbytes[gradient] = 0.0  # it is the gradient buffer itself
                 uses.append(np.stack([first + gradient, following], axis=1))

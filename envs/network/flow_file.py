@@ -250,7 +250,7 @@ class ParkingLot:
         links[ptr[1:] - 1] = n + destination
         before = np.cumsum(hops) - hops
         hop = np.arange(hops.sum()) - np.repeat(before, hops)  # 0.. within each flow
-        place = np.repeat(ptr[:-1] + 1, hops) + hop
+        slot = np.repeat(ptr[:-1] + 1, hops) + hop
         start, up = np.repeat(source, hops), np.repeat(destination > source, hops)
-        links[place] = np.where(up, 2 * n + start + hop, 3 * n - 1 + start - hop - 1)
+        links[slot] = np.where(up, 2 * n + start + hop, 3 * n - 1 + start - hop - 1)
         return ptr, links

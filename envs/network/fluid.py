@@ -222,11 +222,11 @@ def _leave(num_paths: int, path_flow: IntArray, age: FloatArray, state: _State) 
 def _enter(flow: int, num_paths: int, path_ptr: IntArray, priority: IntArray, state: _State) -> int:
     """Puts the paths of a flow behind those of its class; returns how many there are."""
     for path in range(path_ptr[flow], path_ptr[flow + 1]):
-        place = num_paths
-        while place > 0 and priority[state.paths[place - 1]] > priority[path]:
-            state.paths[place] = state.paths[place - 1]
-            place -= 1
-        state.paths[place] = path
+        slot = num_paths
+        while slot > 0 and priority[state.paths[slot - 1]] > priority[path]:
+            state.paths[slot] = state.paths[slot - 1]
+            slot -= 1
+        state.paths[slot] = path
         num_paths += 1
     return num_paths
 

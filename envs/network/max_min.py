@@ -249,14 +249,14 @@ def _gather(
                 links += 1
             work.growing[link] += 1
             work.crowd[link] += weight[flow]
-    place = 0
+    slot = 0
     for t in range(links):
         link = work.touched[t]
         work.kept[link] = work.crowd[link]
         work.level[link] = max(work.room[link], 0.0) / work.crowd[link]
-        work.start[link] = place
-        work.end[link] = place
-        place += work.growing[link]
+        work.start[link] = slot
+        work.end[link] = slot
+        slot += work.growing[link]
     for a in range(low, high):
         flow = active[a]
         if rate[flow] == -1.0:
@@ -323,15 +323,15 @@ def _freeze(
 @numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 def _sum_again(link: int, weight: FloatArray, rate: FloatArray, work: Filling) -> None:
     """The sum of the weights still growing on a link, free of the errors of subtraction."""
-    place = work.start[link]
+    slot = work.start[link]
     total = 0.0
     for m in range(work.start[link], work.end[link]):
         flow = work.member[m]
         if rate[flow] == -1.0:
-            work.member[place] = flow
+            work.member[slot] = flow
             total += weight[flow]
-            place += 1
-    work.end[link] = place
+            slot += 1
+    work.end[link] = slot
     work.crowd[link] = total
     work.kept[link] = total
 

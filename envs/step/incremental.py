@@ -177,12 +177,12 @@ def sort_row(facts: Facts, chosen: Chosen, op: int) -> bool:
     moved = False
     for i in range(first + 1, last):
         use = row[i]
-        place, tensor = position[uses[use, 0]], uses[use, 1]
+        reader, tensor = position[uses[use, 0]], uses[use, 1]
         j = i
         while j > first:
             other = row[j - 1]
             where = position[uses[other, 0]]
-            if where < place or (where == place and uses[other, 1] < tensor):
+            if where < reader or (where == reader and uses[other, 1] < tensor):
                 break
             row[j] = other
             moved = True

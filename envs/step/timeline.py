@@ -49,15 +49,15 @@ def peak_memory(
     copy_last = transfer_finish.copy()
     np.maximum.at(copy_last, row, op_finish[remote[:, 1]])
 
-    place = np.concatenate([home, transfer_destination])
+    holder = np.concatenate([home, transfer_destination])
     start = np.concatenate([op_start[producer], transfer_start])
     end = np.concatenate([last, copy_last])
     size = np.concatenate([graph.tensor_bytes, graph.tensor_bytes[transfer_tensor]])
     live = (size > 0) & (end > start)
-    place, start, end, size = place[live], start[live], end[live], size[live]
+    holder, start, end, size = holder[live], start[live], end[live], size[live]
     times = np.concatenate([end, start])  # frees first at equal times: the sort is stable
     change = np.concatenate([-size, size])
-    where = np.concatenate([place, place])
+    where = np.concatenate([holder, holder])
     by_time = np.argsort(times, kind="stable")
     peak = np.zeros(num_devices)
     np.add.at(peak, device, graph.state_bytes)
