@@ -32,7 +32,7 @@ class PlannerResult:
     `step_time` is the planner's plan re-simulated on the problem, never the planner's own
     estimate. `lower_bound` is proved for every plan of the problem, in any order, so that
     `step_time >= lower_bound`: the planners of `agents.placement` fill in
-    `agents.placement.lower_bound`, whatever their search (inf: proved that no plan exists); 0
+    `agents.step.lower_bound`, whatever their search (inf: proved that no plan exists); 0
     claims nothing. `trajectory` is the anytime curve: (seconds since the start, best step time so
     far).
 

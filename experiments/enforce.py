@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from agents.bandwidth.enforce import Backend
+from agents.bandwidth.enforcement.scripts import Backend
 from envs.errors import InputError
 from experiments.run.app import Result, Run, run_app
 from experiments.run.provenance import file_hash

@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from agents.bandwidth.convex_program.piped_step import PATH_ROUNDING, PipedStep
-from agents.bandwidth.traffic import channel_capacity
+from agents.bandwidth.piped_step import PATH_ROUNDING, PipedStep
+from agents.bandwidth.rules import channel_capacity
 from agents.base import PlannerResult, Status
-from agents.placement.incumbent import AT_THE_BOUND
+from agents.step.incumbent import AT_THE_BOUND
 from envs.step.allocated import allocated_problem
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem

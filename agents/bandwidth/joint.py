@@ -1,18 +1,162 @@
-"""Fusion + co-location + MILP over placement and rates: the strongest joint planner."""
+"""Placement and bandwidth together: placement alone, in turns, and fusion + co-location + MILP."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from agents.bandwidth.joint_search.incumbent import JointIncumbent
 from agents.bandwidth.joint_search.rates import RateFormulation
-from agents.bandwidth.joint_search.refinement import JointRefinement
+from agents.bandwidth.joint_search.search import JointIncumbent, JointRefinement
 from agents.base import BandwidthPlanner, Planner, PlannerResult
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.refinement import compile_kernels
+from agents.step.incumbent import AT_THE_BOUND
+from agents.step.lower_bound import lower_bound
 from envs.errors import InputError
+from envs.hardware.network import Network
+from envs.step.allocated import allocated_problem
+from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
+
+
+class PlacementAlone:
+    """Places a step for static shares of the links that nobody decides: the yardstick of joint.
+
+    Args:
+        placement: plans on the topology through pipes of those shares, with the whole budget.
+        allocation: gives every channel its rate, for instance
+            `envs.step.allocated.uniform_allocation`.
+    """
+
+    def __init__(
+        self, *, placement: Planner, allocation: Callable[[Network], BandwidthAllocation]
+    ) -> None:
+        self.placement = placement
+        self.allocation = allocation
+
+    def plan_jointly(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `JointPlanner.plan_jointly`; the limit is that of `placement`.
+
+        The bound is the step without communication: what `placement` proves holds for these shares
+        only.
+
+        Raises:
+            InputError: the allocation breaks a rule of its own.
+        """
+        allocation = self.allocation(problem.topology.network)
+        found = self.placement.plan(
+            allocated_problem(problem, allocation), budget_s, deterministic_limit
+        )
+        bound = lower_bound(problem).seconds
+        if found.plan is None:
+            return replace(found, lower_bound=bound)
+        at_bound = found.step_time <= bound * (1.0 + AT_THE_BOUND)
+        return replace(
+            found,
+            lower_bound=bound,
+            status="optimal" if at_bound else "feasible",
+            allocation=allocation,
+        )
+
+
+_LEAST_GAIN = 1e-9  # relative; a turn that gains less is in vain
+
+
+class Alternation:
+    """Coordinate descent between a planner of placements and one of bandwidth.
+
+    The first turn places the step under uniform shares, so that the result is never slower than
+    that plan with those shares. Every turn then gives the plan its rates, and the next one places
+    for them. Rates that fit one placement leave nothing to pipes it does not use, and no placement
+    would ever use them again: each turn therefore keeps `spared` of the uniform shares. It ends
+    with the budget, or after `patience` turns in a row that gain nothing.
+
+    `PlannerResult.lower_bound` is that of the step without any communication, so it holds for
+    every plan with every allocation.
+
+    Args:
+        placement: places the step through pipes of given rates.
+        bandwidth: allocates the rates of a plan.
+        turn_share: of the budget (and of a deterministic limit), for one placement; within 0..1, 0
+            left out.
+        spared: part of the uniform shares that a placement finds; within 0..1, both left out.
+        patience: turns.
+
+    Raises:
+        InputError: an argument is not what is said above.
+    """
+
+    def __init__(
+        self,
+        *,
+        placement: Planner,
+        bandwidth: BandwidthPlanner,
+        turn_share: float,
+        spared: float,
+        patience: int,
+    ) -> None:
+        if not 0.0 < turn_share <= 1.0:
+            raise InputError(f"{turn_share} is not above 0 and at most 1", field="turn_share")
+        if not 0.0 < spared < 1.0:
+            raise InputError(f"{spared} is not between 0 and 1", field="spared")
+        if patience < 1:
+            raise InputError(f"{patience} is below 1", field="patience")
+        self.placement = placement
+        self.bandwidth = bandwidth
+        self.turn_share = turn_share
+        self.spared = spared
+        self.patience = patience
+
+    def plan_jointly(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `JointPlanner.plan_jointly`; the limit is shared out to the turns of `placement`.
+
+        Raises:
+            InputError: the topology has no bandwidth between some servers.
+        """
+        incumbent = JointIncumbent(
+            problem,
+            allocator=self.bandwidth,
+            promising=1.0,
+            allocation_s=budget_s,
+            budget_s=budget_s,
+        )
+        limit = deterministic_limit and math.ceil(self.turn_share * deterministic_limit)
+        rates, left, vain = incumbent.uniform, deterministic_limit or 0, 0
+        evaluations, reason = 0, ""
+        while incumbent.bound.memory_ok and vain < self.patience:
+            seconds = budget_s - incumbent.seconds
+            if (seconds <= 0.0 or incumbent.optimal) and incumbent.plan is not None:
+                break
+            turn_s = max(min(self.turn_share * budget_s, seconds), 0.0)
+            placed = self.placement.plan(allocated_problem(problem, rates), turn_s, limit)
+            evaluations, reason = evaluations + placed.evaluations, placed.reason
+            if placed.plan is None:
+                break
+            before = incumbent.step_time
+            incumbent.offer_with(placed.plan, rates)
+            seconds = max(budget_s - incumbent.seconds, 0.0)
+            found = self.bandwidth.allocate(problem, placed.plan, seconds)
+            evaluations += found.evaluations
+            if found.allocation is None:
+                break
+            incumbent.offer_with(placed.plan, found.allocation)
+            vain = 0 if incumbent.step_time < before * (1.0 - _LEAST_GAIN) else vain + 1
+            rates = self._towards(incumbent.uniform, found.allocation)
+            left -= limit or 0
+            if limit is not None and left <= 0:
+                break
+        return incumbent.result(evaluations=evaluations, reason=reason)
+
+    def _towards(
+        self, uniform: BandwidthAllocation, found: BandwidthAllocation
+    ) -> BandwidthAllocation:
+        """A mixture of two feasible allocations, which is feasible: links are linear."""
+        return BandwidthAllocation(self.spared * uniform.rate + (1.0 - self.spared) * found.rate)
 
 
 class JointMilp:
@@ -32,7 +176,7 @@ class JointMilp:
     per channel: a pipe has as much of several links as its channels can carry together.
 
     `PlannerResult.lower_bound` is that of the step without any communication
-    (`agents.placement.lower_bound`), so it holds for every placement and order with every
+    (`agents.step.lower_bound`), so it holds for every placement and order with every
     allocation; nothing sharper is claimed. `PlannerResult.reason` states what HiGHS proved of the
     last coarse model, for rates at its levels.
 

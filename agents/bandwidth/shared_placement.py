@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
-from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import Incumbent
-from agents.placement.integer_program.moves import MovePricing
 from agents.placement.integer_program.order import OrderFormulation
-from agents.placement.integer_program.refinement import Refinement
+from agents.placement.integer_program.refinement import MovePricing, Refinement
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
 from envs.errors import InputError
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
-from agents.placement.constraint_program.partition_search import CpPartitionSearch
+from agents.partition.incumbent import PartitionIncumbent
+from agents.placement.constraint_program.partition import CpPartitionSearch
 from agents.placement.constraint_program.solver import CpSettings
 from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
-from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import Incumbent
-from agents.placement.partitioning.incumbent import PartitionIncumbent
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
@@ -31,7 +31,7 @@ class CpSat:
 
     A graph of more than `operators` operators is fused to groups of at most so many pieces. Then
     the optimum is that of the groups, stated in `PlannerResult.reason`; the lower bound is that of
-    `agents.placement.lower_bound`, which holds for all plans.
+    `agents.step.lower_bound`, which holds for all plans.
 
     Max-load and latency are the programs `MaxLoadModel` and `LatencyModel`, never fused.
 

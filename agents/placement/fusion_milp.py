@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import Planner, PlannerResult
-from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.refinement import Refinement, compile_kernels
 from agents.placement.integer_program.rounds import (
     ROUND_NODES,
@@ -19,6 +17,8 @@ from agents.placement.integer_program.rounds import (
     assign,
     first_plan,
 )
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
 from envs.errors import InputError
 from envs.step.problem import StepProblem
 

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, PlannerResult
-from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares
-from agents.placement.incumbent import Incumbent
-from agents.placement.neighbourhood.levels import Level, levels_of
-from agents.placement.neighbourhood.start import list_schedule
+from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
+from agents.placement.neighbourhood.levels import Level, levels_of, list_schedule
 from agents.placement.neighbourhood.walk import Walker
+from agents.step.incumbent import Incumbent
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.devices import Device, DeviceSpec
@@ -52,9 +51,11 @@ class LocalSearch:
     cycle after the first starts, less hot, from the best plan so far. The budget is divided evenly
     into cycles of about `cycle_moves` moves for every operator, or is one shorter cycle.
 
-    State that does not fit is charged as in `agents.placement.annealing.Annealing`; when the
-    activations of an improvement do not fit in the full simulation, the room for state on that
-    device is lowered by the excess.
+    State that does not fit is charged; the charge rises with every move while state overflows and
+    falls slowly while it fits, so that the walk can cross placements that do not fit where those
+    that do are far apart (Gendreau, Hertz, Laporte, "A tabu search heuristic for the vehicle
+    routing problem", Management Science 40(10), 1994). When the activations of an improvement do
+    not fit in the full simulation, the room for state on that device is lowered by the excess.
 
     The search starts from the best of the fastest single device, a list schedule, and, where the
     graph is too large to begin with its operators, contiguous splits. Large graphs are searched

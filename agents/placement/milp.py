@@ -8,9 +8,9 @@ import highspy
 import numpy as np
 
 from agents.base import Planner, PlannerResult
-from agents.placement.grouping import GroupedProblem, atoms
-from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
+from agents.step.grouping import GroupedProblem, atoms
+from agents.step.incumbent import Incumbent
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.step.plans import Placement, Plan

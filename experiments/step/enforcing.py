@@ -24,10 +24,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from agents.bandwidth.enforce import Backend, enforcement_files
-from agents.bandwidth.enforcement.framing import Framing
-from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
-from agents.bandwidth.enforcement.server_plan import server_plans
+from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts, server_plans
+from agents.bandwidth.enforcement.scripts import Backend, enforcement_files
 from envs.errors import InputError
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.lower_bound import LowerBound, lower_bound
+from agents.step.lower_bound import LowerBound, lower_bound
 from envs.errors import InputError
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem

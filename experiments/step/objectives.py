@@ -18,7 +18,7 @@ from agents.base import (
     PlannerResult,
     SharedPlanner,
 )
-from agents.placement.contiguous import ContiguousSplit, EqualShares
+from agents.placement.baselines import ContiguousSplit, EqualShares
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
 from envs.graphs.storage import graph_hash
@@ -219,7 +219,7 @@ class StepTask:
     problem: StepProblem
 
     def bound(self) -> float:
-        """`agents.placement.lower_bound`, which holds under any communication."""
+        """`agents.step.lower_bound`, which holds under any communication."""
         return require_fit(self.problem).seconds
 
     def search(self, agent: Any) -> Search | None:

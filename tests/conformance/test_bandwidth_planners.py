@@ -11,7 +11,7 @@ from hypothesis import given
 from omegaconf import OmegaConf
 
 from agents.base import BandwidthPlanner, PlannerResult
-from agents.placement.lower_bound import lower_bound
+from agents.step.lower_bound import lower_bound
 from envs.step.allocated import allocated_problem
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
 from agents.base import Planner, PlannerResult
-from agents.placement.lower_bound import lower_bound
+from agents.step.lower_bound import lower_bound
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.targets import build
@@ -29,7 +29,6 @@ PLANNERS: dict[str, dict[str, object]] = {
     "m_etf": {"groups": [3, 6]},
     "m_sct": {"groups": [3, 6]},
     "dp": SMALL,
-    "annealing": SMALL,
     "local_search": {"groups": [3, 6]},
     "fusion_milp": {},
     "milp": {},
@@ -120,7 +119,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str
 
 
 @pytest.mark.parametrize(
-    "name", ["annealing", pytest.param("fusion_milp", marks=pytest.mark.slow), "local_search"]
+    "name", [pytest.param("fusion_milp", marks=pytest.mark.slow), "local_search"]
 )
 def test_searches_respect_the_budget_and_beat_the_expert_split(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1], [100.0] * 4),

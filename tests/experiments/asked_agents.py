@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from agents.base import PlannerResult
-from agents.placement.single_device import SingleDevice
+from agents.placement.baselines import SingleDevice
 from envs.partition.problem import PartitionProblem
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem

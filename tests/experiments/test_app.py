@@ -24,7 +24,7 @@ from tests.paths import CONF, ROOT
 PLANNERS = '''
 """Agents of somebody else's package."""
 import ctypes, os, time
-from agents.placement.single_device import SingleDevice
+from agents.placement.baselines import SingleDevice
 
 class Noisy(SingleDevice):
     """Prints in every way there is."""

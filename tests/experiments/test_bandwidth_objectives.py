@@ -12,7 +12,7 @@ import pytest
 from layered_step import layered_step
 
 from agents.base import PlannerResult
-from agents.placement.contiguous import ContiguousSplit, EqualShares
+from agents.placement.baselines import ContiguousSplit, EqualShares
 from envs.cost import RooflineCost
 from envs.graphs.storage import save_graph
 from envs.step.allocated import allocated_problem, uniform_allocation

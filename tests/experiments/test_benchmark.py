@@ -45,7 +45,7 @@ def suite(graph: Path) -> Document:
                 **part,
                 "agents": {
                     "contiguous": ["agent=contiguous", "agent.groups=6"],
-                    "annealing": ["agent=annealing", "agent.groups=6"],
+                    "local_search": ["agent=local_search"],
                 },
                 "budgets_s": [0.3],
             },
@@ -128,7 +128,7 @@ def test_table_numbers_and_picture_agree_and_tell_where_they_come_from(
 ) -> None:
     numbers = json.loads((killed / "table.json").read_text())
     assert numbers["rows"] == resumed[1]["report"]["rows"]
-    assert {row["agent"] for row in numbers["rows"]} == {"random", "contiguous", "annealing"}
+    assert {row["agent"] for row in numbers["rows"]} == {"random", "contiguous", "local_search"}
     text = (killed / "table.md").read_text()
     for row in numbers["rows"]:
         cells = json.loads((killed / "cells" / cell_of(row) / "result.json").read_text())
@@ -190,7 +190,7 @@ def test_a_command_is_refused_by_name(
 
 EDITS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "unknown agent": (
-        lambda d: d["parts"][0]["agents"].update(ghost=["agent=ghost"]), ["ghost", "annealing"],
+        lambda d: d["parts"][0]["agents"].update(ghost=["agent=ghost"]), ["ghost", "local_search"],
     ),
     "unknown key of an agent": (
         lambda d: d["parts"][0]["agents"].update(random=["agent=random", "agent.depth=3"]),

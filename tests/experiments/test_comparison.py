@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from agents.base import PlannerResult
-from agents.placement.single_device import SingleDevice
+from agents.placement.baselines import SingleDevice
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator

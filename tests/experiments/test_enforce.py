@@ -173,7 +173,10 @@ def make_unbridged(work: Path) -> None:
         ([*GIVEN, "topology=mixed_v100_p100"], ["plan.json", "unknown channel"]),
         ([*GIVEN, "backend=nope"], ["backend=nope", "ovs", "tc"]),
         ([*GIVEN, "backend.burst_s=-1"], ["'burst_s'", "-1"]),
-        ([*GIVEN, "backend=agents.placement.heft.Heft", "+backend.groups=[4]"], ["'backend'"]),
+        (
+            [*GIVEN, "backend=agents.placement.list_planners.Heft", "+backend.groups=[4]"],
+            ["'backend'"],
+        ),
         ([*GIVEN, "backend=ovs"], ["hosts.yaml", "'bridge'", "eth1"]),
     ],
 )

@@ -28,12 +28,12 @@ from experiments.run.provenance import Provenance
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.problem import LoadedProblem, load_problem
 
-SINGLE_DEVICE = {"_target_": "agents.placement.single_device.SingleDevice"}
-UNIFORM = {"_target_": "agents.bandwidth.uniform.UniformShares"}
+SINGLE_DEVICE = {"_target_": "agents.placement.baselines.SingleDevice"}
+UNIFORM = {"_target_": "agents.bandwidth.rules.UniformShares"}
 CONTIGUOUS = {
-    "_target_": "agents.placement.contiguous.ContiguousSplit",
+    "_target_": "agents.placement.baselines.ContiguousSplit",
     "groups": 5,
-    "shares": {"_target_": "agents.placement.contiguous.EqualShares"},
+    "shares": {"_target_": "agents.placement.baselines.EqualShares"},
 }
 
 

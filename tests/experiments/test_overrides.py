@@ -12,7 +12,7 @@ from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
 
-SINGLE = "agent=agents.placement.single_device.SingleDevice"
+SINGLE = "agent=agents.placement.baselines.SingleDevice"
 
 
 def check(*arguments: str) -> EvaluateConfig:
@@ -46,7 +46,7 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_agent_of_any_package_takes_arguments() -> None:
-    target = "agents.placement.random_placement.RandomPlacement"
+    target = "agents.placement.baselines.RandomPlacement"
     config = check_command_line(
         [f"agent={target}", "agent.groups=8", "agent.samples=3", "agent.seed=1"],
         "evaluate",

@@ -31,9 +31,9 @@ ENV = {
     "_partial_": True,
     "max_groups": 8,
 }
-SINGLE = {"_target_": "agents.placement.single_device.SingleDevice"}
+SINGLE = {"_target_": "agents.placement.baselines.SingleDevice"}
 RANDOM = {
-    "_target_": "agents.placement.random_placement.RandomPlacement",
+    "_target_": "agents.placement.baselines.RandomPlacement",
     "groups": 8, "samples": 20, "seed": 0,
 }  # fmt: skip
 
@@ -80,12 +80,12 @@ def test_without_a_terminal_there_are_plain_lines(
     display: ProgressDisplay, output: io.StringIO
 ) -> None:
     with display:
-        task = display.begin("annealing", 80.0)
+        task = display.begin("local_search", 80.0)
         display.update(task, 1.0, "no news within the first seconds")
         display.end(task, "281.8 ms in 80.0 s")
     assert output.getvalue().splitlines() == [
-        "annealing: begins, 80 s",
-        "annealing: 281.8 ms in 80.0 s",
+        "local_search: begins, 80 s",
+        "local_search: 281.8 ms in 80.0 s",
     ]
 
 

@@ -210,7 +210,7 @@ training:
   draws: 1
 baselines: {}
 baseline_budget_s: 1.0
-placer: {_target_: agents.placement.single_device.SingleDevice}
+placer: {_target_: agents.placement.baselines.SingleDevice}
 warm_start: {agent: null, budget_s: null}
 resume: null
 seed: 4

@@ -25,9 +25,9 @@ from experiments.train import main
 
 ENV = {"_target_": "envs.joint.env.JointEnv.of_problem", "_partial_": True, "max_groups": 5}
 CONTIGUOUS = {
-    "_target_": "agents.placement.contiguous.ContiguousSplit",
+    "_target_": "agents.placement.baselines.ContiguousSplit",
     "groups": 5,
-    "shares": {"_target_": "agents.placement.contiguous.EqualShares"},
+    "shares": {"_target_": "agents.placement.baselines.EqualShares"},
 }
 TEAM = (
     "env=joint", "env.max_groups=6", "agent=ppo_joint", "model=joint", "topology=planes_4x1",
@@ -93,7 +93,7 @@ def test_what_cannot_be_a_start_is_refused(tmp_path: Path) -> None:
     toy = {"_target_": "envs.joint.env.toy_environment"}
     with pytest.raises(InputError, match=r"'warm_start': envs\.joint\.env\.toy_environment"):
         warmed(tmp_path, env=toy, learning=JointLearning(toy_stages(), toy_environment()))
-    single = {"_target_": "agents.placement.single_device.SingleDevice"}
+    single = {"_target_": "agents.placement.baselines.SingleDevice"}
     with pytest.raises(InputError, match=r"'warm_start\.agent': finds no plan"):
         warmed(tmp_path, agent=single)  # no device holds all layers
     with pytest.raises(InputError, match="max_groups"):

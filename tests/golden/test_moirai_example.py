@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.placement.annealing import Annealing
+from agents.partition.dp import ContiguousDP
 from agents.placement.cp_sat import CpSat
-from agents.placement.dp import ContiguousDP
-from agents.placement.heft import Heft
+from agents.placement.list_planners import Heft
+from agents.placement.local_search import LocalSearch
 from envs.cost import TabulatedCost
 from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
@@ -20,7 +20,7 @@ from envs.step.step import StepSimulator
 
 pytestmark = pytest.mark.slow
 
-BEST_1F1B = 31.0  # of the 20,124 placements that fit, by trying them all; 30.0 needs another order
+OPTIMUM = 30.0  # proved by CP-SAT; the best 1F1B order of the 20,124 placements takes 31.0
 
 
 def problem_of(data: Path, name: str) -> StepProblem:
@@ -63,16 +63,22 @@ def test_example_1_has_makespan_28_without_memory_limits(data: Path) -> None:
     assert result.step_time == result.lower_bound == 28.0
 
 
-def test_example_1_is_placed_by_heft_and_annealed_to_the_best_1f1b_step(data: Path) -> None:
+def test_example_1_is_placed_by_heft_and_searched_to_the_proved_optimum(data: Path) -> None:
     problem = problem_of(data, "example-1")
     heft = Heft(groups=(32,)).plan(problem, 5.0)
     assert heft.plan is not None  # the state fills the devices to the last byte
     assert heft.plan.violations(problem) == []
-    search = Annealing(groups=32, cycles=2, hot=0.03, cold=0.0003, seed=0)
-    annealed = search.plan(problem, 30.0, 400_000)
-    assert annealed.plan is not None
-    assert annealed.plan.violations(problem) == []
-    assert annealed.step_time == BEST_1F1B
+    found = [
+        LocalSearch(
+            groups=(), operators=64, cycle_moves=7000, hot=0.3, cold=0.01, reheat=0.5, workers=1,
+            partitions=ContiguousDP(ideals=10_000, groups=8), seed=seed,
+        ).plan(problem, 30.0, 400_000)
+        for seed in range(3)
+    ]  # fmt: skip
+    for result in found:
+        assert result.plan is not None
+        assert result.plan.violations(problem) == []
+    assert min(result.step_time for result in found) == OPTIMUM
 
 
 def test_the_best_single_device_of_googlenet_is_as_published(data: Path) -> None:

@@ -1,4 +1,4 @@
-"""The servers of a plan as machines: their names, network interfaces and addresses."""
+"""A plan seen from its machines: frames, addresses, and what each NIC sends to whom, how fast."""
 
 from __future__ import annotations
 
@@ -7,8 +7,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 
-from agents.bandwidth.enforcement.framing import Framing
 from envs.errors import InputError
+from envs.hardware.network import Network
+from envs.step.plans import BandwidthAllocation
+
+ETHERNET_HEADER = 14  # bytes: two addresses and the type, as the kernel counts a frame
+TCP_IP_HEADERS = 52  # bytes: IPv4 (20), TCP (20) and its timestamps (12)
+_LEAST_MTU = 576  # bytes every IPv4 link carries at least (RFC 791, section 3.1)
+
+
+@dataclass(frozen=True)
+class Framing:
+    """The frames of full TCP segments.
+
+    A plan's rates are shares of link capacities, that is of what the line carries. The line carries
+    `mtu` + 14 + `line_overhead` bytes for every `mtu` - 52 bytes of payload; the kernel and its
+    queues count `mtu` + 14 of them. With an MTU of 1500 that is 1514 bytes for 1448.
+
+    Args:
+        mtu: bytes of the largest IP packet.
+        line_overhead: bytes of a frame that the kernel does not count: 24 on Ethernet (preamble 8,
+            check sequence 4, gap 12; IEEE 802.3), 0 on virtual links.
+
+    Raises:
+        InputError: naming the value that is out of range.
+    """
+
+    mtu: int
+    line_overhead: int
+
+    def __post_init__(self) -> None:
+        if not _LEAST_MTU <= self.mtu <= 65_535:
+            raise InputError(f"{self.mtu} is not in {_LEAST_MTU}..65535", field="mtu")
+        if not 0 <= self.line_overhead <= 1000:
+            raise InputError(f"{self.line_overhead} is not in 0..1000", field="line_overhead")
+
+    def kernel_rate(self, rate: float) -> float:
+        """Bytes/s that the kernel counts where the line carries `rate` bytes/s."""
+        frame = self.mtu + ETHERNET_HEADER
+        return rate * frame / (frame + self.line_overhead)
+
+    def payload_rate(self, rate: float) -> float:
+        """Bytes/s that programs exchange over TCP where the line carries `rate` bytes/s."""
+        return self.kernel_rate(rate) * (self.mtu - TCP_IP_HEADERS) / (self.mtu + ETHERNET_HEADER)
+
+    def kernel_bits(self, rate: float) -> int:
+        """Whole bit/s for a queue, rounded down to whole bytes/s; 0 below one byte/s."""
+        return 8 * int(self.kernel_rate(rate))
+
 
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,14}")  # the kernel's limit is 15 characters
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -128,3 +174,125 @@ def check_address(text: str) -> None:
         raise InputError(f"{text!r} is no IPv4 address", field="address") from error
     if address.is_multicast or address.is_reserved or address.is_unspecified or address.is_loopback:
         raise InputError(f"{text} is no address of one machine", field="address")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A channel on its way out of a server."""
+
+    channel: str  # its name in the network
+    number: int  # of the destination server, from 1: names classes and queues
+    destination: Host
+    gateway: HostNic  # the destination's NIC on the same plane
+    rate: float  # bytes/s on the line
+
+    def bits(self, framing: Framing) -> int:
+        """Whole bit/s that the kernel counts; 0 where the plan gives nothing."""
+        return framing.kernel_bits(self.rate)
+
+    def about(self) -> str:
+        """What the plan gives it, in a few words."""
+        return f"{self.channel}: {self.rate:.6g} bytes/s of the line to {self.destination.name}."
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """A NIC of a server and the lanes that leave through it, by destination."""
+
+    name: str  # in the topology
+    nic: HostNic
+    capacity: float  # bytes/s on the line
+    lanes: tuple[Lane, ...]
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What one server has to enforce."""
+
+    host: Host
+    uplinks: tuple[Uplink, ...]
+    framing: Framing
+
+    def lanes_to(self, destination: Host) -> list[tuple[Uplink, Lane]]:
+        """All lanes to one server."""
+        return [
+            (up, lane)
+            for up in self.uplinks
+            for lane in up.lanes
+            if lane.destination == destination
+        ]
+
+    @property
+    def destinations(self) -> tuple[Host, ...]:
+        """The servers that lanes lead to, by number."""
+        found = {lane.number: lane.destination for up in self.uplinks for lane in up.lanes}
+        return tuple(found[number] for number in sorted(found))
+
+
+def server_plans(
+    allocation: BandwidthAllocation, network: Network, hosts: Hosts
+) -> list[ServerPlan]:
+    """The plan of every server of `network` that sends, in the order of the servers.
+
+    Raises:
+        InputError: the allocation is not feasible, a NIC has no machine, the NICs of a server are
+            on several machines, or two channels lead from one NIC to one server: they differ in
+            the switches between, and a server cannot choose between those.
+    """
+    violations = allocation.violations(network)
+    if violations:
+        raise InputError("; ".join(violations), field="bandwidth")
+    home = _homes(network, hosts)
+    uplinks: dict[int, dict[str, list[Lane]]] = {}
+    capacity: dict[str, float] = {}
+    seen: dict[tuple[str, int], str] = {}
+    for channel, name in enumerate(network.channel_names):
+        source = int(network.channel_source[channel])
+        destination = int(network.channel_destination[channel])
+        nic = network.channel_source_nic[channel]
+        if (nic, destination) in seen:
+            raise InputError(
+                f"channels {seen[nic, destination]!r} and {name!r} leave the same NIC for the same "
+                "server: only the switches between could choose one of them",
+                field="bandwidth",
+            )
+        seen[nic, destination] = name
+        capacity[nic] = float(network.link_capacity[network.links_of(channel)[0]])
+        target = home[destination]
+        far = target.nics[network.channel_destination_nic[channel]]
+        lane = Lane(name, destination + 1, target, far, float(allocation.rate[channel]))
+        uplinks.setdefault(source, {}).setdefault(nic, []).append(lane)
+    return [
+        ServerPlan(
+            home[server],
+            tuple(
+                Uplink(nic, home[server].nics[nic], capacity[nic], tuple(found[nic]))
+                for nic in found
+            ),
+            hosts.framing,
+        )
+        for server, found in sorted(uplinks.items())
+    ]
+
+
+def _homes(network: Network, hosts: Hosts) -> dict[int, Host]:
+    """The machine of every server that sends or receives."""
+    home: dict[int, Host] = {}
+    taken: dict[str, int] = {}
+    ends = (
+        (network.channel_source, network.channel_source_nic),
+        (network.channel_destination, network.channel_destination_nic),
+    )
+    for servers, nics in ends:
+        for server, nic in zip(servers.tolist(), nics, strict=True):
+            host = hosts.of_nic(nic)
+            if (
+                home.setdefault(server, host) != host
+                or taken.setdefault(host.name, server) != server
+            ):
+                raise InputError(
+                    f"{nic!r} is not a NIC of the server it stands under in the topology",
+                    record=host.name,
+                    field="nics",
+                )
+    return home

@@ -1,19 +1,27 @@
-"""What flows between servers, and the most a pipe can carry."""
+"""What flows between servers, and what placements take at the rates they ask for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
-from agents.placement.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem
 from envs.graphs.contraction import sum_rows
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
+from envs.network.max_min import Filling, fill, filling
 from envs.network.pipes import pipe_of_pairs
+from envs.step.kernel import IndexArray, Scratch, StepArrays, play
+from envs.step.order import OneFOneB, one_f_one_b
+from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator, use_order
+from envs.step.timeline import Timeline
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -108,3 +116,189 @@ def _most(network: Network, chosen: BoolArray) -> float:
     solver = program.solver(time_limit=_LP_SECONDS)
     solver.run()
     return float(-solver.getInfo().objective_function_value * unit)
+
+
+_LEAST_BYTES = 1.0  # what a pipe counts for, at least, through which anything goes
+
+
+class _Response(NamedTuple):
+    """Facts and working memory of `_respond`."""
+
+    pipe: IntArray  # (D, D) INSIDE within a server
+    inner: FloatArray  # (D, D) bytes/s
+    latency: FloatArray  # (T, L) seconds
+    volume: FloatArray  # (T, L) bytes
+    of_channel: IntArray  # (C,) pipe
+    channel_ptr: IntArray  # (C + 1,)
+    channel_links: IntArray
+    capacity: FloatArray  # (K,) bytes/s
+    traffic: FloatArray  # (P,) out: bytes
+    used: IntArray  # (P,) out: transfers
+    weight: FloatArray  # (C,) scratch
+    priority: IntArray  # (C,) zeros
+    active: IntArray  # (C,) scratch: channels of pipes in use
+    rate: FloatArray  # (C,) out: bytes/s
+    pipe_rate: FloatArray  # (P,) out: bytes/s
+    counted: IntArray  # (T, D) scratch: the last call that counted a transfer
+    ticket: IntArray  # (1,)
+    pair_class: IndexArray  # (D, D) column of each pair in `seconds`
+    seconds: FloatArray  # (T, 1 + D * D) scratch: those between servers
+
+
+class ResponsiveSimulator(StepSimulator):
+    """Plays every placement under the static rates that its traffic asks for.
+
+    The rates are the weighted max-min shares of the channels, the weight of every channel of a
+    pipe the square root of the bytes that the placement sends through the pipe. Were all transfers
+    of the step to follow one another, sum V / b, those rates would be the best for one shared link
+    (b in proportion to the root of V: Cauchy-Schwarz). They depend on the placement alone, not on
+    the order.
+
+    Args:
+        problem: an `allocated_problem`, or a fused one.
+        pipes: of that problem.
+    """
+
+    def __init__(self, problem: StepProblem, pipes: Pipes) -> None:
+        super().__init__(problem)
+        self.pipes = pipes
+        self._response, self._rates = _response(pipes, problem)
+
+    def step_times(self, devices: IntArray, order: IntArray | None = None) -> FloatArray:
+        """(B,) seconds of B placements `devices` (B, N), each at its own rates."""
+        devices = np.ascontiguousarray(devices, dtype=np.int64)
+        seconds = np.empty(len(devices))
+        if order is None and not isinstance(self.order_rule, OneFOneB):
+            for index, device in enumerate(devices):
+                seconds[index] = self.step_times(device[None], self.order(device))[0]
+            return seconds
+        given = np.zeros(0, np.int64) if order is None else np.asarray(order, np.int64)
+        _respond_all(
+            self.arrays, self.scratch, self._response, self._rates, given, devices, seconds
+        )
+        return seconds
+
+    def allocation(self, device: IntArray) -> BandwidthAllocation:
+        """The rates that placement `device` (N,) is played at."""
+        device = np.ascontiguousarray(device, dtype=np.int64)
+        _respond(self.arrays, self._response, self._rates, device)
+        return BandwidthAllocation(self._response.rate.copy())
+
+    def run(self, device: IntArray, order: IntArray | None = None) -> Timeline:
+        """The whole step of placement `device` (N,) at its own rates."""
+        device = np.ascontiguousarray(device, dtype=np.int64)
+        order = self.order(device) if order is None else order
+        _respond(self.arrays, self._response, self._rates, device)
+        facts = self.arrays
+        self.arrays = facts._replace(
+            transfer_seconds=self._response.seconds, link_class=self._response.pair_class
+        )
+        try:
+            return super().run(device, order)
+        finally:
+            self.arrays = facts
+
+
+def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
+    network = pipes.network
+    tensors, devices = len(problem.transfer_seconds), len(pipes.of_pair)
+    channels = network.num_channels
+    every = np.arange(devices * devices).reshape(devices, devices)
+    pair_class = np.where(np.eye(devices, dtype=np.bool_), 0, 1 + every)
+    seconds = np.zeros((tensors, 1 + devices * devices))
+    seconds[:, 1:] = problem.transfer_seconds[:, problem.topology.link_class.ravel()]
+    response = _Response(
+        pipe=pipes.of_pair,
+        inner=np.ascontiguousarray(pipes.inner),
+        latency=np.ascontiguousarray(pipes.latency),
+        volume=np.ascontiguousarray(pipes.volume),
+        of_channel=pipes.of_channel,
+        channel_ptr=network.channel_ptr,
+        channel_links=network.channel_links,
+        capacity=network.link_capacity,
+        traffic=np.zeros(pipes.count),
+        used=np.zeros(pipes.count, dtype=np.int64),
+        weight=np.zeros(channels),
+        priority=np.zeros(channels, dtype=np.int64),
+        active=np.arange(channels, dtype=np.int64),
+        rate=np.zeros(channels),
+        pipe_rate=np.zeros(pipes.count),
+        counted=np.full((tensors, devices), -1),
+        ticket=np.zeros(1, dtype=np.int64),
+        pair_class=pair_class.astype(np.uint32),
+        seconds=seconds,
+    )
+    return response, filling(network.num_links, len(network.channel_links))
+
+
+@numba.njit(cache=True, nogil=True)
+def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) -> None:
+    """Sets the rates of placement `device` (N,), and the seconds of its transfers at them."""
+    r.ticket[0] += 1
+    ticket = r.ticket[0]
+    r.traffic[:] = 0.0
+    r.used[:] = 0
+    for p in range(len(device)):
+        for k in range(arrays.use_ptr[p], arrays.use_ptr[p + 1]):
+            d, e, t = device[p], device[arrays.use_op[k]], arrays.use_tensor[k]
+            if d != e and r.pipe[d, e] != INSIDE and r.counted[t, e] != ticket:
+                r.counted[t, e] = ticket
+                kind = arrays.link_class[d, e]
+                if arrays.transfer_seconds[t, kind] > 0.0:
+                    r.traffic[r.pipe[d, e]] += r.volume[t, kind]
+                    r.used[r.pipe[d, e]] += 1
+    count = 0
+    for c in range(len(r.rate)):
+        pipe = r.of_channel[c]
+        r.rate[c] = 0.0
+        if r.used[pipe] > 0:
+            r.weight[c] = np.sqrt(max(r.traffic[pipe], _LEAST_BYTES))
+            r.active[count] = c
+            count += 1
+    fill(
+        r.active, count, r.channel_ptr, r.channel_links, r.weight, r.priority, r.capacity,
+        r.rate, work,
+    )  # fmt: skip
+    r.pipe_rate[:] = 0.0
+    for c in range(len(r.rate)):
+        r.pipe_rate[r.of_channel[c]] += r.rate[c]
+    for p in range(len(device)):
+        for k in range(arrays.use_ptr[p], arrays.use_ptr[p + 1]):
+            d, e, t = device[p], device[arrays.use_op[k]], arrays.use_tensor[k]
+            if d != e and r.pipe[d, e] != INSIDE:
+                kind = arrays.link_class[d, e]
+                if arrays.transfer_seconds[t, kind] > 0.0:
+                    rate = min(r.pipe_rate[r.pipe[d, e]], r.inner[d, e])
+                    r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate
+
+
+@numba.njit(cache=True, nogil=True)
+def _respond_all(
+    arrays: StepArrays,
+    work: Scratch,
+    r: _Response,
+    rates: Filling,
+    order: IntArray,  # (N,), or empty: 1F1B
+    devices: IntArray,  # (B, N)
+    seconds: FloatArray,  # (B,) out
+) -> None:
+    if len(order):
+        work.order[:] = order
+        use_order(arrays, work)
+    for b in range(len(devices)):
+        device = devices[b]
+        _respond(arrays, r, rates, device)
+        if not len(order):
+            one_f_one_b(device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
+                        arrays.use_ptr, arrays.use_op, work.key, work.depth, work.by_depth,
+                        work.order)  # fmt: skip
+            use_order(arrays, work)
+        for p in range(len(device)):
+            work.device[p] = device[work.order[p]]
+        seconds[b] = play(
+            work.device, work.order, arrays.op_seconds, work.use_ptr, work.use_op,
+            work.use_tensor, work.use_slot, r.seconds, r.pair_class, arrays.send_port,
+            arrays.receive_port, work.ready, work.device_free, work.port_free, work.arrival,
+            work.stamp, work.ticket[0],
+        )  # fmt: skip
+        work.ticket[0] += len(device)

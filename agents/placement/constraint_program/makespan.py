@@ -1,23 +1,339 @@
-"""The step time of a plan as a constraint program: placement, order, ports and memory."""
+"""Transfers of tensors and the ports that serve them, in a constraint program."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.constraint_program.live_memory import add_live_memory
-from agents.placement.constraint_program.no_delay import add_no_delay
-from agents.placement.constraint_program.operators import OperatorVariables
-from agents.placement.constraint_program.program import ConstraintProgram
-from agents.placement.constraint_program.scaling import TimeScale
-from agents.placement.constraint_program.transfers import TransferVariables
-from agents.placement.symmetry import canonical
+from agents.placement.constraint_program.program import (
+    ConstraintProgram,
+    OperatorVariables,
+    TimeScale,
+    whole_bytes,
+)
+from agents.step.grouping import canonical
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """A tensor on its way to one device, if it goes there: variables and literals."""
+
+    tensor: int
+    producer: int  # operator
+    target: int  # device
+    readers: tuple[int, ...]  # consumers that may be on the target while the producer is not
+    start: int
+    end: int
+    goes: dict[int, int]  # source device: "it goes there from this device"
+    length: dict[int, int]  # source device: units
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A producer's use of a port."""
+
+    first: int  # variable, not after the start of any of its transfers
+    last: int  # variable, not before the end of any
+    held: tuple[int, ...]  # literals without which the two mean nothing
+
+
+class TransferVariables:
+    """Every tensor goes once to each device that has consumers of it, and its producer not.
+
+    All consumers there wait for it. A transfer that takes time holds its send and its receive port.
+    Ports serve the producers by position; the transfers of one producer by the position of the
+    first consumer on the target, then by tensor.
+
+    Args:
+        operators: those that produce and consume.
+        seconds: (T, L) units of each tensor on each link class.
+    """
+
+    def __init__(self, operators: OperatorVariables, seconds: IntArray) -> None:
+        self._operators = operators
+        self._program = operators.program
+        self._seconds = seconds
+        self.all: list[Transfer] = []
+        self.holds: dict[int, dict[int, int]] = defaultdict(dict)  # port, transfer: "it holds it"
+        self._first: dict[Transfer, int] = {}
+        self._served: dict[tuple[int, int], int] = {}
+        graph = operators.problem.graph
+        for tensor in range(graph.num_tensors):
+            for target in range(operators.problem.topology.num_devices):
+                self._add_transfer(tensor, target)
+        self._add_ports()
+
+    def _add_transfer(self, tensor: int, target: int) -> None:
+        operators, program = self._operators, self._program
+        graph, link = operators.problem.graph, operators.problem.topology.link_class
+        u = int(graph.producer[tensor])
+        sources = {s: on for s, on in operators.place.of(u).items() if s != target}
+        readers = [
+            v for v in graph.consumers(tensor).tolist()
+            if target in operators.place.of(v) and not operators.together(u, v)
+        ]  # fmt: skip
+        if not readers or not sources:
+            return
+        wanted = program.either([operators.place.of(v)[target] for v in readers])
+        goes = {s: program.both(on, wanted) for s, on in sources.items()}
+        length = {s: int(self._seconds[tensor, link[s, target]]) for s in sources}
+        start, end = (program.integer(0, operators.horizon) for _ in range(2))
+        durations = [(goes[s], -length[s]) for s in goes]
+        program.add_linear([(end, 1), (start, -1), *durations], lower=0, upper=0)
+        program.add_order(operators.end[u], start)
+        for v in readers:
+            program.add_order(end, operators.start[v], when=[operators.place.of(v)[target]])
+        self.all.append(Transfer(tensor, u, target, tuple(readers), start, end, goes, length))
+
+    def _add_ports(self) -> None:
+        topology = self._operators.problem.topology
+        users: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(
+            lambda: defaultdict(lambda: defaultdict(list))
+        )  # port, producer, transfer: literals of which one makes it hold the port
+        for index, transfer in enumerate(self.all):
+            for s, goes in transfer.goes.items():
+                if transfer.length[s] > 0:
+                    for end in (topology.send_port, topology.receive_port):
+                        at = int(end[s, transfer.target])
+                        users[at][transfer.producer][index].append(goes)
+        for port, producers in users.items():
+            self._add_serving(port)
+            turns = {u: self._turn(port, transfers) for u, transfers in producers.items()}
+            for u, x in combinations(turns, 2):
+                before = self._operators.before(u, x)
+                self._add_turns(turns[u], turns[x], before)
+                self._add_turns(turns[x], turns[u], ~before)
+
+    def _add_serving(self, port: int) -> None:
+        """One transfer at a time through `port`."""
+        topology = self._operators.problem.topology
+        intervals = [
+            self._program.fixed_interval(transfer.start, transfer.length[s], goes)
+            for transfer in self.all
+            for s, goes in transfer.goes.items()
+            if transfer.length[s] > 0
+            and port in (topology.send_port[s, transfer.target],
+                         topology.receive_port[s, transfer.target])
+        ]  # fmt: skip
+        self._program.add_no_overlap(intervals)
+
+    def _add_turns(self, first: _Turn, second: _Turn, when: int) -> None:
+        if when != ~self._program.true:
+            given = [when, *first.held, *second.held]
+            self._program.add_order(first.last, second.first, when=given)
+
+    def _turn(self, port: int, users: dict[int, list[int]]) -> _Turn:
+        """A producer's use of `port` for the transfers `users`."""
+        program = self._program
+        held = {index: program.either(literals) for index, literals in users.items()}
+        self.holds[port].update(held)
+        turns = {
+            index: _Turn(self.all[index].start, self.all[index].end, (literal,))
+            for index, literal in held.items()
+        }
+        for a, b in combinations(sorted(held), 2):
+            before = self.served_before(a, b)
+            self._add_turns(turns[a], turns[b], before)
+            self._add_turns(turns[b], turns[a], ~before)
+        if len(turns) == 1:
+            return next(iter(turns.values()))
+        first, last = (program.integer(0, self._operators.horizon) for _ in range(2))
+        for turn in turns.values():
+            program.add_order(first, turn.first, when=turn.held)
+            program.add_order(turn.last, last, when=turn.held)
+        return _Turn(first, last, ())
+
+    def served_before(self, a: int, b: int) -> int:
+        """The literal "transfer a is served before b", by number, if they hold the same port."""
+        if a > b:
+            return ~self.served_before(b, a)
+        program, one, other = self._program, self.all[a], self.all[b]
+        if one.producer != other.producer:
+            return self._operators.before(one.producer, other.producer)
+        if (a, b) in self._served:
+            return self._served[a, b]
+        if len(one.readers) == len(other.readers) == 1:
+            v, y = one.readers[0], other.readers[0]
+            literal = program.true if v == y else self._operators.before(v, y)
+        else:
+            for v, y in combinations(sorted({*one.readers, *other.readers}), 2):
+                self._operators.before(v, y)  # so that no two of them have the same position
+            literal = program.boolean()
+            first, second = self._first_position(one), self._first_position(other)
+            # at equal positions one consumer reads both, and the smaller tensor goes first
+            program.add_order(first, second, when=[literal])
+            program.add_order(second, first, gap=1, when=[~literal])
+        self._served[a, b] = literal
+        return literal
+
+    def _first_position(self, transfer: Transfer) -> int:
+        """The variable of the position of the first consumer that is on the target."""
+        program, operators = self._program, self._operators
+        if len(transfer.readers) == 1:
+            return operators.position[transfer.readers[0]]
+        if transfer not in self._first:
+            first = program.integer(0, len(operators.position) - 1)
+            chosen = [program.boolean() for _ in transfer.readers]
+            for v, choice in zip(transfer.readers, chosen, strict=True):
+                there, position = operators.place.of(v)[transfer.target], operators.position[v]
+                program.add_clause([~choice, there])
+                program.add_clause([~there, *chosen])
+                program.add_order(first, position, when=[there])
+                program.add_order(position, first, when=[choice])
+            self._first[transfer] = first
+        return self._first[transfer]
+
+
+_MEETINGS = 50_000  # pairs of transfers on a port
+
+
+def add_no_delay(operators: OperatorVariables, transfers: TransferVariables, slack: int) -> None:
+    """Every operator and transfer starts at most `slack` units after something it had to wait for.
+
+    An operator waits for the operators before it on its device and for the tensors that arrive
+    there; a transfer for its producer and for the transfers before it on its ports. With slack 0
+    the times are those of the simulator. Where times are rounded down, a schedule without delay
+    may have one unit of it after rounding: an end is the rounded start plus the rounded duration.
+
+    Adds nothing where too many transfers may meet on ports.
+    """
+    if sum(len(held) ** 2 for held in transfers.holds.values()) > _MEETINGS:
+        return
+    for v in range(len(operators.start)):
+        _add_operator(operators, transfers, v, slack)
+    for index in range(len(transfers.all)):
+        _add_transfer(operators, transfers, index, slack)
+
+
+def _add_operator(
+    operators: OperatorVariables, transfers: TransferVariables, v: int, slack: int
+) -> None:
+    program, here = operators.program, operators.place.of(v)
+    first = program.boolean()
+    program.add_linear([(operators.start[v], 1)], upper=slack, when=[first])
+    reasons = [first]
+    for u in range(len(operators.start)):
+        there = operators.place.of(u)
+        if u == v or not there.keys() & here.keys():
+            continue
+        before = operators.before(u, v)
+        if before == ~program.true:
+            continue
+        reason = program.boolean()
+        program.add_clause([~reason, before])
+        for d, on in here.items():
+            program.add_clause([~reason, ~on, *([there[d]] if d in there else [])])
+        program.add_order(operators.start[v], operators.end[u], gap=-slack, when=[reason])
+        reasons.append(reason)
+    for transfer in transfers.all:
+        if v in transfer.readers:
+            reason = program.boolean()
+            program.add_clause([~reason, here[transfer.target]])
+            program.add_clause([~reason, *transfer.goes.values()])
+            program.add_order(operators.start[v], transfer.end, gap=-slack, when=[reason])
+            reasons.append(reason)
+    program.add_clause(reasons)
+
+
+def _add_transfer(
+    operators: OperatorVariables, transfers: TransferVariables, index: int, slack: int
+) -> None:
+    program, transfer = operators.program, transfers.all[index]
+    at_once = program.boolean()
+    program.add_order(transfer.start, operators.end[transfer.producer], gap=-slack, when=[at_once])
+    reasons = [at_once]
+    for held in transfers.holds.values():
+        for other, literal in held.items():
+            if index not in held or other == index:
+                continue
+            before = transfers.served_before(other, index)
+            if before == ~program.true:
+                continue
+            reason = program.boolean()
+            for needed in (before, literal, held[index]):
+                program.add_clause([~reason, needed])
+            program.add_order(transfer.start, transfers.all[other].end, gap=-slack, when=[reason])
+            reasons.append(reason)
+    for goes in transfer.goes.values():
+        program.add_clause([~goes, *reasons])
+
+
+def add_live_memory(operators: OperatorVariables, transfers: TransferVariables) -> bool:
+    """State and live tensors fit every device at all times, as `envs.step.timeline` counts.
+
+    Returns whether they might have overflowed any.
+
+    A tensor is live on its producer's device from the producer's start until producer, consumers
+    there and departing transfers have ended; a copy from the start of its transfer until the
+    consumers there have ended. In a program whose times are rounded down, what overlaps overlaps
+    in any schedule that rounds to it.
+    """
+    graph, program = operators.problem.graph, operators.program
+    place = operators.place
+    of_tensor: list[list[Transfer]] = [[] for _ in range(graph.num_tensors)]
+    for transfer in transfers.all:
+        of_tensor[transfer.tensor].append(transfer)
+    limited = False
+    for d, capacity in enumerate(operators.problem.capacity.tolist()):
+        if graph.state_bytes.sum() + graph.tensor_bytes.sum() <= capacity:
+            continue
+        limited = True
+        sizes, room = whole_bytes(np.concatenate([place.state, graph.tensor_bytes]), capacity)
+        state, live = sizes[: place.num_atoms].tolist(), sizes[place.num_atoms :].tolist()
+        free = program.integer(0, room)
+        held = [(on[d], state[a]) for a, on in enumerate(place.by_atom) if d in on]
+        program.add_linear([(free, 1), *held], upper=room)
+        intervals: list[int] = []
+        demands: list[int] = []
+        for tensor in np.flatnonzero(live).tolist():
+            lives = _lives(operators, of_tensor[tensor], tensor, d)
+            intervals += lives
+            demands += [live[tensor]] * len(lives)
+        program.add_cumulative(intervals, demands, free)
+    return limited
+
+
+def _lives(
+    operators: OperatorVariables, transfers: list[Transfer], tensor: int, d: int
+) -> list[int]:
+    """The intervals in which `tensor`, that goes by `transfers`, is live on device d."""
+    program, place = operators.program, operators.place
+    u = int(operators.problem.graph.producer[tensor])
+    found: list[int] = []
+    if d in place.of(u):
+        home = place.of(u)[d]
+        end = program.integer(0, operators.horizon)
+        program.add_order(operators.end[u], end)
+        for transfer in transfers:
+            if d in transfer.goes:
+                program.add_order(transfer.end, end, when=[transfer.goes[d]])
+        for v in operators.problem.graph.consumers(tensor).tolist():
+            if d in place.of(v):
+                program.add_order(operators.end[v], end, when=[home, place.of(v)[d]])
+        found.append(_interval(operators, operators.start[u], end, home))
+    for transfer in transfers:
+        if transfer.target == d:
+            arrives = program.either(list(transfer.goes.values()))
+            end = program.integer(0, operators.horizon)
+            program.add_order(transfer.end, end, when=[arrives])
+            for v in transfer.readers:
+                program.add_order(operators.end[v], end, when=[arrives, place.of(v)[d]])
+            found.append(_interval(operators, transfer.start, end, arrives))
+    return found
+
+
+def _interval(operators: OperatorVariables, start: int, end: int, present: int) -> int:
+    size = operators.program.integer(0, operators.horizon)
+    return operators.program.interval(start, size, end, present)
 
 
 class MakespanModel:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.placement.constraint_program.makespan import MakespanModel
-from agents.placement.constraint_program.scaling import TimeScale
+from agents.placement.constraint_program.program import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
-from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import AT_THE_BOUND, Incumbent
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import AT_THE_BOUND, Incumbent
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agents.linear_program import LinearProgram
-from agents.placement.grouping import GroupedProblem
-from agents.placement.symmetry import interchangeable
+from agents.step.grouping import GroupedProblem, interchangeable
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.model import PlacementModel, Terms, negative
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
-from agents.placement.lower_bound import longest_paths
+from agents.step.grouping import GroupedProblem
+from agents.step.lower_bound import longest_paths
 from envs.errors import InputError
 from envs.step.problem import StepProblem
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from agents.base import Planner
 from agents.linear_program import LinearProgram
-from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.model import AssignmentModel
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

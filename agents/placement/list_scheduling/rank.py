@@ -1,11 +1,14 @@
-"""Upward ranks: how far every piece is from the end of the step, on average."""
+"""What list schedulers know beforehand: upward ranks, and the favourite child of each piece."""
 
 from __future__ import annotations
 
+import highspy
 import numba
 import numpy as np
 
+from agents.linear_program import LinearProgram
 from agents.placement.list_scheduling.schedule import FloatArray, IntArray
+from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
 
@@ -53,3 +56,134 @@ def add_behind(
         for k in range(use_ptr[u], use_ptr[u + 1]):
             behind = max(behind, moved[k] + rank[use_op[k]])
         rank[u] += behind
+
+
+_DEAREST_FIRST = 1e-3  # of the objective: favourites that do not shorten the step save transfers
+_HALF = 0.5 - 1e-6  # an edge is favoured below; no two edges of one operator can be
+
+
+def favourite_children(
+    problem: StepProblem, time_limit: float, iteration_limit: int | None = None
+) -> IntArray | None:
+    """(N,) the favourite child of each operator, or NONE; None when a limit stopped the solver.
+
+    On as many devices as one likes, an operator j starts after its input i has ended, and c[i, j]
+    seconds later unless j is the favourite child of i, next to which it runs; an operator has at
+    most one favourite child and is that of at most one other. With x[i, j] = 0 for favourites, 1
+    else, p mean compute and c mean transfer seconds,
+
+        minimise w subject to    s[j] >= s[i] + p[i] + c[i, j] x[i, j]    w >= s[i] + p[i]
+        sum_j x[i, j] >= (children of i) - 1        sum_i x[i, j] >= (parents of j) - 1
+
+    The relaxation 0 <= x <= 1 is solved by HiGHS, and favourites are the edges with x < 1/2
+    (Hanen, Munier, "An approximation algorithm for scheduling dependent tasks on m processors with
+    small communication delays", 1995). Where favourites do not shorten the step, those are chosen
+    that save most transfer seconds. The program is solved for the first micro-batch and the
+    optimizer; the other micro-batches repeat its favourites.
+
+    Args:
+        problem: the operators; in a fused graph its pieces.
+        time_limit: seconds for the solver.
+        iteration_limit: of the simplex method; None: only the time counts.
+    """
+    graph = problem.graph
+    template = _template(graph)
+    pairs, seconds = _arcs(problem)
+    model = template[pairs] == pairs  # both ends in the first micro-batch or the optimizer
+    chosen = model.all(axis=1)
+    favoured = _solve(
+        pairs[chosen], seconds[chosen], mean_compute(problem), float(upward_rank(problem).max()),
+        time_limit, iteration_limit,
+    )  # fmt: skip
+    if favoured is None:
+        return None
+    child = np.full(graph.num_operators, NONE, dtype=np.int64)
+    child[favoured[:, 0]] = favoured[:, 1]
+    copies = pairs[~model[:, 0] & ~model[:, 1]]
+    repeats = child[template[copies[:, 0]]] == template[copies[:, 1]]
+    same = graph.micro_batch[copies[:, 0]] == graph.micro_batch[copies[:, 1]]
+    copies = copies[repeats & same]
+    child[copies[:, 0]] = copies[:, 1]
+    return child
+
+
+def _arcs(problem: StepProblem) -> tuple[IntArray, FloatArray]:
+    """(E, 2) operators with a tensor between them, and (E,) mean seconds of all their tensors."""
+    edges = problem.graph.edges
+    pairs, inverse = np.unique(edges[:, :2], axis=0, return_inverse=True)
+    moved = mean_transfer(problem)[edges[:, 2]]
+    total = np.zeros(len(pairs))
+    np.add.at(total, inverse.ravel(), moved)
+    return pairs, total
+
+
+def _template(graph: OpGraph) -> IntArray:
+    """(N,) the operator of the first micro-batch that each operator repeats, itself, or NONE.
+
+    The k-th operator of a group, phase and replica in a micro-batch repeats the k-th in the first.
+    """
+    n = graph.num_operators
+    template = np.full(n, NONE, dtype=np.int64)
+    kinds = np.stack([graph.colocation, graph.phase, graph.replica, graph.micro_batch], axis=1)
+    order = np.lexsort((np.arange(n), *kinds.T[::-1]))
+    kinds = kinds[order]
+    new = np.ones(n, dtype=np.bool_)
+    new[1:] = (kinds[1:] != kinds[:-1]).any(axis=1)
+    start = np.flatnonzero(new)
+    number = np.arange(n) - np.repeat(start, np.diff([*start, n]))
+    models = {}
+    for key, k, op in zip(kinds.tolist(), number.tolist(), order.tolist(), strict=True):
+        if key[3] <= 0:
+            template[op] = op
+            if key[3] == 0:
+                models[*key[:3], k] = op
+    for key, k, op in zip(kinds.tolist(), number.tolist(), order.tolist(), strict=True):
+        if key[3] > 0:
+            template[op] = models.get((*key[:3], k), NONE)
+    return template
+
+
+def _solve(
+    pairs: IntArray,  # (E, 2) operators
+    moved: FloatArray,  # (E,) seconds
+    compute: FloatArray,  # (N,) seconds
+    scale: float,  # seconds, of the size of the step
+    time_limit: float,
+    iteration_limit: int | None,
+) -> IntArray | None:
+    """(F, 2) the favoured pairs, or None when a limit was reached."""
+    total = float(moved.sum())
+    if total <= 0.0:
+        return pairs[:0]
+    program = LinearProgram()
+    nodes, inverse = np.unique(pairs, return_inverse=True)
+    local: IntArray = inverse.reshape(pairs.shape).astype(np.int64)
+    end = program.add_columns(1, cost=1.0)
+    start = program.add_columns(len(nodes))
+    apart = program.add_columns(len(pairs), upper=1.0)
+    for edge, (i, j) in enumerate(local.tolist()):
+        program.add_row(
+            [(start[[j, i]], [1.0, -1.0]), (apart[edge], -moved[edge] / scale)],
+            lower=compute[nodes[i]] / scale,
+        )
+    for node in range(len(nodes)):
+        program.add_row([(end, 1.0), (start[node], -1.0)], lower=compute[nodes[node]] / scale)
+    for side in (0, 1):
+        for edges in _rows(local[:, side]):
+            program.add_row([(apart[edges], 1.0)], lower=len(edges) - 1.0)
+    solver = program.solver(time_limit=time_limit)
+    for edge, seconds in enumerate(moved.tolist()):
+        solver.changeColCost(int(apart[edge]), _DEAREST_FIRST * seconds / total)
+    if iteration_limit is not None:
+        solver.setOptionValue("simplex_iteration_limit", iteration_limit)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    value = np.array(solver.getSolution().col_value)[apart]
+    return pairs[value < _HALF]
+
+
+def _rows(of: IntArray) -> list[IntArray]:
+    """Indices by value of `of`."""
+    order = np.argsort(of, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)

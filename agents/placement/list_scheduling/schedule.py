@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem
 from envs.graphs.op_graph import NONE
 
 IntArray = NDArray[np.int64]

@@ -16,11 +16,13 @@ from agents.placement.neighbourhood.moves import (
     IndexArray,
     IntArray,
     Move,
+    RandomState,
     Units,
+    draw,
     no_move,
+    propose,
     undo,
 )
-from agents.placement.neighbourhood.proposals import RandomState, draw, propose
 from envs.step.incremental import (
     Chosen,
     Facts,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agents.base import PlannerResult
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.order import OrderFormulation
-from agents.placement.lower_bound import lower_bound
+from agents.step.lower_bound import lower_bound
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from agents.bandwidth.alternation import Alternation
 from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.placement_alone import PlacementAlone
+from agents.bandwidth.joint import Alternation, PlacementAlone
 from envs.errors import InputError
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.problem import StepProblem

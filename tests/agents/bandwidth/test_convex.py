@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.convex_program.piped_step import PipedStep
-from agents.bandwidth.convex_program.rate_dual import PipeRange, dual_bound
-from agents.bandwidth.proportional import ProportionalShares
-from agents.bandwidth.square_root import SquareRootShares
-from agents.bandwidth.traffic import PipeTraffic, channel_capacity
-from agents.bandwidth.uniform import UniformShares
+from agents.bandwidth.convex import ConvexRates, PipeRange, dual_bound
+from agents.bandwidth.piped_step import PipedStep
+from agents.bandwidth.rules import (
+    PipeTraffic,
+    ProportionalShares,
+    SquareRootShares,
+    UniformShares,
+    channel_capacity,
+)
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.step.allocated import allocated_problem, weighted_allocation

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 
 from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.joint import JointMilp
-from agents.bandwidth.placement_alone import PlacementAlone
+from agents.bandwidth.joint import JointMilp, PlacementAlone
 from envs.errors import InputError
 from envs.step.allocated import uniform_allocation
 from envs.step.problem import StepProblem

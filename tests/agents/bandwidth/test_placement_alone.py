@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
-from agents.bandwidth.placement_alone import PlacementAlone
+from agents.bandwidth.joint import PlacementAlone
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.milp import Milp
 from envs.step.allocated import allocated_problem, uniform_allocation

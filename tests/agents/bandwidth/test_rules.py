@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.bandwidth.proportional import ProportionalShares, proportional_allocation
-from agents.bandwidth.square_root import SquareRootShares, square_root_allocation
-from agents.bandwidth.traffic import channel_capacity, shared_by_weight
-from agents.bandwidth.uniform import UniformShares
+from agents.bandwidth.rules import (
+    ProportionalShares,
+    SquareRootShares,
+    UniformShares,
+    channel_capacity,
+    proportional_allocation,
+    shared_by_weight,
+    square_root_allocation,
+)
 from envs.step.allocated import uniform_allocation
 from experiments.step.problem import topology_file
 from tests.agents.bandwidth.placed_steps import (

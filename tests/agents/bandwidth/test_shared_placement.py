@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from agents.bandwidth.shared_placement import SharedPlacement
-from agents.placement.lower_bound import lower_bound
+from agents.step.lower_bound import lower_bound
 from envs.errors import InputError
 from envs.step.fair import Fair
 from envs.step.plans import Plan

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.contiguous import ContiguousSplit, EqualShares, SpeedShares, _split
-from agents.placement.grouping import GroupedProblem
+from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares, _split
+from agents.step.grouping import GroupedProblem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.strength import examples
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 from agents.base import Planner
-from agents.placement.annealing import Annealing
+from agents.partition.dp import ContiguousDP
+from agents.placement.baselines import SingleDevice
 from agents.placement.cp_sat import CpSat
-from agents.placement.dp import ContiguousDP
-from agents.placement.lower_bound import lower_bound
-from agents.placement.single_device import SingleDevice
+from agents.placement.list_planners import Heft
+from agents.step.lower_bound import lower_bound
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.step.plans import Placement, Plan
@@ -158,7 +158,7 @@ def test_state_that_does_not_fit_is_refused_with_the_bytes_missing() -> None:
 
 def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
     problem = pipeline([1.0] * 8, 2, cluster([0, 0], [100.0] * 2), [1, 1])
-    search = planner(operators=16, hint=Annealing(groups=8, cycles=1, hot=0.1, cold=0.001, seed=0))
+    search = planner(operators=16, hint=Heft(groups=(8,)))
     result = search.plan(problem, 60.0, 5)
     assert result.plan is not None
     assert result.plan.violations(problem) == []

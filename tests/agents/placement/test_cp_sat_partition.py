@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from agents.base import PartitionPlanner, PlannerResult
+from agents.partition.dp import ContiguousDP
+from agents.placement.baselines import SingleDevice
 from agents.placement.cp_sat import CpSat
-from agents.placement.dp import ContiguousDP
-from agents.placement.single_device import SingleDevice
 from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder

@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.constraint_program.placement import whole_bytes
-from agents.placement.constraint_program.program import ConstraintProgram
-from agents.placement.constraint_program.scaling import TimeScale
+from agents.placement.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Event
-from agents.placement.symmetry import canonical, device_classes
+from agents.step.grouping import canonical, device_classes
 from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.dp import ContiguousDP
-from agents.placement.ideals import search
-from agents.placement.ideals.items import Items
-from agents.placement.ideals.lattice import prefixes
-from agents.placement.ideals.search import Effort, LoadSearch
-from agents.placement.ideals.supply import supplies
+from agents.partition.dp import ContiguousDP
+from agents.partition.ideals import search
+from agents.partition.ideals.items import Items
+from agents.partition.ideals.lattice import prefixes
+from agents.partition.ideals.search import Effort, LoadSearch, supplies
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase

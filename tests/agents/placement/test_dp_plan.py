@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.dp import ContiguousDP
-from agents.placement.single_device import SingleDevice
+from agents.partition.dp import ContiguousDP
+from agents.placement.baselines import SingleDevice
 from tests.agents.placement.dp_graphs import small_problem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.strength import examples

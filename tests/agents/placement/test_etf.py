@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agents.placement.etf import MEtf
-from agents.placement.grouping import GroupedProblem
+from agents.placement.list_planners import ListRule, MEtf, schedule_by
 from agents.placement.list_scheduling.earliest import EarliestStart
-from agents.placement.list_scheduling.planner import ListRule, schedule_by
 from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.list_scheduling.schedule import Schedule
+from agents.step.grouping import GroupedProblem
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline

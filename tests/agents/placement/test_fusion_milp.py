@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.critical_path import critical_seconds
 from agents.placement.fusion_milp import FusionMilp
-from agents.placement.grouping import GroupedProblem
-from agents.placement.heft import Heft
-from agents.placement.incumbent import Incumbent
 from agents.placement.integer_program.refinement import Refinement
-from agents.placement.integer_program.windows import WindowFormulation, WindowModel
+from agents.placement.integer_program.windows import (
+    WindowFormulation,
+    WindowModel,
+    critical_seconds,
+)
+from agents.placement.list_planners import Heft
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.placement.grouping import GroupedProblem
-from agents.placement.heft import EarliestFinish
-from agents.placement.list_scheduling.planner import schedule_by
+from agents.placement.list_planners import EarliestFinish, schedule_by
 from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.list_scheduling.schedule import Schedule
+from agents.step.grouping import GroupedProblem
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem

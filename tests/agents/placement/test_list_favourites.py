@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.list_scheduling.favourites import favourite_children
+from agents.placement.list_scheduling.rank import favourite_children
 from envs.graphs.op_graph import NONE, Phase
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline

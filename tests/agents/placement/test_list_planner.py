@@ -12,12 +12,9 @@ import pytest
 from hypothesis import given
 
 from agents.base import Planner
-from agents.placement.etf import MEtf
-from agents.placement.grouping import GroupedProblem
-from agents.placement.heft import Heft
-from agents.placement.list_scheduling.planner import schedule_by, schedule_order, wave_order
-from agents.placement.packing import Packing
-from agents.placement.sct import MSct
+from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order, wave_order
+from agents.placement.memory_fit import Packing
+from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase

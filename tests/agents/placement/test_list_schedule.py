@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.grouping import GroupedProblem
-from agents.placement.heft import EarliestFinish
+from agents.placement.list_planners import EarliestFinish, ListRule, schedule_by
 from agents.placement.list_scheduling.earliest import EarliestStart
-from agents.placement.list_scheduling.favourites import favourite_children
-from agents.placement.list_scheduling.planner import ListRule, schedule_by
-from agents.placement.list_scheduling.rank import upward_rank
+from agents.placement.list_scheduling.rank import favourite_children, upward_rank
 from agents.placement.list_scheduling.schedule import (
     Schedule,
     empty_schedule,
@@ -25,6 +22,7 @@ from agents.placement.list_scheduling.schedule import (
     receive,
     released,
 )
+from agents.step.grouping import GroupedProblem
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem

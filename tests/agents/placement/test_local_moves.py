@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.neighbourhood.levels import Level, levels_of
-from agents.placement.neighbourhood.moves import HIGH, LOW, clear, no_move, pull, push, undo
-from agents.placement.neighbourhood.proposals import draw, propose
+from agents.placement.neighbourhood.moves import (
+    HIGH,
+    LOW,
+    clear,
+    draw,
+    no_move,
+    propose,
+    pull,
+    push,
+    undo,
+)
 from agents.placement.neighbourhood.walk import Walker
 from envs.step.incremental import Schedule, schedule_of, settle, within
 from envs.step.plans import Placement, Plan

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 
+from agents.partition.search import PartitionSearch
+from agents.placement.baselines import SingleDevice
 from agents.placement.local_search import LocalSearch
-from agents.placement.neighbourhood.levels import levels_of, topological
-from agents.placement.neighbourhood.start import list_schedule
-from agents.placement.partition_search import PartitionSearch
-from agents.placement.single_device import SingleDevice
+from agents.placement.neighbourhood.levels import levels_of, list_schedule, topological
 from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.readers.moirai import read_moirai

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
+from agents.step.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
 from envs.step.plans import Placement
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Ports, StepSimulator

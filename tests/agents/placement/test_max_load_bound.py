@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.partitioning.atoms import PartitionAtoms
-from agents.placement.partitioning.bound import dearest, max_load_bound
-from agents.placement.partitioning.cut import Cuts
+from agents.partition.atoms import PartitionAtoms
+from agents.partition.bound import Cuts, dearest, max_load_bound
 from envs.partition.max_load import MaxLoadProblem
 from tests.agents.placement.dp_graphs import Sketch, small_problem
 from tests.strength import examples

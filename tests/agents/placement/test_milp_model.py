@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.linear_program import LinearProgram
-from agents.placement.grouping import GroupedProblem
 from agents.placement.integer_program.model import AssignmentModel, PlacementModel
+from agents.step.grouping import GroupedProblem
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems

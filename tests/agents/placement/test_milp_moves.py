@@ -6,11 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.grouping import GroupedProblem
-from agents.placement.incumbent import Incumbent
-from agents.placement.integer_program.moves import MovePricing, draw_moves
 from agents.placement.integer_program.order import OrderFormulation
-from agents.placement.integer_program.refinement import Refinement
+from agents.placement.integer_program.refinement import MovePricing, Refinement, draw_moves
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
-from agents.placement.grouping import GroupedProblem
-from agents.placement.heft import Heft
+from agents.placement.baselines import SingleDevice
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.windows import WindowFormulation
+from agents.placement.list_planners import Heft
 from agents.placement.milp import Milp, unfused
-from agents.placement.single_device import SingleDevice
+from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, OpGraph

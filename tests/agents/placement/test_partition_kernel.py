@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.partitioning.kernel import in_line, move, propose, settle
-from agents.placement.partitioning.latency_kernel import latency
-from agents.placement.partitioning.walks import LatencyWalk, LoadWalk
+from agents.partition.kernel import in_line, latency, move, propose, settle
+from agents.partition.search import LatencyWalk, LoadWalk
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from tests.agents.placement.dp_graphs import braided, small_problem

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base import PlannerResult
-from agents.placement.partition_search import PartitionSearch
-from agents.placement.partitioning.atoms import PartitionAtoms
+from agents.partition.atoms import PartitionAtoms
+from agents.partition.search import PartitionSearch
 from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.placement.etf import MEtf
-from agents.placement.grouping import GroupedProblem
+from agents.placement.list_planners import MEtf, MSct, schedule_by
 from agents.placement.list_scheduling.earliest import EarliestStart
-from agents.placement.list_scheduling.favourites import favourite_children
-from agents.placement.list_scheduling.planner import schedule_by
-from agents.placement.list_scheduling.rank import upward_rank
-from agents.placement.sct import MSct
+from agents.placement.list_scheduling.rank import favourite_children, upward_rank
+from agents.step.grouping import GroupedProblem
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.bandwidth.convex_program.piped_step import PipedStep
-from agents.bandwidth.traffic import PipeTraffic
+from agents.bandwidth.piped_step import PipedStep
+from agents.bandwidth.rules import PipeTraffic
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.step.allocated import allocated_problem, weighted_allocation

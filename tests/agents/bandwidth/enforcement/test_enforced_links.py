@@ -20,7 +20,7 @@ from namespaces import Cluster, cluster, remove_leftovers, why_not
 from numpy.typing import NDArray
 from three_servers import PLANES, SERVERS, backend_of, machines, network_of, rates
 
-from agents.bandwidth.enforce import enforcement_files
+from agents.bandwidth.enforcement.scripts import enforcement_files
 from envs.network.collectives.ring import TO_PREVIOUS, RingAllReduce
 from envs.network.collectives.schedule import AlphaBeta
 from envs.step.allocated import uniform_allocation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.bandwidth.enforcement.framing import Framing
+from agents.bandwidth.enforcement.hosts import Framing
 from envs.errors import InputError
 
 

@@ -15,8 +15,8 @@ from open_vswitch_double import database
 from recorded_shell import calls
 from three_servers import backend_of, machines, network_of, rates
 
-from agents.bandwidth.enforce import enforcement_files
 from agents.bandwidth.enforcement.hosts import Hosts
+from agents.bandwidth.enforcement.scripts import enforcement_files
 from envs.errors import InputError
 from envs.step.plans import BandwidthAllocation
 

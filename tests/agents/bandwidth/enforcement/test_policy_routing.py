@@ -9,9 +9,8 @@ import pytest
 from recorded_shell import ANSWERS, calls
 from three_servers import backend_of, machines, network_of, rates
 
-from agents.bandwidth.enforcement.routing import PolicyRouting
-from agents.bandwidth.enforcement.server_plan import ServerPlan, server_plans
-from agents.bandwidth.enforcement.traffic_control import interface
+from agents.bandwidth.enforcement.backends import PolicyRouting, interface
+from agents.bandwidth.enforcement.hosts import ServerPlan, server_plans
 from envs.errors import InputError
 from envs.step.plans import BandwidthAllocation
 

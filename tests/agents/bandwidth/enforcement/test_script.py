@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_shell import calls
 
-from agents.bandwidth.enforcement.script import Script, attempt, command, comment
+from agents.bandwidth.enforcement.scripts import Script, attempt, command, comment
 
 AWKWARD = ["a b", "$(touch x)", "`id`", "'", '"', ";", "#", "*", "\\", "x\ny", "-n", "", "ü"]
 

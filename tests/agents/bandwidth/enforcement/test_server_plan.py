@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from three_servers import PLANES, SERVERS, machines, network_of, rates
 
-from agents.bandwidth.enforcement.hosts import Hosts
-from agents.bandwidth.enforcement.server_plan import server_plans
+from agents.bandwidth.enforcement.hosts import Hosts, server_plans
 from envs.errors import InputError
 from envs.hardware.builders import leaf_spine
 from envs.hardware.servers import PcieServer

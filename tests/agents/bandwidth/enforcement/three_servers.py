@@ -8,8 +8,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from agents.bandwidth.enforcement.framing import Framing
-from agents.bandwidth.enforcement.hosts import Host, HostNic, Hosts
+from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts
 from envs.hardware.builders import planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 
 from agents.bandwidth.joint_search.pipes import Pipes
-from agents.bandwidth.joint_search.renaming import servers_alike
+from agents.bandwidth.joint_search.rates import servers_alike
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem

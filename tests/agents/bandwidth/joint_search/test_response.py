@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.bandwidth.joint_search.pipes import Pipes
-from agents.bandwidth.joint_search.response import ResponsiveSimulator
-from agents.placement.grouping import GroupedProblem
+from agents.bandwidth.joint_search.pipes import Pipes, ResponsiveSimulator
+from agents.step.grouping import GroupedProblem
 from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem

@@ -1,0 +1,1 @@
+"""Planners of partitions: the max-load and the latency objective."""

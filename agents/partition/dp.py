@@ -1,0 +1,261 @@
+"""Dynamic programming over contiguous splits: the line of stages with the smallest largest load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import PlannerResult
+from agents.partition.ideals.items import Items
+from agents.partition.ideals.search import Effort
+from agents.partition.ideals.splits import LoadResult, best_split, compile_kernels, shortest_calls
+from agents.partition.incumbent import PartitionIncumbent
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
+from envs.errors import InputError
+from envs.graphs.op_graph import NONE
+from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import HostTraffic, PartitionProblem
+from envs.step.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
+_REPAIRS = 16  # splits tried with less and less room for state when activations overflow
+
+
+class ContiguousDP:
+    """The exact optimum of the contiguous max-load problem, and plans made of such splits.
+
+    Dynamic programming over the ideals of the forward graph: Tarnawski, Phanishayee, Devanur,
+    Mahajan, Nina Paravecino, "Efficient Algorithms for Device Placement of DNN Graph Operators",
+    NeurIPS 2020, section 5.1. Here the load is bisected and every search is pruned by its limit
+    (`ideals.kernel`), so that not all pairs of ideals are looked at and none is stored.
+
+    `partition` solves the contiguous max-load problem, exactly where every optimizer operator is
+    co-located with a forward or backward one; where the graph has more than `ideals` ideals, it
+    makes the best split along a few topological orders, with a bound from compute alone. The split
+    is also a plan for the max-load problem without contiguity. The latency problem is offered the
+    max-load splits for every number of accelerators, and the line of calls whose durations have the
+    smallest sum (`ideals.calls`).
+
+    `plan` makes the split of the fused graph that a pipeline would run best (Narayanan et al.,
+    "PipeDream", SOSP 2019; Fan et al., "DAPPLE", PPoPP 2021), for several numbers of groups and of
+    devices and several prices of transfers, and keeps the one whose step is shortest in the 1F1B
+    order. If live activations overflow a device in the simulation, the room for state is lowered by
+    the excess and the split repeated.
+
+    Args:
+        ideals: the largest lattice that is searched.
+        groups: groups of the fused graph, for `plan`; half and a quarter as many are tried too.
+
+    Raises:
+        InputError: `ideals` is below 1.
+    """
+
+    def __init__(self, *, ideals: int, groups: int) -> None:
+        if ideals < 1:
+            raise InputError(f"{ideals} is below 1", field="ideals")
+        self.ideals = ideals
+        self.groups = groups
+
+    def partition(
+        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `PartitionPlanner.partition`; the limit is on pairs of ideals."""
+        compile_kernels()
+        incumbent = PartitionIncumbent(problem)
+        effort = Effort(time.perf_counter() + budget_s, deterministic_limit)
+        if isinstance(problem, MaxLoadProblem):
+            return self._max_load(problem, incumbent, effort)
+        return self._single_calls(problem, incumbent, effort)
+
+    def _max_load(
+        self, problem: MaxLoadProblem, incumbent: PartitionIncumbent, effort: Effort
+    ) -> PlannerResult:
+        everything = np.arange(problem.step.topology.num_devices)
+        items = Items.build(problem.step, problem.precedence, problem.traffic, everything)
+        found = best_split(items, self.ideals, effort)
+        if found.split is not None:
+            incumbent.offer(found.split.device(items))
+        if not problem.contiguous:
+            result = incumbent.result(evaluations=found.pairs)
+            return _with_remarks(result, "the best contiguous split; others may be better")
+        if not items.exact:
+            result = incumbent.result(evaluations=found.pairs)
+            return _with_remarks(result, "operators of the optimizer were put with their inputs")
+        if found.split is None and np.isinf(found.lower):
+            reason = "no contiguous split fits the devices"
+            return incumbent.result(evaluations=found.pairs, impossible=reason)
+        incumbent.prove(min(found.lower, incumbent.objective))
+        result = incumbent.result(evaluations=found.pairs)
+        return _with_remarks(result, *_remarks(result, found))
+
+    def _single_calls(
+        self, problem: PartitionProblem, incumbent: PartitionIncumbent, effort: Effort
+    ) -> PlannerResult:
+        """The best of lines of calls, and of max-load splits for every number of accelerators."""
+        host = np.array([problem.host] if problem.host != NONE else [], dtype=np.int64)
+        accelerators = np.delete(np.arange(problem.step.topology.num_devices), host)
+        pairs = 0
+        if len(accelerators):
+            pairs = self._offer_calls(problem, accelerators, incumbent, effort)
+        for count in range(len(accelerators), -1, -1):
+            for used in (accelerators[:count], np.append(accelerators[:count], host)):
+                if len(used) and not effort.spent(pairs):
+                    items = self._items(problem, used)
+                    found = best_split(items, self.ideals, effort.after(pairs))
+                    pairs += found.pairs
+                    if found.split is not None:
+                        incumbent.offer(found.split.device(items))
+        result = incumbent.result(evaluations=pairs)
+        return _with_remarks(result, "the best of lines of calls")
+
+    def _offer_calls(
+        self,
+        problem: PartitionProblem,
+        accelerators: IntArray,
+        incumbent: PartitionIncumbent,
+        effort: Effort,
+    ) -> int:
+        """Offer the shortest line of calls with the host and without it; the pairs looked at."""
+        items = self._items(problem, accelerators)
+        pairs = 0
+        for host in dict.fromkeys((problem.host, NONE)):
+            seconds = np.full(items.count, np.inf)
+            if host != NONE:
+                seconds = np.bincount(items.of, weights=problem.step.op_seconds[:, host])
+            found = shortest_calls(items, seconds, self.ideals, effort.after(pairs))
+            pairs += found.pairs
+            if found.accelerator is not None:
+                chosen = np.where(found.accelerator == NONE, host, found.accelerator)
+                incumbent.offer(chosen[items.of])
+        return pairs
+
+    def _items(self, problem: PartitionProblem, devices: IntArray) -> Items:
+        """All edges bind: a call may not feed what it waits for."""
+        edges = problem.step.graph.edges[:, :2]
+        return Items.build(problem.step, edges, problem.traffic, devices)
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the limit is on pairs of ideals."""
+        compile_kernels()
+        incumbent = Incumbent(problem)
+        effort = Effort(time.perf_counter() + budget_s, deterministic_limit)
+        if incumbent.group(self.groups) is None:
+            return incumbent.result()
+        pairs = 0
+        for pipeline in self._pipelines(incumbent):
+            if effort.spent(pairs):
+                break
+            pairs += self._offer(incumbent, pipeline, effort.after(pairs))
+        reason = "" if incumbent.plan else "no contiguous split was found to fit"
+        return incumbent.result(reason=reason)
+
+    def _pipelines(self, incumbent: Incumbent) -> Iterator[_Pipeline]:
+        """All devices with each way to group and to price messages, then fewer devices."""
+        pipelines = []
+        for groups in dict.fromkeys(max(self.groups >> halved, 1) for halved in range(_HALVINGS)):
+            grouped = incumbent.group(groups)
+            if grouped is not None:
+                line = grouped.device_order()
+                for traffic in _prices(grouped.problem):
+                    pipelines.append(_Pipeline(grouped, traffic, line))
+                    yield pipelines[-1]
+        for count in _fewer(incumbent.problem.topology.num_devices):
+            for pipeline in pipelines:
+                yield replace(pipeline, line=pipeline.line[:count])
+
+    def _offer(self, incumbent: Incumbent, pipeline: _Pipeline, effort: Effort) -> int:
+        """Offer the pipeline's split, with less room until it fits; the pairs looked at."""
+        grouped, pairs = pipeline.grouped, 0
+        room = grouped.problem.capacity.copy()
+        for _ in range(_REPAIRS):
+            if effort.spent(pairs):
+                break
+            items = pipeline.items(room)
+            found = best_split(items, self.ideals, effort.after(pairs))
+            pairs += found.pairs
+            if found.split is None:
+                break
+            device = np.empty(grouped.num_groups, dtype=np.int64)
+            device[grouped.fusion.piece_group] = found.split.device(items)
+            excess = incumbent.offer(grouped.fusion.expand(device))
+            if not excess.any():
+                break
+            room = grouped.less_room(room, device, excess)
+        return pairs
+
+
+@dataclass(frozen=True, eq=False)
+class _Pipeline:
+    """The pieces of a fused graph on some devices, the first of the line first."""
+
+    grouped: GroupedProblem
+    traffic: HostTraffic
+    line: IntArray  # (c,) devices
+
+    def items(self, room: FloatArray) -> Items:
+        """What is divided when the devices have `room` (D,) bytes for state.
+
+        The forward pass goes from group to group in the order of their numbers. Where a group has
+        operators at both ends, such as an embedding and the output layer that shares its weights,
+        it also goes back: those edges do not bind the line.
+        """
+        step = replace(self.grouped.problem, capacity=room)
+        precedence = MaxLoadProblem(step, contiguous=True).precedence
+        group = self.grouped.fusion.piece_group
+        ahead = group[precedence[:, 0]] <= group[precedence[:, 1]]
+        return Items.build(step, precedence[ahead], self.traffic, self.line)
+
+
+def _prices(step: StepProblem) -> Iterator[HostTraffic]:
+    """What messages cost between neighbours that are not known yet.
+
+    As if over the fastest link of each device, over the slowest, and nothing, as where transfers
+    are hidden behind compute.
+    """
+    slow = HostTraffic.of(step, NONE)
+    fast = slow.seconds.copy()
+    for device in range(step.topology.num_devices):
+        others = np.delete(step.topology.link_class[device], device)
+        if len(others):
+            fast[:, device] = step.transfer_seconds[slow.tensor][:, others].min(axis=1)
+    known = set()
+    for seconds in (fast, slow.seconds, np.zeros_like(fast)):
+        if seconds.tobytes() not in known:
+            known.add(seconds.tobytes())
+            yield replace(slow, seconds=seconds)
+
+
+def _fewer(devices: int) -> Iterator[int]:
+    """Half as many devices, and half as many again, down to one."""
+    while devices > 1:
+        devices = (devices + 1) // 2
+        yield devices
+
+
+def _with_remarks(result: PlannerResult, *remarks: str) -> PlannerResult:
+    """`result` with `remarks` on its plan, or on why the search has none; a proof stays alone."""
+    if result.status == "infeasible":
+        return result
+    first = () if result.plan is not None else (result.reason,)
+    return replace(result, reason="; ".join([*first, *remarks]))
+
+
+def _remarks(result: PlannerResult, found: LoadResult) -> Iterator[str]:
+    """What the bound covers, and why it is not met."""
+    yield "the bound is on contiguous placements"
+    if result.status == "optimal":
+        return
+    if not found.whole:
+        yield "there are too many ideals, or kinds of devices, for more than a few orders"
+    else:
+        yield "the search of the ideals was stopped"

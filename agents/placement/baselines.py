@@ -1,0 +1,216 @@
+"""Plans without a search: one device, random placements, contiguous splits."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import PlannerResult
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
+from envs.errors import InputError
+from envs.step.problem import StepProblem
+
+
+class SingleDevice:
+    """The fastest device that can hold the whole step by itself; all devices are tried.
+
+    When none can, the status is `infeasible` and the reason says by how many bytes the step does
+    not fit the device that comes closest.
+    """
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; needs neither budget nor limit: there are D plans."""
+        incumbent = Incumbent(problem)
+        if not incumbent.bound.memory_ok:
+            return incumbent.result()
+        count = problem.graph.num_operators
+        refused: list[tuple[float, str]] = []
+        for index, device in enumerate(problem.topology.devices):
+            if np.isinf(problem.op_seconds[:, index]).any():
+                refused.append((np.inf, f"{device.name!r} cannot run every operator"))
+                continue
+            excess = float(incumbent.offer(np.full(count, index, dtype=np.int64)).sum())
+            short = f"{device.name!r} has {excess:.0f} bytes too few at the peak"
+            refused.append((excess, f"does not fit: {short}"))
+        return incumbent.result(
+            reason="" if incumbent.plan is not None else min(refused)[1],
+            without_plan="infeasible",
+        )
+
+
+class RandomPlacement:
+    """The best of `samples` random placements of the groups of the fused graph.
+
+    Groups are placed in random order, each uniformly on one of the devices that can run it and
+    still have room for its parameters and state. A sample in which a group finds no room counts
+    as a sample.
+
+    Args:
+        groups: groups of the fused graph.
+        samples: placements drawn; `deterministic_limit` lowers it.
+        seed: of the generator.
+
+    Raises:
+        InputError: `samples` is below 1.
+    """
+
+    def __init__(self, *, groups: int, samples: int, seed: int) -> None:
+        if samples < 1:
+            raise InputError(f"{samples} is below 1", field="samples")
+        self.groups = groups
+        self.samples = samples
+        self.seed = seed
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the deterministic limit counts samples."""
+        incumbent = Incumbent(problem)
+        grouped = incumbent.group(self.groups)
+        if grouped is None:
+            return incumbent.result()
+        random = np.random.default_rng(self.seed)
+        for sample in range(min(self.samples, deterministic_limit or self.samples)):
+            if sample > 0 and incumbent.seconds > budget_s:
+                break
+            device = _sample(grouped, random)
+            if device is not None:
+                incumbent.offer(grouped.fusion.expand(device))
+        return incumbent.result(reason="no sample was feasible" if incumbent.plan is None else "")
+
+
+def _sample(grouped: GroupedProblem, random: np.random.Generator) -> NDArray[np.int64] | None:
+    """(G,) devices, or None when a group finds no room."""
+    free = grouped.problem.capacity.copy()
+    device = np.zeros(grouped.num_groups, dtype=np.int64)
+    for group in random.permutation(grouped.num_groups):
+        fits = np.flatnonzero(grouped.allowed[group] & (grouped.state[group] <= free))
+        if not len(fits):
+            return None
+        device[group] = random.choice(fits)
+        free[device[group]] -= grouped.state[group]
+    return device
+
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_REPAIRS = 16  # splits tried with less and less room for state when activations overflow
+
+
+class Shares(Protocol):
+    """What a split balances."""
+
+    def devices(self, grouped: GroupedProblem) -> IntArray:
+        """(D,) devices in the order of their segments."""
+
+    def weight(self, grouped: GroupedProblem) -> FloatArray:
+        """(G, D) load of each group on each device, inf where it cannot be."""
+
+
+class EqualShares:
+    """Every device gets the same amount of work, whatever its speed; devices as numbered."""
+
+    def devices(self, grouped: GroupedProblem) -> IntArray:
+        """(D,) 0..D-1."""
+        return np.arange(grouped.problem.topology.num_devices)
+
+    def weight(self, grouped: GroupedProblem) -> FloatArray:
+        """(G, D) mean seconds over the devices that can run the group."""
+        finite = np.isfinite(grouped.seconds)
+        total = np.where(finite, grouped.seconds, 0.0).sum(axis=1, keepdims=True)
+        return np.where(grouped.allowed, total / np.maximum(finite.sum(axis=1)[:, None], 1), np.inf)
+
+
+class SpeedShares:
+    """Every device gets work in proportion to its speed: what an expert does by hand.
+
+    Devices stand server by server, the fastest first.
+    """
+
+    def devices(self, grouped: GroupedProblem) -> IntArray:
+        """(D,) `GroupedProblem.device_order`."""
+        return grouped.device_order()
+
+    def weight(self, grouped: GroupedProblem) -> FloatArray:
+        """(G, D) seconds of the group on the device."""
+        return np.where(grouped.allowed, grouped.seconds, np.inf)
+
+
+class ContiguousSplit:
+    """The split into contiguous segments whose largest load is smallest, memory respected.
+
+    Dynamic programming over (device, groups placed so far) finds the exact optimum of
+    max_d sum of weights of d's segment, subject to the segment's state fitting the device; a
+    segment may be empty. If live activations overflow a device in the simulation, the room for
+    state is lowered by the excess and the split repeated.
+
+    Args:
+        groups: groups of the fused graph.
+        shares: what is balanced.
+    """
+
+    def __init__(self, *, groups: int, shares: Shares) -> None:
+        self.groups = groups
+        self.shares = shares
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; needs neither budget nor limit."""
+        incumbent = Incumbent(problem)
+        if not incumbent.bound.memory_ok:
+            return incumbent.result()
+        grouped = GroupedProblem.of(problem, self.groups)
+        devices = self.shares.devices(grouped)
+        weight = self.shares.weight(grouped)
+        room = problem.capacity.copy()
+        for _ in range(_REPAIRS):
+            segment = _split(weight[:, devices], grouped.state, room[devices])
+            if segment is None:
+                break
+            excess = incumbent.offer(grouped.fusion.expand(devices[segment]))
+            if not excess.any():
+                break
+            room = grouped.less_room(room, devices[segment], excess)
+        return incumbent.result(reason="" if incumbent.plan else "no contiguous split fits")
+
+
+def _split(weight: FloatArray, state: FloatArray, room: FloatArray) -> IntArray | None:
+    """(G,) segment of each group, or None when no contiguous split fits.
+
+    `weight` is (G, D), `state` (G,) bytes, `room` (D,) bytes. best[g] is the smallest largest load
+    of a split of the first g groups over the devices seen so far.
+    """
+    groups, devices = weight.shape
+    held = np.concatenate([[0.0], np.cumsum(state)])
+    best = np.full(groups + 1, np.inf)
+    best[0] = 0.0
+    cut = np.zeros((devices, groups + 1), dtype=np.int64)  # where the segment begins
+    for d in range(devices):
+        finite = np.where(np.isfinite(weight[:, d]), weight[:, d], 0.0)
+        load = np.concatenate([[0.0], np.cumsum(finite)])
+        barred = np.concatenate([[0], np.cumsum(~np.isfinite(weight[:, d]))])
+        following = best.copy()
+        cut[d] = np.arange(groups + 1)
+        for end in range(1, groups + 1):
+            begin = np.arange(end)
+            fits = (held[end] - held[begin] <= room[d]) & (barred[end] == barred[begin])
+            value = np.where(fits, np.maximum(best[:end], load[end] - load[begin]), np.inf)
+            first = int(value.argmin())
+            if value[first] < following[end]:
+                following[end], cut[d, end] = value[first], first
+        best = following
+    if np.isinf(best[groups]):
+        return None
+    segment = np.zeros(groups, dtype=np.int64)
+    end = groups
+    for d in range(devices - 1, -1, -1):
+        segment[cut[d, end] : end] = d
+        end = int(cut[d, end])
+    return segment

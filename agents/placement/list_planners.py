@@ -1,0 +1,410 @@
+"""List schedulers: HEFT, m-ETF and m-SCT, with memory, for several granularities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numba
+import numpy as np
+
+from agents.base import PlannerResult
+from agents.placement.list_scheduling.earliest import EarliestStart
+from agents.placement.list_scheduling.rank import add_behind, favourite_children, upward_rank
+from agents.placement.list_scheduling.schedule import (
+    FloatArray,
+    IntArray,
+    ListProblem,
+    Schedule,
+    can_take,
+    empty_schedule,
+    first_gap,
+    inputs_ready,
+    list_problem,
+    nothing,
+    receive,
+    run,
+)
+from agents.placement.memory_fit import Packing, search
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import Incumbent
+from envs.errors import InputError
+from envs.graphs.op_graph import NONE, OpGraph
+from envs.step.problem import StepProblem
+
+_REPAIRS = 16  # schedules tried with less and less room for state when activations overflow
+_NO_ROOM = "no device has room for some group's state, or activations overflow"
+_NO_TIME = "the budget ended before a schedule was found that fits in memory"
+
+
+class ListRule(Protocol):
+    """Decides what is scheduled next, and where; made anew for every schedule."""
+
+    def advance(self, problem: ListProblem, schedule: Schedule) -> tuple[int, int]:
+        """Schedule pieces up to the first whose group is undecided.
+
+        Returns that piece and the device the rule wants for its group, (piece, NONE) when no
+        device can take the group, and (NONE, NONE) when nothing is left to schedule. The caller
+        decides the group, or rules the device out in `schedule.allowed`, and calls again.
+        """
+
+
+def compile_kernels(rule: ListRule) -> None:
+    """Have everything compiled, once on a machine; `rule` is one for no pieces at all."""
+    rule.advance(*nothing())
+    none, zero = np.zeros(0, dtype=np.int64), np.zeros(0)
+    add_behind(np.zeros(1, dtype=np.int64), none, zero, zero)
+    search(zero, np.zeros((0, 0), dtype=np.bool_), none, zero, 0, none)
+
+
+def best_granularity(
+    plan: Callable[[int, float], PlannerResult], granularities: Sequence[int], budget_s: float
+) -> PlannerResult:
+    """The best of `plan(groups, seconds left)` over several numbers of groups.
+
+    The first is made whatever the budget, the others while there is time.
+    """
+    start = time.perf_counter()
+    found: list[PlannerResult] = []
+    trajectory: list[tuple[float, float]] = []
+    for groups in granularities:
+        began = time.perf_counter() - start
+        if found and began >= budget_s:
+            break
+        found.append(plan(groups, budget_s - began))
+        for seconds, step_time in found[-1].trajectory:
+            if not trajectory or step_time < trajectory[-1][1]:
+                trajectory.append((began + seconds, step_time))
+    best = min(found, key=lambda result: result.step_time)
+    return replace(
+        best,
+        seconds=time.perf_counter() - start,
+        evaluations=sum(result.evaluations for result in found),
+        trajectory=trajectory,
+    )
+
+
+def require_granularities(granularities: Sequence[int]) -> None:
+    """Raise InputError unless there is at least one number of groups, and none below 1."""
+    if not granularities:
+        raise InputError("at least one number of groups is needed", field="groups")
+    for groups in granularities:
+        if groups < 1:
+            raise InputError(f"{groups} is below 1", field="groups")
+
+
+def schedule_by(
+    make_rule: Callable[[], ListRule],
+    grouped: GroupedProblem,
+    room: FloatArray,  # (D,) bytes for state
+    packing: Packing | None = None,
+) -> Schedule | None:
+    """The schedule of all pieces by a rule, or None when a group finds no device with room.
+
+    With a `packing` of all groups in that room, a device is taken only if a packing of all groups
+    still to be decided is found.
+    """
+    problem, schedule, rule = list_problem(grouped), empty_schedule(grouped, room), make_rule()
+    while True:
+        piece, device = rule.advance(problem, schedule)
+        if piece == NONE:
+            return schedule
+        if device == NONE:
+            return None
+        group = int(problem.piece_group[piece])
+        if packing is None or packing.pin(group, device):
+            schedule.group_device[group] = device
+            schedule.room[device] -= problem.state[group]
+        else:
+            schedule.allowed[group, device] = False
+
+
+def schedule_order(grouped: GroupedProblem, schedule: Schedule) -> IntArray:
+    """(N,) original operators as the pieces start in `schedule`, then end; ties by number.
+
+    Topological, since no piece starts before its inputs are computed.
+    """
+    position = np.empty(len(schedule.start), dtype=np.int64)
+    position[np.lexsort((schedule.finish, schedule.start))] = np.arange(len(position))
+    return np.argsort(position[grouped.fusion.piece], kind="stable").astype(np.int64)
+
+
+def wave_order(graph: OpGraph, order: IntArray, micro_batches: int) -> IntArray:
+    """(N,) `order` in waves of `micro_batches` micro-batches: no device has more under way.
+
+    The first so many micro-batches run from beginning to end, then the next ones; the optimizer
+    runs last. An operator that needs a later wave belongs to that one; within a wave `order` stays.
+    """
+    last = graph.num_micro_batches - 1
+    wave = np.where(graph.micro_batch == NONE, last, graph.micro_batch) // micro_batches
+    edges = graph.edges
+    for u, v, _ in edges[np.argsort(edges[:, 0], kind="stable")].tolist():
+        wave[v] = max(wave[v], wave[u])
+    return order[np.argsort(wave[order], kind="stable")]
+
+
+def offer_schedules(
+    incumbent: Incumbent,
+    grouped: GroupedProblem,
+    make_rule: Callable[[], ListRule],
+    budget_s: float,
+    reason: str = "",
+) -> PlannerResult:
+    """Offer the schedule of a rule to `incumbent`, in the 1F1B order and in its own.
+
+    Where a group finds no room, the list is scheduled again with the look-ahead of a `Packing`.
+    While live activations overflow a device in the simulation of both orders, the room for state
+    is lowered by the excess of the order with less of it, and the list scheduled again. Where the
+    first schedule did not fit, the same is tried with orders that have half as many micro-batches
+    under way, a quarter, and so on down to one (`wave_order`). The first schedule is offered
+    whatever the budget, further ones while there is time. `reason` is passed on.
+    """
+    for orders in (_all_at_once, _in_waves):
+        room = grouped.problem.capacity.copy()
+        for _ in range(_REPAIRS):
+            if incumbent.evaluations and incumbent.seconds >= budget_s:
+                return _result(incumbent, reason, _NO_TIME)
+            schedule = schedule_by(make_rule, grouped, room)
+            if schedule is None:
+                schedule = schedule_by(make_rule, grouped, room, Packing(grouped, room))
+            if schedule is None:
+                break
+            placed = grouped.fusion.expand(schedule.group_device)
+            own = schedule_order(grouped, schedule)
+            before = incumbent.evaluations
+            excess = [
+                incumbent.offer(placed, order) for order in orders(incumbent.problem.graph, own)
+            ]
+            if incumbent.plan is not None and before == 0:
+                return incumbent.result(reason=reason)
+            if incumbent.plan is not None or not excess:
+                break
+            room = grouped.less_room(room, schedule.group_device, min(excess, key=np.sum))
+    return _result(incumbent, reason, _NO_ROOM)
+
+
+def _result(incumbent: Incumbent, reason: str, failure: str) -> PlannerResult:
+    """The result for `reason`, and for `failure` if there is no plan."""
+    reasons = (reason, failure if incumbent.plan is None else "")
+    return incumbent.result(reason="; ".join(part for part in reasons if part))
+
+
+def _all_at_once(graph: OpGraph, own: IntArray) -> Iterator[IntArray | None]:
+    yield None  # 1F1B
+    yield own
+
+
+def _in_waves(graph: OpGraph, own: IntArray) -> Iterator[IntArray | None]:
+    size = graph.num_micro_batches // 2
+    while size > 0:
+        yield wave_order(graph, own, size)
+        size //= 2
+
+
+class Heft:
+    """Heterogeneous earliest finish time on the pieces of the fused graph.
+
+    Pieces are taken by falling upward rank (mean compute and mean transfer seconds to the end of
+    the step); the first piece of a group decides the group's device: the one where that piece
+    finishes first, among those with room for the group's state. A piece runs in the first gap of
+    its device that holds it, a transfer in the first gap that its two ports have in common, and a
+    tensor already sent to a device is not sent again. `offer_schedules` says what happens when
+    memory is short, and in which orders the plan is simulated.
+
+    Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
+    heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen, Sousa,
+    "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
+
+    Args:
+        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
+            operators: nothing is fused that need not be.
+
+    Raises:
+        InputError: `groups` is empty, or one of them is below 1.
+    """
+
+    def __init__(self, *, groups: Sequence[int]) -> None:
+        require_granularities(groups)
+        self.groups = tuple(groups)
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; needs no limit, and the budget only to make room in memory."""
+        compile_kernels(EarliestFinish(np.zeros(0, dtype=np.int64)))
+        return best_granularity(
+            lambda groups, left_s: self._plan(problem, groups, left_s), self.groups, budget_s
+        )
+
+    def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
+        incumbent = Incumbent(problem)
+        grouped = incumbent.group(groups)
+        if grouped is None:
+            return incumbent.result()
+        rank = upward_rank(grouped.problem)
+        priority = np.argsort(-rank, kind="stable")
+        return offer_schedules(incumbent, grouped, lambda: EarliestFinish(priority), budget_s)
+
+
+class EarliestFinish:
+    """Takes pieces in a given order, each to where it finishes first; a `ListRule`.
+
+    Args:
+        priority: (N,) pieces, first to last, in topological order.
+    """
+
+    def __init__(self, priority: IntArray) -> None:
+        self._priority = priority
+        self._cursor = np.zeros(1, dtype=np.int64)
+
+    def advance(self, problem: ListProblem, schedule: Schedule) -> tuple[int, int]:
+        """As `ListRule.advance`."""
+        piece, device = _advance(problem, schedule, self._priority, self._cursor)
+        return int(piece), int(device)
+
+
+@numba.njit(cache=True, nogil=True)
+def _advance(
+    problem: ListProblem,
+    schedule: Schedule,
+    priority: IntArray,  # (N,)
+    cursor: IntArray,  # (1,) in and out: pieces scheduled so far
+) -> tuple[int, int]:
+    while cursor[0] < len(priority):
+        piece = priority[cursor[0]]
+        device = schedule.group_device[problem.piece_group[piece]]
+        if device == NONE:
+            return piece, _where_it_finishes_first(problem, schedule, piece)
+        ready = receive(problem, schedule, piece, device)
+        start = first_gap(schedule, device, ready, problem.op_seconds[piece, device])
+        run(problem, schedule, piece, device, start)
+        cursor[0] += 1
+    return NONE, NONE
+
+
+@numba.njit(cache=True, nogil=True)
+def _where_it_finishes_first(problem: ListProblem, schedule: Schedule, piece: int) -> int:
+    """The device, or NONE; the first of equals."""
+    best, where = np.inf, NONE
+    for device in range(problem.op_seconds.shape[1]):
+        if can_take(problem, schedule, problem.piece_group[piece], device):
+            seconds = problem.op_seconds[piece, device]
+            ready = inputs_ready(problem, schedule, piece, device)
+            end = first_gap(schedule, device, ready, seconds) + seconds
+            if end < best:
+                best, where = end, device
+    return where
+
+
+class MEtf:
+    """Memory-constrained earliest task first on the pieces of the fused graph.
+
+    Of all pieces that are ready and all devices with room for the state of their groups, the pair
+    that can start first is scheduled next; among equals the piece of larger upward rank. The first
+    piece of a group decides the group's device. Transfers wait for their send and receive ports
+    and take the first gap that the two have in common; a tensor already sent to a device is not
+    sent again. `offer_schedules` says what happens when memory is short, and in which orders the
+    plan is simulated.
+
+    Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
+    communication times", SIAM Journal on Computing 18(2), 1989; with memory and co-location as in
+    Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of machine
+    learning graphs", SoCC 2020.
+
+    Args:
+        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
+            operators: nothing is fused that need not be.
+
+    Raises:
+        InputError: `groups` is empty, or one of them is below 1.
+    """
+
+    def __init__(self, *, groups: Sequence[int]) -> None:
+        require_granularities(groups)
+        self.groups = tuple(groups)
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; needs no limit, and the budget only to make room in memory."""
+        compile_kernels(EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1))
+        return best_granularity(
+            lambda groups, left_s: self._plan(problem, groups, left_s), self.groups, budget_s
+        )
+
+    def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
+        incumbent = Incumbent(problem)
+        grouped = incumbent.group(groups)
+        if grouped is None:
+            return incumbent.result()
+        rank = upward_rank(grouped.problem)
+        nobody = np.full(len(rank), NONE, dtype=np.int64)
+        devices = problem.topology.num_devices
+        return offer_schedules(
+            incumbent, grouped, lambda: EarliestStart(rank, nobody, devices), budget_s
+        )
+
+
+class MSct:
+    """Memory-constrained small communication times: m-ETF that keeps devices for favourites.
+
+    `favourite_children` says which child of a piece should run next to it; while that child is
+    ready and can finish nowhere earlier, its parent's device is kept for it, and other pieces go
+    there only when they are urgent (`EarliestStart`). All else is as in `MEtf`. When the linear
+    program is not solved within its limit, no piece has a favourite child, which makes the
+    schedule that of m-ETF; the result's `reason` says so.
+
+    Hanen, Munier, "An approximation algorithm for scheduling dependent tasks on m processors with
+    small communication delays", 1995; with memory and co-location as in Jeon, Cai, Srivastava,
+    Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of machine learning graphs", SoCC
+    2020.
+
+    Args:
+        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
+            operators: nothing is fused that need not be.
+        lp_seconds: time limit of the linear program.
+
+    Raises:
+        InputError: `lp_seconds` is not positive; `groups` is empty, or one of them is below 1.
+    """
+
+    def __init__(self, *, groups: Sequence[int], lp_seconds: float) -> None:
+        if not lp_seconds > 0.0:
+            raise InputError(f"{lp_seconds} is not above 0", field="lp_seconds")
+        require_granularities(groups)
+        self.groups = tuple(groups)
+        self.lp_seconds = lp_seconds
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; the deterministic limit counts simplex iterations."""
+        compile_kernels(EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1))
+
+        def plan(groups: int, left_s: float) -> PlannerResult:
+            return self._plan(problem, groups, left_s, deterministic_limit)
+
+        return best_granularity(plan, self.groups, budget_s)
+
+    def _plan(
+        self, problem: StepProblem, groups: int, budget_s: float, limit: int | None
+    ) -> PlannerResult:
+        incumbent = Incumbent(problem)
+        grouped = incumbent.group(groups)
+        if grouped is None:
+            return incumbent.result()
+        seconds = self.lp_seconds
+        if limit is None:
+            seconds = min(seconds, max(budget_s - incumbent.seconds, 0.0))
+        favourite = favourite_children(grouped.problem, seconds, limit)
+        reason = ""
+        if favourite is None:
+            reason = "the linear program of m-SCT reached its limit: no piece has a favourite child"
+            favourite = np.full(grouped.problem.graph.num_operators, NONE, dtype=np.int64)
+        rank = upward_rank(grouped.problem)
+        devices = problem.topology.num_devices
+        return offer_schedules(
+            incumbent, grouped, lambda: EarliestStart(rank, favourite, devices), budget_s, reason
+        )

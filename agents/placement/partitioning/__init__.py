@@ -1,1 +1,0 @@
-"""Walks and bounds for the max-load and the latency objective."""

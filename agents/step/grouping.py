@@ -1,0 +1,159 @@
+"""The compact problem most planners decide on: the groups of a fused graph, devices alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.graphs.contraction import sum_rows
+from envs.graphs.op_graph import NONE
+from envs.step.fusion import Fusion, fuse, fused_problem
+from envs.step.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedProblem:
+    """G groups to be placed, in the linear order of the forward pass."""
+
+    fusion: Fusion
+    problem: StepProblem  # of the pieces
+    seconds: FloatArray  # (G, D) all pieces of a group; inf where one is not supported
+    state: FloatArray  # (G,) bytes
+    allowed: BoolArray  # (G, D) supported, and the group alone fits
+
+    @classmethod
+    def of(cls, problem: StepProblem, max_groups: int) -> GroupedProblem:
+        """Fuse `problem` to at most `max_groups` groups."""
+        fusion = fuse(problem, max_groups)
+        pieces = fused_problem(problem, fusion)
+        seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
+        state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)
+        allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
+        return cls(fusion, pieces, seconds, state, allowed)
+
+    def on_devices(self, chosen: IntArray) -> GroupedProblem:
+        """The same groups on some of the devices only: device i is `chosen[i]` of this problem."""
+        problem, topology = self.problem, self.problem.topology
+        pairs = np.ix_(chosen, chosen)
+        fewer = replace(
+            topology,
+            devices=tuple(topology.devices[d] for d in chosen.tolist()),
+            link_class=topology.link_class[pairs],
+            send_port=topology.send_port[pairs],
+            receive_port=topology.receive_port[pairs],
+        )
+        return GroupedProblem(
+            fusion=self.fusion,
+            problem=replace(
+                problem,
+                topology=fewer,
+                op_seconds=np.ascontiguousarray(problem.op_seconds[:, chosen]),
+                capacity=problem.capacity[chosen],
+            ),
+            seconds=self.seconds[:, chosen],
+            state=self.state,
+            allowed=self.allowed[:, chosen],
+        )
+
+    def less_room(self, room: FloatArray, device: IntArray, excess: FloatArray) -> FloatArray:
+        """(D,) bytes left for state once placement `device` (G,) has exceeded a peak.
+
+        `room` (D,), lowered where `excess` (D,) bytes are positive: by them, from what was used.
+        """
+        state = np.bincount(device, weights=self.state, minlength=len(room))
+        return np.where(excess > 0.0, np.minimum(room, state) - excess, room)
+
+    @property
+    def num_groups(self) -> int:
+        """G."""
+        return self.fusion.num_groups
+
+    @property
+    def too_large(self) -> str:
+        """Why some group can be on no device, or nothing."""
+        stuck = np.flatnonzero(~self.allowed.any(axis=1))
+        if not len(stuck):
+            return ""
+        return f"group {stuck[0]} of {self.num_groups} fits no device: use more groups"
+
+    def device_order(self) -> IntArray:
+        """(D,) devices server by server, the fastest server and the fastest device first.
+
+        A device's speed is the inverse of its seconds for all groups it can run.
+        """
+        topology = self.problem.topology
+        finite = np.isfinite(self.seconds)
+        mean = np.where(finite, self.seconds, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+        relative = np.where(finite, self.seconds, 0.0).sum(axis=0) / np.maximum(
+            np.where(finite, mean[:, None], 0.0).sum(axis=0), np.finfo(np.float64).tiny
+        )
+        relative[~finite.any(axis=0)] = np.inf
+        best = np.full(int(topology.server.max()) + 1, np.inf)
+        np.minimum.at(best, topology.server, relative)
+        return np.lexsort((relative, topology.server, best[topology.server])).astype(np.int64)
+
+
+def atoms(problem: StepProblem) -> IntArray:
+    """(N,) number of each operator's co-location group, or of the operator if it is free.
+
+    Numbered from 0 in the order of the first operator of each.
+    """
+    colocation = problem.graph.colocation
+    n = len(colocation)
+    key = np.where(colocation == NONE, problem.graph.num_groups + np.arange(n), colocation)
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[inverse.reshape(-1)], dtype=np.int64)
+
+
+def interchangeable(problem: StepProblem, a: int, b: int) -> bool:
+    """Whether swapping devices `a` and `b` changes nothing but names, those of ports included."""
+    topology = problem.topology
+    swap = np.arange(topology.num_devices)
+    swap[[a, b]] = b, a
+    pairs = np.ix_(swap, swap)
+    if not (
+        np.array_equal(problem.op_seconds[:, a], problem.op_seconds[:, b])
+        and problem.capacity[a] == problem.capacity[b]
+        and np.array_equal(topology.link_class[pairs], topology.link_class)
+    ):
+        return False
+    # the ports may be renamed, send and receive ports alike and by one renaming of them all
+    old = np.concatenate([topology.send_port.ravel(), topology.receive_port.ravel()])
+    new = np.concatenate([topology.send_port[pairs].ravel(), topology.receive_port[pairs].ravel()])
+    renamed = len(np.unique(np.stack([old, new]), axis=1).T)
+    return renamed == len(np.unique(old)) == len(np.unique(new))
+
+
+def device_classes(problem: StepProblem) -> list[list[int]]:
+    """Classes of interchangeable devices, ascending; every device is in one of them.
+
+    Any permutation within a class is made of swaps that change nothing, so it changes nothing.
+    """
+    classes: list[list[int]] = []
+    for device in range(problem.topology.num_devices):
+        for known in classes:
+            if interchangeable(problem, known[0], device):
+                known.append(device)
+                break
+        else:
+            classes.append([device])
+    return classes
+
+
+def canonical(device: IntArray, classes: list[list[int]]) -> IntArray:
+    """`device` (N,) with the devices of every class renamed in the order of their first use."""
+    new = np.arange(1 + max(max(members) for members in classes))
+    order = list(dict.fromkeys(device.tolist()))
+    for members in classes:
+        used = [d for d in order if d in members]
+        unused = [d for d in members if d not in used]
+        new[[*used, *unused]] = members
+    return np.asarray(new[device], dtype=np.int64)
