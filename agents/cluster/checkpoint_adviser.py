@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from agents.cluster.migrating.priorities import (
     AttainedServiceClasses,
     RemainingService,
     RemainingTime,
+    spec_of,
 )
 from envs.cluster.environment.observation import ADVISED
 from envs.cluster.environment.views import Adviser
@@ -39,33 +39,8 @@ def described(adviser: Adviser | None) -> AdviserSpec | None:
     """
     if adviser is None:
         return None
-    if not isinstance(adviser, MigrationAdviser):
-        raise _undescribed(type(adviser).__name__)
-    make: Any = adviser.priority
-    made: Any = make.func if isinstance(make, partial) else make
-    kind = next((name for name, rule in RULES.items() if rule is made), None)
-    if kind is None:
-        from agents.cluster.migrating.learned_priority import from_folder  # needs torch
-
-        if made is not from_folder:
-            raise _undescribed(getattr(made, "__qualname__", repr(made)))
-        kind = LEARNED
-    try:
-        given = (make.args, make.keywords) if isinstance(make, partial) else ((), {})
-        arguments = inspect.signature(made).bind(*given[0], **given[1]).arguments
-    except TypeError as error:
-        raise InputError(f"cannot make its order ({error})", field="adviser.priority") from error
-    order: Any = adviser.priority()  # refuses what it is given
-    document: dict[str, Any] = {
-        "kind": MIGRATION,
-        "gain": float(adviser.gain),
-        "least_run_s": float(adviser.least_run_s),
-        "priority": {"kind": kind, **{name: float(arguments[name]) for name in NUMBERS[kind]}},
-    }
-    if kind != LEARNED:
-        return AdviserSpec(document, {})
-    document["priority"]["weights"] = order.weights
-    return AdviserSpec(document, {DURATIONS_FOLDER: Path(arguments["path"])})
+    document, folder = spec_of(adviser)
+    return AdviserSpec(document, {} if folder is None else {DURATIONS_FOLDER: folder})
 
 
 def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
@@ -136,9 +111,3 @@ def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -
     if value < least:
         raise InputError(f"{value} is below {least}", file=file, field=f"{at}.{key}")
     return float(value)
-
-
-def _undescribed(what: str) -> InputError:
-    known = ", ".join(NUMBERS)
-    told = f"{what} cannot go into a checkpoint (known are MigrationAdviser with {known})"
-    return InputError(told, field="adviser")

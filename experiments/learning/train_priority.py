@@ -24,9 +24,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.learned_priority import LearnedPriority
+from agents.cluster.migrating.learned_priority import NAMES, LearnedPriority
 from agents.cluster.migrating.policy import Migrating
-from agents.cluster.migrating.priority_features import NAMES
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
 from envs.bounds import Count
 from experiments.cluster.problem import built_policy

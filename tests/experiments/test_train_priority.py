@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from small_split import overrides
 
-from agents.cluster.migrating.learned_priority import read_weights
-from agents.cluster.migrating.priority_features import NAMES
+from agents.cluster.migrating.learned_priority import NAMES, read_weights
 from envs.errors import InputError
 from experiments.evaluate import main as evaluate
 from experiments.train import main

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.plan import (
+from agents.cluster.migrating.policy import (
     RACK,
     SERVER,
     START,
@@ -17,10 +17,11 @@ from agents.cluster.migrating.plan import (
     plan,
     startable,
 )
-from agents.cluster.migrating.priorities import Priority
+from agents.cluster.migrating.priorities import Priority, Spec, spec_of
 from agents.cluster.policy import Knowledge
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
+from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -49,6 +50,26 @@ class MigrationAdviser:
     def knows(self) -> Knowledge:
         """What its order looks at of a job that has not finished."""
         return self.priority().knows
+
+    def spec(self) -> Spec:
+        """What a checkpoint says of it.
+
+        Raises:
+            InputError: it cannot make its order, or no checkpoint can describe that.
+        """
+        try:
+            order = self.priority()
+        except TypeError as error:
+            told = f"cannot make its order ({error})"
+            raise InputError(told, field="adviser.priority") from error
+        priority, folder = spec_of(order)
+        document = {
+            "kind": "migration",
+            "gain": float(self.gain),
+            "least_run_s": float(self.least_run_s),
+            "priority": priority,
+        }
+        return Spec(document, folder)
 
     def begin(self, episode: Situation) -> MigrationAdvice:
         """At the start of an episode.

@@ -1,24 +1,285 @@
-"""A policy by an order of priority that moves jobs to faster GPUs."""
+"""Who is to run where, in an order of priority: each on the fastest GPUs it can get."""
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
-from agents.cluster.migrating.plan import (
-    NOWHERE,
-    STOP,
-    check_whole_gpus,
-    plan,
-    slots_at,
-    startable,
-)
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge, Scheduler
-from envs.cluster.environment.play_kernel import start_on
-from envs.cluster.environment.views import view_of
+from envs.cluster.environment.play_kernel import room, start_on
+from envs.cluster.environment.views import View, view_of
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.nodes import UNLIMITED
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import PENDING, RUNNING
+from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState
+from envs.cluster.simulation.lent import lent
+from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
+
+IntArray = NDArray[np.int64]
+
+KEEP, WAIT, STOP, START = 0, 1, 2, 3  # what becomes of a job
+NOWHERE, SERVER, RACK, ALL_SERVERS = 0, 1, 2, 3  # kinds of targets; their index: slot, rack, 0
+
+
+def check_whole_gpus(simulator: ClusterSimulator) -> None:
+    """Raise where more than whole GPUs would have to be planned.
+
+    Raises:
+        InputError: naming the job that asks for a part of a GPU, or for processor or memory on
+            nodes where they are limited.
+    """
+    cluster, trace = simulator.cluster, simulator.trace
+    for field, beyond in (
+        ("gpu_milli", (trace.gpu_milli < WHOLE_GPU) & (trace.num_gpus > 0)),
+        ("cpu_milli", (trace.cpu_milli > 0) & (cluster.cpu_milli < UNLIMITED).any()),
+        ("memory_mib", (trace.memory_mib > 0) & (cluster.memory_mib < UNLIMITED).any()),
+    ):
+        if beyond.any():
+            told = "migrating policies plan whole GPUs alone, without limits of other resources"
+            raise InputError(told, file=trace.name, record=int(np.argmax(beyond)), field=field)
+
+
+@njit(cache=True)
+def plan(
+    state: ClusterState,
+    tables: RateTables,
+    view: View,
+    order: IntArray,
+    gain: float,
+    least_run_s: float,
+    kept_s: float,
+    fate: IntArray,
+    target: IntArray,
+) -> None:
+    """Decide on all jobs in `order`, as if none of them held its GPUs.
+
+    A running job stays where it is unless a job before it takes its GPUs or, once it has run for
+    `least_run_s`, somewhere its speed is more than `gain` times as high; then it stops, and its
+    place is kept for it. Before all others come those that cannot stop yet. A waiting job goes
+    where its speed is highest; of equally fast places to one that is free now, of these the
+    fullest. A job that fits a server waits for one; a larger one goes to the servers of a rack, or
+    of all where no rack holds it.
+
+    Args:
+        state: of the cluster, settled.
+        tables: of which the speeds by GPU type are used.
+        view: the servers.
+        order: jobs that wait, and jobs that run on servers of the view alone.
+        gain: at least 1.
+        least_run_s: seconds.
+        kept_s: seconds for which a job runs before it can stop.
+        fate: (len(order),) out: KEEP, WAIT, STOP or START.
+        target: (len(order), 2) out: where it goes, a kind and an index.
+    """
+    state, tables, view = lent(state), lent(tables), lent(view)
+    free = np.zeros(len(view.node), np.int64)
+    there = np.zeros(len(view.node), np.int64)  # free now
+    release(state, view, order, free, there)
+    left = free.sum()
+    for place in range(len(order)):
+        job = order[place]
+        record = state.jobs[job]
+        fate[place], target[place, 0], target[place, 1] = WAIT, NOWHERE, 0
+        if record.status == RUNNING:
+            fate[place] = STOP
+            if state.clock[0].now - record.since < kept_s:
+                fate[place] = KEEP
+                add(state, view, job, free, -1)
+                left -= record.gpus
+    for place in range(len(order)):
+        job = order[place]
+        record = state.jobs[job]
+        runs = record.status == RUNNING
+        if fate[place] == KEEP or left < record.gpus:
+            continue
+        current = speed_where_it_runs(state, tables, view, job, free) if runs else -1.0
+        early = state.clock[0].now - record.since < least_run_s
+        if current >= 0.0 and (early or current * gain >= tables.speed[record.profile].max()):
+            kind, index, speed = NOWHERE, 0, 0.0  # nothing is fast enough to move for
+        else:
+            kind, index, speed = fastest(state, tables, view, job, free, there)
+        if current >= 0.0 and (early or kind == NOWHERE or current * gain >= speed):
+            fate[place] = KEEP
+            add(state, view, job, free, -1)
+        elif kind == NOWHERE:
+            continue
+        else:
+            if not runs:
+                fate[place] = START
+            target[place, 0], target[place, 1] = kind, index
+            first, last = slots_at(view, kind, index)
+            take(state, view, job, free, there, first, last)
+        left -= record.gpus
+
+
+@njit(cache=True)
+def release(
+    state: ClusterState, view: View, order: IntArray, free: IntArray, there: IntArray
+) -> None:
+    """Count what is free on every slot, now and if none of the jobs in `order` held its GPUs."""
+    for slot in range(len(view.node)):
+        node = state.nodes[view.node[slot]]
+        if node.up:
+            free[slot] = there[slot] = node.free
+    for place in range(len(order)):
+        if state.jobs[order[place]].status == RUNNING:
+            add(state, view, order[place], free, 1)
+
+
+@njit(cache=True)
+def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) -> None:
+    """Add the GPUs that a running job holds to those that are free; sign -1: take them away."""
+    shares = state.shares
+    index = state.jobs[job].share
+    while index != NONE:
+        free[view.slot[shares[index].node]] += sign * shares[index].gpus
+        index = shares[index].next
+
+
+@njit(cache=True)
+def speed_where_it_runs(
+    state: ClusterState, tables: RateTables, view: View, job: int, free: IntArray
+) -> float:
+    """Of a running job on the GPUs it holds; -1 where a job before it takes some of them."""
+    shares = state.shares
+    current = np.inf
+    index = state.jobs[job].share
+    while index != NONE:
+        node = shares[index].node
+        if free[view.slot[node]] < shares[index].gpus:
+            return -1.0
+        current = min(current, tables.speed[tables.profile[job], state.nodes[node].type])
+        index = shares[index].next
+    return current
+
+
+@njit(cache=True)
+def slots_at(view: View, kind: int, index: int) -> tuple[int, int]:
+    """The first slot of a target and the one after the last."""
+    if kind == SERVER:
+        return index, index + 1
+    if kind == RACK:
+        return view.rack_ptr[index], view.rack_ptr[index + 1]
+    return 0, len(view.node)
+
+
+@njit(cache=True)
+def fastest(
+    state: ClusterState,
+    tables: RateTables,
+    view: View,
+    job: int,
+    free: IntArray,
+    there: IntArray,
+) -> tuple[int, int, float]:
+    """Where a job is fastest, a kind and an index, and its speed there."""
+    jobs, nodes, wanted = state.jobs, state.nodes, state.jobs[job].gpus
+    chosen, speed, now, tightest = NONE, 0.0, 0, 0
+    largest = 0
+    for slot in range(len(view.node)):
+        node = nodes[view.node[slot]]
+        if (jobs[job].types >> node.type) & 1 == 0 or not node.up:
+            continue
+        largest = max(largest, node.gpus)
+        if free[slot] < wanted:
+            continue
+        fast = tables.speed[tables.profile[job], node.type]
+        free_now = min(there[slot], wanted)
+        better = fast > speed
+        if fast == speed:
+            better = free_now > now or (free_now == now and free[slot] < tightest)
+        if better:
+            chosen, speed, now, tightest = slot, fast, free_now, free[slot]
+    if chosen != NONE:
+        return SERVER, chosen, speed
+    if wanted <= largest:
+        return NOWHERE, 0, 0.0
+    found: tuple[int, int, float] = fastest_rack(state, tables, view, job, free, there)
+    return found
+
+
+@njit(cache=True)
+def fastest_rack(
+    state: ClusterState,
+    tables: RateTables,
+    view: View,
+    job: int,
+    free: IntArray,
+    there: IntArray,
+) -> tuple[int, int, float]:
+    """`fastest` for a job that no server holds."""
+    jobs, nodes, wanted = state.jobs, state.nodes, state.jobs[job].gpus
+    chosen, speed, now = NONE, 0.0, 0
+    in_all, slowest = 0, np.inf
+    for rack in range(len(view.rack_ptr) - 1):
+        held, fast, free_now = 0, np.inf, 0
+        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
+            node = nodes[view.node[slot]]
+            if (jobs[job].types >> node.type) & 1 == 0 or free[slot] == 0:
+                continue
+            held += free[slot]
+            free_now += there[slot]
+            fast = min(fast, tables.speed[tables.profile[job], node.type])
+        in_all += held
+        slowest = min(slowest, fast)
+        if held < wanted:
+            continue
+        free_now = min(free_now, wanted)
+        if fast > speed or (fast == speed and free_now > now):
+            chosen, speed, now = rack, fast, free_now
+    if chosen != NONE:
+        return RACK, chosen, speed
+    return (ALL_SERVERS, 0, slowest) if in_all >= wanted else (NOWHERE, 0, 0.0)
+
+
+@njit(cache=True)
+def take(
+    state: ClusterState,
+    view: View,
+    job: int,
+    free: IntArray,
+    there: IntArray,
+    first: int,
+    last: int,
+) -> None:
+    """Take GPUs from the slots, the tightest that has room for all, else the one with the most."""
+    types, left = state.jobs[job].types, state.jobs[job].gpus
+    while left > 0:
+        enough, most = NONE, NONE
+        for slot in range(first, last):
+            if (types >> state.nodes[view.node[slot]].type) & 1 == 0:
+                continue
+            if free[slot] >= left and (enough == NONE or free[slot] < free[enough]):
+                enough = slot
+            if most == NONE or free[slot] > free[most]:
+                most = slot
+        slot = enough if enough != NONE else most
+        part = min(left, free[slot])
+        free[slot] -= part
+        there[slot] = max(there[slot] - part, 0)
+        left -= part
+
+
+@njit(cache=True)
+def startable(state: ClusterState, view: View, job: int, kind: int, index: int) -> bool:
+    """Whether the place a plan has for a job is free now, and no smaller one that it would take."""
+    jobs, nodes, partials = state.jobs, state.nodes, state.partials
+    wanted = jobs[job].gpus
+    if kind == SERVER:
+        return bool(room(jobs, nodes, partials, job, view.node[index]) >= wanted)
+    in_all, in_a_rack = 0, False
+    for rack in range(len(view.rack_ptr) - 1):
+        held = 0
+        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
+            held += max(room(jobs, nodes, partials, job, view.node[slot]), 0)
+        if kind == RACK and rack == index:
+            return bool(held >= wanted)
+        in_all += held
+        in_a_rack = in_a_rack or held >= wanted
+    return bool(in_all >= wanted and not in_a_rack)
 
 
 class Migrating(Scheduler):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Knowledge
+from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -15,6 +17,37 @@ from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+class Spec(NamedTuple):
+    """What a checkpoint says of an adviser or its order, and the folder that it reads."""
+
+    document: dict[str, Any]  # JSON
+    folder: Path | None = None
+
+
+@runtime_checkable
+class Described(Protocol):
+    """What a checkpoint can describe."""
+
+    def spec(self) -> Spec:
+        """Its description.
+
+        Raises:
+            InputError: this one cannot be described.
+        """
+
+
+def spec_of(what: object) -> Spec:
+    """The description of an adviser or an order.
+
+    Raises:
+        InputError: no checkpoint can describe it.
+    """
+    if not isinstance(what, Described):
+        told = f"{type(what).__name__} cannot go into a checkpoint (it has no spec)"
+        raise InputError(told, field="adviser")
+    return what.spec()
 
 
 class Priority(Protocol):
@@ -36,6 +69,11 @@ class Priority(Protocol):
 class Stateless:
     """Priorities that depend on the present alone."""
 
+    name: str
+
+    def spec(self) -> Spec:
+        return Spec({"kind": self.name})
+
     def reset(self, simulator: ClusterSimulator) -> None:
         """Nothing to forget."""
 
@@ -44,6 +82,7 @@ class Stateless:
         return self
 
 
+@bounded
 class AttainedServiceClasses(Stateless):
     """Classes of attained service whose limits double: log2 of GPU-seconds, rounded down.
 
@@ -52,18 +91,16 @@ class AttainedServiceClasses(Stateless):
 
     Args:
         first: GPU-seconds at which the first class ends.
-
-    Raises:
-        InputError: it is not above 0.
     """
 
     name = "attained_service_classes"
     knows: Knowledge = "nothing"
 
-    def __init__(self, first: float) -> None:
-        if not 0.0 < first < np.inf:
-            raise InputError(f"{first} is not positive and finite", field="first")
+    def __init__(self, first: Positive) -> None:
         self.first = first
+
+    def spec(self) -> Spec:
+        return Spec({"kind": self.name, "first": float(self.first)})
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
         """(A,) classes from 0."""

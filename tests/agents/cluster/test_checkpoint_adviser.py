@@ -18,17 +18,20 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from small_clusters import Speeds
 
-from agents.cluster.checkpoint import CheckpointScheduler
+from agents.cluster.checkpoint import (
+    CheckpointScheduler,
+    MostProbableAction,
+    MostProbableJob,
+    Trimmed,
+)
 from agents.cluster.checkpoint_adviser import described
-from agents.cluster.checkpoint_greedy import MostProbableAction, MostProbableJob, Trimmed
 from agents.cluster.migrating.adviser import MigrationAdviser
-from agents.cluster.migrating.learned_priority import from_folder
+from agents.cluster.migrating.learned_priority import NAMES, from_folder
 from agents.cluster.migrating.priorities import (
     AttainedServiceClasses,
     RemainingService,
     RemainingTime,
 )
-from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.nodes import Cluster

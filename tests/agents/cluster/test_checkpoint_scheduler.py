@@ -14,8 +14,12 @@ import torch
 from exported_schedulers import as_if_trained, environment, exported, trained_config
 from small_clusters import Speeds, check_schedule
 
-from agents.cluster.checkpoint import CheckpointScheduler
-from agents.cluster.checkpoint_greedy import MostProbableAction, MostProbableJob, Trimmed
+from agents.cluster.checkpoint import (
+    CheckpointScheduler,
+    MostProbableAction,
+    MostProbableJob,
+    Trimmed,
+)
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.interference.rates import NoInterference

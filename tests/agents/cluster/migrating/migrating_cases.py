@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.plan import (
+from agents.cluster.migrating.learned_priority import NAMES
+from agents.cluster.migrating.policy import (
     ALL_SERVERS,
     KEEP,
     NOWHERE,
@@ -18,7 +19,6 @@ from agents.cluster.migrating.plan import (
     STOP,
     WAIT,
 )
-from agents.cluster.migrating.priority_features import NAMES
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import UNLIMITED, Cluster

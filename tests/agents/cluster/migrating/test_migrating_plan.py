@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from migrating_cases import OneSpeed, SlowPlan, states
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.plan import (
+from agents.cluster.migrating.policy import (
     KEEP,
     NOWHERE,
     SERVER,

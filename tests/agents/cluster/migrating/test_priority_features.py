@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.priority_features import COLUMNS, NAMES, SIBLINGS, PriorityFeatures
+from agents.cluster.migrating.learned_priority import COLUMNS, NAMES, SIBLINGS, PriorityFeatures
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
