@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,14 @@ from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
+
+
+class SharedGpu(NamedTuple):
+    """A GPU for the fractional jobs that come first in their turn."""
+
+    node: int
+    partial: int | None  # which one; None: whichever is free
+    jobs: list[int]
 
 
 @bounded
@@ -139,7 +149,7 @@ class Gandiva(Scheduler):
         """Stops running jobs that are not among the first that fit their nodes together."""
         records = simulator.state.jobs
         free = simulator.state.nodes["gpus"].astype(np.int64)
-        shared: dict[tuple[int, int], list[int]] = {}  # fractional jobs of (node, GPU)
+        shared: list[SharedGpu] = []
         stopped = []
         for job in order:
             residence = self._residents.of[job]
@@ -160,24 +170,23 @@ class Gandiva(Scheduler):
         job: int,
         node: int,
         free: IntArray,
-        shared: dict[tuple[int, int], list[int]],
+        shared: list[SharedGpu],
     ) -> bool:
         """Whether a fractional job has a place beside those before it; notes it down if so."""
         state = simulator.state
         milli, profile = state.jobs["milli"], simulator.tables.profile
         runs = state.jobs["status"][job] == RUNNING
-        own = (node, int(state.shares["partial"][state.jobs["share"][job]]))
-        for gpu, beside in shared.items():
-            if gpu[0] != node or (runs and gpu != own):
-                continue
-            room = WHOLE_GPU - int(milli[beside].sum()) >= milli[job]
-            if room and (runs or not self._harms(profile, job, beside)):
-                beside.append(job)
+        own = int(state.shares["partial"][state.jobs["share"][job]]) if runs else None
+        here = [gpu for gpu in shared if gpu.node == node and (not runs or gpu.partial == own)]
+        for gpu in here:
+            room = WHOLE_GPU - int(milli[gpu.jobs].sum()) >= milli[job]
+            if room and (runs or not self._harms(profile, job, gpu.jobs)):
+                gpu.jobs.append(job)
                 return True
-        if free[node] < 1 or (runs and own in shared):
+        if free[node] < 1 or (runs and here):
             return False
         free[node] -= 1
-        shared[own if runs else (node, -2 - job)] = [job]
+        shared.append(SharedGpu(node, own, [job]))
         return True
 
     def _harms(self, profile: NDArray[np.int32], job: int, beside: list[int]) -> bool:

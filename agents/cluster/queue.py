@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from agents.cluster.backfilling import preempt_in_order, request, start, start_in_order
 from agents.cluster.compiled import attained_service, in_order, shortest_first, whole_trace
-from agents.cluster.compiled.easy import easy
-from agents.cluster.compiled.shortest_remaining import nobody_running, shortest_remaining
 from agents.cluster.compiled.waiting import Waiting, nobody_waiting
 from agents.cluster.compiled.whole_trace import job_bits, never, only_numbers_decide, schedule_of
+from agents.cluster.compiled.whole_trace_easy import easy
+from agents.cluster.compiled.whole_trace_shortest import nobody_running, shortest_remaining
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.rules.gangs import Room, room_of
 from envs.cluster.nodes import Cluster

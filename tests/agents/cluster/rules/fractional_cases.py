@@ -1,4 +1,4 @@
-"""Small clusters and workloads for the tests of packing."""
+"""Small clusters and workloads for the tests of fractional rules."""
 
 from __future__ import annotations
 
