@@ -102,10 +102,16 @@ class FakeScalars(TorchDispatchMode):
                 if tensor.dtype not in self._answers:
                     raise InputError(
                         f"a number of type {tensor.dtype} is read of a tensor that has none "
-                        "while the model is built; make that tensor with device='cpu'"
+                        "(no weight is allocated); make that tensor with device='cpu'"
                     )
                 return self._answers[tensor.dtype]
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except NotImplementedError as error:
+            raise InputError(
+                f"{func.name()} needs numbers that its tensors do not have (no weight is "
+                "allocated); make them with device='cpu'"
+            ) from error
 
 
 class ModulePaths:

@@ -498,9 +498,15 @@ def test_what_cannot_be_traced_ends_in_one_line_with_the_module_and_the_way_out(
     assert "\n" not in str(raised.value)
 
 
-def test_a_module_that_reads_a_number_while_it_is_built_is_told_how_to_make_it() -> None:
-    with pytest.raises(InputError, match="while the model is built; make that tensor with device"):
-        capture(lambda: nn.Dropout(torch.linspace(0, 0.5, 3)[1].item()), 2, 4)
+@pytest.mark.parametrize(
+    "number",
+    [lambda: float(torch.linspace(0, 0.5, 3)[1]), lambda: 0.1 * len(torch.ones(3).nonzero())],
+)
+def test_a_module_that_needs_a_number_while_it_is_built_is_told_how_to_make_it(
+    number: Callable[[], float],
+) -> None:
+    with pytest.raises(InputError, match=r"no weight is allocated\); make .* device='cpu'"):
+        capture(lambda: nn.Dropout(number()), 2, 4)
 
 
 def test_embeddings_read_the_rows_they_select() -> None:
