@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import yaml
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from agents.cluster.checkpoint_adviser import rebuilt
 from agents.cluster.policy import Knowledge
 from agents.cluster.replay import StuckError
 from agents.cluster.shipped import scheduler_folder
+from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import (
     ActionTable,
     ClusterActions,
@@ -133,6 +135,7 @@ WINDOW_ORDERS = {
 }
 
 
+@bounded
 class CheckpointScheduler:
     """Plays an episode of `envs.cluster` with the policy of a checkpoint folder.
 
@@ -159,7 +162,7 @@ class CheckpointScheduler:
 
     Raises:
         InputError: the folder is no checkpoint of a cluster's scheduler, its configuration does not
-            say what it was trained on, or an argument is out of range.
+            say what it was trained on.
     """
 
     name = "checkpoint"
@@ -167,23 +170,16 @@ class CheckpointScheduler:
     def __init__(
         self,
         checkpoint: str,
-        window: int,
-        schedulers: int,
+        window: Count,
+        schedulers: Count,
         partition: RackOwners,
         routing: Routing,
-        forwards: int,
-        forward_s: float,
+        forwards: Annotated[int, Ge(0)],
+        forward_s: NonNegative,
         greedy: Greedy | None,
         seed: int,
         runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
-        for field, value, least in (
-            ("window", window, 1), ("schedulers", schedulers, 1), ("forwards", forwards, 0),
-        ):  # fmt: skip
-            if value < least:
-                raise InputError(f"{value} is below {least}", field=field)
-        if not 0 <= forward_s < np.inf:
-            raise InputError(f"{forward_s} is not from 0 on", field="forward_s")
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
         if self.checkpoint.observation_kind != CLUSTER:
             told = f"is of kind {self.checkpoint.observation_kind!r}, not {CLUSTER!r}"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from envs.bounds import bounded
 from envs.errors import InputError
 
-MOST = np.iinfo(np.int32).max  # nodes, and GPUs of a node
+MOST = int(np.iinfo(np.int32).max)  # nodes, and GPUs of a node
+Size = Annotated[int, Ge(1), Le(MOST)]
 MAX_GPU_TYPES = 62  # bits of a mask
 UNLIMITED = np.iinfo(np.int64).max  # processor or memory of a node that sets no limit
 
@@ -50,12 +54,13 @@ class Cluster:
             raise InputError("no such GPU type", record=node, field="gpu_type")
 
     @classmethod
+    @bounded
     def uniform(
         cls,
-        nodes: int,
-        gpus_per_node: int,
+        nodes: Size,
+        gpus_per_node: Size,
         *,
-        nodes_per_rack: int | None = None,
+        nodes_per_rack: Size | None = None,
         gpu_types: Sequence[str] = ("V100",),
     ) -> Cluster:
         """Equal nodes in racks of `nodes_per_rack` (None: one rack).
@@ -63,16 +68,8 @@ class Cluster:
         With several `gpu_types` node i has type i·T // N: equal consecutive shares.
 
         Raises:
-            InputError: a number below 1 or beyond what a cluster can hold, no GPU type, one named
-                twice, more of them than nodes.
+            InputError: no GPU type, one named twice, more of them than nodes.
         """
-        sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
-        sizes |= {} if nodes_per_rack is None else {"nodes_per_rack": nodes_per_rack}
-        for field, value in sizes.items():
-            if value < 1:
-                raise InputError(f"{value} is below 1", field=field)
-            if value > MOST:
-                raise InputError(f"{value} is above {MOST}", field=field)
         if not gpu_types:
             raise InputError("no GPU type", field="gpu_types")
         if len(set(gpu_types)) < len(gpu_types):

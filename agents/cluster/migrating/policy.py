@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import Priority
 from agents.cluster.policy import Knowledge, Scheduler
+from envs.bounds import bounded
 from envs.cluster.environment.play_kernel import room, start_on
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.interference.rates import RateTables
@@ -282,6 +286,7 @@ def startable(state: ClusterState, view: View, job: int, kind: int, index: int) 
     return bool(in_all >= wanted and not in_a_rack)
 
 
+@bounded
 class Migrating(Scheduler):
     """Jobs in an order of priority get the fastest GPUs there are, and move to faster ones.
 
@@ -296,18 +301,17 @@ class Migrating(Scheduler):
         wake_s: seconds after which it plans again even if nothing happens, while jobs
             wait and others run.
 
-    Raises:
-        InputError: a value is out of range.
     """
 
     name = "migrating"
 
-    def __init__(self, priority: Priority, gain: float, least_run_s: float, wake_s: float) -> None:
-        if not 1.0 <= gain < np.inf:
-            raise InputError(f"{gain} is not from 1 on", field="gain")
-        for field, value in (("least_run_s", least_run_s), ("wake_s", wake_s)):
-            if not value > 0.0:
-                raise InputError(f"{value} is not above 0", field=field)
+    def __init__(
+        self,
+        priority: Priority,
+        gain: Annotated[float, Ge(1.0), Lt(np.inf)],
+        least_run_s: Annotated[float, Gt(0.0)],
+        wake_s: Annotated[float, Gt(0.0)],
+    ) -> None:
         self.priority, self.gain = priority, gain
         self.least_run_s, self.wake_s = least_run_s, wake_s
         self.knows: Knowledge = priority.knows

@@ -8,15 +8,18 @@ weights that stay the same for a whole replay, on the very same jobs, do not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
-from envs.errors import InputError
+from envs.bounds import Count, Positive, bounded
 
 FloatArray = NDArray[np.float64]
 
 
+@bounded
 @dataclass(frozen=True)
 class WeightSearchConfig:
     """What a person chooses about the search.
@@ -30,29 +33,16 @@ class WeightSearchConfig:
         prior: pairs without any slope that are counted beside them.
         step: by which the weights go down the slope.
         limit: of half the difference of a pair's log mean JCTs; larger ones count as that.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
-    rounds: int
-    pairs: int
-    spread: float
-    memory: int
-    fade: float
-    prior: float
-    step: float
-    limit: float
-
-    def __post_init__(self) -> None:
-        for name in ("rounds", "pairs", "memory"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
-        for name in ("spread", "prior", "step", "limit"):
-            if not 0.0 < getattr(self, name) < np.inf:
-                raise InputError(f"{getattr(self, name)} is not positive and finite", field=name)
-        if not 0.0 < self.fade <= 1.0:
-            raise InputError(f"{self.fade} is not in (0, 1]", field="fade")
+    rounds: Count
+    pairs: Count
+    spread: Positive
+    memory: Count
+    fade: Annotated[float, Gt(0.0), Le(1.0)]
+    prior: Positive
+    step: Positive
+    limit: Positive
 
 
 class WeightSearch:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
+from annotated_types import Gt
 
+from envs.bounds import NonNegative, bounded
 from envs.cluster.environment.instance import ClusterBounds
 from envs.errors import InputError
 
@@ -67,6 +69,7 @@ class ActionTable(NamedTuple):
         return self.window * (self.groups + self.peers) + self.preemptible + 1
 
 
+@bounded
 @dataclass(frozen=True)
 class ClusterActions:
     """The server groups on offer, preemption, and how long a wait lasts.
@@ -102,22 +105,18 @@ class ClusterActions:
             the next event.
 
     Raises:
-        InputError: no group is on offer, or a time is out of range.
+        InputError: no group is on offer.
     """
 
     servers: bool = True
     racks: bool = True
     all_servers: bool = True
-    preempt_after_s: float | None = None
-    longest_wait_s: float | None = None
+    preempt_after_s: NonNegative | None = None
+    longest_wait_s: Annotated[float, Gt(0.0)] | None = None
 
     def __post_init__(self) -> None:
         if not (self.servers or self.racks or self.all_servers):
             raise InputError("no server group is on offer", field="servers")
-        if self.preempt_after_s is not None and not 0 <= self.preempt_after_s < np.inf:
-            raise InputError(f"{self.preempt_after_s} is not from 0 on", field="preempt_after_s")
-        if self.longest_wait_s is not None and not self.longest_wait_s > 0:
-            raise InputError(f"{self.longest_wait_s} is not above 0", field="longest_wait_s")
 
     def table(self, bounds: ClusterBounds, window: int, running: int, peers: int) -> ActionTable:
         """The numbering for W = `window`, F = `peers` and at most `running` running jobs shown."""

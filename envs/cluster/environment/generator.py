@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from annotated_types import Ge
 
+from envs.bounds import Count, bounded
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.workload.slicing import at_most_gpus, stretch
@@ -31,8 +33,9 @@ def checked_whole_range(field: str, bounds: Sequence[int]) -> tuple[int, int]:
     return int(least), int(most)
 
 
+@bounded
 def cluster_of_racks(
-    racks: Mapping[str, int], *, nodes_per_rack: int, gpus_per_node: int
+    racks: Mapping[str, Annotated[int, Ge(0)]], *, nodes_per_rack: Count, gpus_per_node: Count
 ) -> Cluster:
     """Equal racks, each of one GPU type.
 
@@ -43,15 +46,8 @@ def cluster_of_racks(
         gpus_per_node: GPUs of each node.
 
     Raises:
-        InputError: a number is below 1, or there is no rack.
+        InputError: there is no rack.
     """
-    sizes = {"nodes_per_rack": nodes_per_rack, "gpus_per_node": gpus_per_node}
-    for field, value in sizes.items():
-        if value < 1:
-            raise InputError(f"{value} is below 1", field=field)
-    for name, number in racks.items():
-        if number < 0:
-            raise InputError(f"{number} is below 0", field=f"racks.{name}")
     in_all = sum(racks.values())
     if in_all < 1:
         raise InputError("no rack", field="racks")

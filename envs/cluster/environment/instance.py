@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.bounds import Count, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Trace
@@ -27,24 +28,16 @@ class ClusterInstance:
     incidents: NDArray[np.void] = field(default_factory=no_incidents)  # `INCIDENT`, by time
 
 
+@bounded
 @dataclass(frozen=True)
 class ClusterBounds:
-    """The most that a cluster, or the part of one that a scheduler owns, has.
+    """The most that a cluster, or the part of one that a scheduler owns, has."""
 
-    Raises:
-        InputError: a bound is below 1.
-    """
-
-    servers: int  # N
-    racks: int  # R
-    rack_servers: int  # of one rack
-    gpus: int  # of one server
-    gpu_types: int  # T
-
-    def __post_init__(self) -> None:
-        for name in ("servers", "racks", "rack_servers", "gpus", "gpu_types"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)} is below 1", field=name)
+    servers: Count  # N
+    racks: Count  # R
+    rack_servers: Count  # of one rack
+    gpus: Count  # of one server
+    gpu_types: Count  # T
 
     @classmethod
     def of(cls, *clusters: Cluster) -> ClusterBounds:

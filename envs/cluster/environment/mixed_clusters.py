@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from annotated_types import Gt, Le
 
+from envs.bounds import bounded
 from envs.cluster.environment.generator import at_load, checked_range, reference_gpus
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.nodes import Cluster
@@ -16,6 +18,7 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
 Load = tuple[float, float]
+Part = Annotated[float, Gt(0.0), Le(1.0)]
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class OneStage:
         return self._stage
 
 
+@bounded
 class Curriculum:
     """Load and cluster size grow until some progress and then stay.
 
@@ -66,8 +70,7 @@ class Curriculum:
         until: progress, above 0 and at most 1.
 
     Raises:
-        InputError: a range is empty or not above 0, clusters would shrink, or `until` is out of
-            range.
+        InputError: a range is empty or not above 0, or clusters would shrink.
     """
 
     def __init__(
@@ -77,15 +80,13 @@ class Curriculum:
         load: Sequence[float],
         first_gpus: int,
         gpus: int,
-        until: float,
+        until: Part,
     ) -> None:
         self._first_load, self._load = (
             np.array(checked_range("first_load", first_load)),
             np.array(checked_range("load", load)),
         )
         self._gpus = checked_range("first_gpus", (first_gpus, gpus))
-        if not 0 < until <= 1:
-            raise InputError(f"{until} is not above 0 and at most 1", field="until")
         self._until = until
 
     def stage(self, progress: float) -> Stage:
@@ -106,6 +107,7 @@ def _check_progress(progress: float) -> None:
         raise InputError(f"{progress} is not in 0..1", field="progress")
 
 
+@bounded
 class MixedClusters:
     """Consecutive jobs of a random trace on a random cluster, at a random load.
 
@@ -139,7 +141,7 @@ class MixedClusters:
         *,
         stages: Stages,
         jobs_per_gpu: Sequence[float],
-        max_share: float,
+        max_share: Part,
         speeds: Mapping[str, float] | None = None,
     ) -> None:
         clusters = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)
@@ -148,8 +150,6 @@ class MixedClusters:
             raise InputError("no cluster", field="clusters")
         if not traces:
             raise InputError("no trace", field="traces")
-        if not 0 < max_share <= 1:
-            raise InputError(f"{max_share} is not above 0 and at most 1", field="max_share")
         self.clusters = tuple(sorted(clusters, key=lambda cluster: cluster.num_gpus))
         self.bounds = ClusterBounds.of(*self.clusters)
         self.stages, self.jobs_per_gpu = stages, checked_range("jobs_per_gpu", jobs_per_gpu)

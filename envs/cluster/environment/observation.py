@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.bounds import Count, bounded
 from envs.cluster.environment.actions import QueueOrder, WindowOrder
 from envs.cluster.environment.features import HIGH, LOW, width
 from envs.cluster.environment.instance import ClusterBounds
@@ -38,6 +40,7 @@ class Buffers(NamedTuple):
     flags: NDArray[np.int8]
 
 
+@bounded
 class ClusterObservation:
     """A hierarchical graph: racks, servers, running jobs on them, jobs that wait.
 
@@ -171,8 +174,7 @@ class ClusterObservation:
         adviser: whose action is shown; None: nobody's.
 
     Raises:
-        InputError: a size is below 1, the history below 0, or the window's key needs durations that
-            are not known.
+        InputError: the window's key needs durations that are not known.
     """
 
     def __init__(
@@ -180,20 +182,15 @@ class ClusterObservation:
         bounds: ClusterBounds,
         peers: int = 0,
         *,
-        window: int = WINDOW,
-        running: int = RUNNING,
-        shares: int = SHARES,
+        window: Count = WINDOW,
+        running: Count = RUNNING,
+        shares: Count = SHARES,
         known_durations: bool = True,
         order: WindowOrder | None = None,
-        history: int = 0,
+        history: Annotated[int, Ge(0)] = 0,
         adviser: Adviser | None = None,
     ) -> None:
         order = order if order is not None else QueueOrder()
-        for name, value in (("window", window), ("running", running), ("shares", shares)):
-            if value < 1:
-                raise InputError(f"{value} is below 1", field=name)
-        if history < 0:
-            raise InputError(f"{history} is below 0", field="history")
         if order.needs_durations and not known_durations:
             raise InputError(f"{type(order).__name__} needs known durations", field="order")
         self.bounds, self.adviser = bounds, adviser

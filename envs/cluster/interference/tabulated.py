@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from annotated_types import Ge, Le
 
+from envs.bounds import bounded
 from envs.cluster.interference.cases import Capped, IntArray
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
 from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables
@@ -32,6 +34,7 @@ class Assignment(Protocol):
         """(J,) profiles."""
 
 
+@bounded
 class TabulatedRates:
     """Evaluates `predict` once for every profile and every multiset of up to `largest` neighbours.
 
@@ -57,7 +60,7 @@ class TabulatedRates:
         capped: entries that were lowered, and the largest rate predicted, or 1.
 
     Raises:
-        InputError: `largest` is out of range, or a prediction is not finite and above 0.
+        InputError: a prediction is not finite and above 0.
     """
 
     def __init__(
@@ -67,12 +70,10 @@ class TabulatedRates:
         profiles: int,
         assign: Assignment,
         alone: RateModel,
-        largest: int,
+        largest: Annotated[int, Ge(1), Le(LARGEST)],
         scope: int,
         seed: int,
     ) -> None:
-        if not 1 <= largest <= LARGEST:
-            raise InputError(f"{largest} is not from 1 to {LARGEST}", field="largest")
         self.name, self.assign, self.alone = name, assign, alone
         self.largest, self.scope, self.seed = largest, scope, seed
         self.sets, self.capped = tabulate(predict, profiles, largest)

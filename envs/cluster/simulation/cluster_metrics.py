@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.bounds import Count, bounded
 from envs.cluster.simulation.cluster_state import NEVER, Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
@@ -235,16 +236,12 @@ class ClusterMetrics:
         return flat
 
 
-def measure(schedule: Schedule, num_gpus: int) -> ClusterMetrics:
+@bounded
+def measure(schedule: Schedule, num_gpus: Count) -> ClusterMetrics:
     """All metrics of a schedule on `num_gpus` GPUs.
 
     Utilisation counts from the first submission to the last completion.
-
-    Raises:
-        InputError: `num_gpus` is below 1.
     """
-    if num_gpus < 1:
-        raise InputError(f"{num_gpus} is below 1", field="num_gpus")
     ended, jct, work = schedule.finished, schedule.jct, schedule.work[schedule.finished]
     started = schedule.start != NEVER
     rho = finish_time_fairness(schedule, num_gpus)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
-from envs.errors import InputError
 
 
+@bounded
 @dataclass(frozen=True)
 class Failures:
     """Every node fails and comes back on its own, after times drawn from exponentials.
@@ -21,20 +22,12 @@ class Failures:
         mean_time_to_repair_s: seconds it is down, on average.
         until_s: no node fails after this; those that are down still come back.
         seed: of the draws. A node's draws do not depend on how many nodes there are.
-
-    Raises:
-        InputError: a time that is not positive and finite.
     """
 
-    mean_time_to_failure_s: float
-    mean_time_to_repair_s: float
-    until_s: float
+    mean_time_to_failure_s: Positive
+    mean_time_to_repair_s: Positive
+    until_s: Positive
     seed: int
-
-    def __post_init__(self) -> None:
-        for field in ("mean_time_to_failure_s", "mean_time_to_repair_s", "until_s"):
-            if not 0 < getattr(self, field) < float("inf"):
-                raise InputError(f"{getattr(self, field)} is not positive and finite", field=field)
 
     def incidents(self, cluster: Cluster) -> NDArray[np.void]:
         """`INCIDENT` records of all nodes, by time."""

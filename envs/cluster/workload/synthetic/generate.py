@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt
 from numpy.typing import NDArray
 
+from envs.bounds import Count, bounded
 from envs.cluster.workload.synthetic.arrivals import arrival_times, deal_sizes, gap_scores
 from envs.cluster.workload.synthetic.parameters import Memory, WorkloadParameters
 from envs.cluster.workload.trace import Labels, Trace
@@ -20,21 +23,13 @@ _GAPS, _SIZES, _DURATIONS, _SESSIONS, _GAP_ORDER, _DURATION_ORDER, _MODELS = ran
 _HALVINGS = 60  # of the interval in which the scale of a load is looked for
 
 
+@bounded
 @dataclass(frozen=True)
 class TargetLoad:
-    """GPU-seconds asked for per GPU-second of `gpus` GPUs between first and last submission.
+    """GPU-seconds asked for per GPU-second of `gpus` GPUs between first and last submission."""
 
-    Raises:
-        InputError: a number that is not above 0.
-    """
-
-    load: float
-    gpus: int
-
-    def __post_init__(self) -> None:
-        for field in ("load", "gpus"):
-            if not getattr(self, field) > 0:
-                raise InputError(f"{getattr(self, field)} is not above 0", field=field)
+    load: Annotated[float, Gt(0.0)]
+    gpus: Count
 
 
 def generate(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.bounds import Share, bounded
 from envs.cluster.workload.synthetic.arrivals import SessionShape, WeeklyClock
 from envs.errors import InputError
 
@@ -94,21 +95,13 @@ def _halved(points: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatAr
     return halves[0], halves[1]
 
 
+@bounded
 @dataclass(frozen=True)
 class Memory:
-    """How alike neighbours in a sequence are: r(k) = strength · persistence^k, k places apart.
+    """How alike neighbours in a sequence are: r(k) = strength · persistence^k, k places apart."""
 
-    Raises:
-        InputError: a number outside 0..1.
-    """
-
-    strength: float  # rank correlation of two jobs of one episode
-    persistence: float  # chance that an episode goes on with the next job
-
-    def __post_init__(self) -> None:
-        for field in ("strength", "persistence"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise InputError(f"{getattr(self, field)} is not from 0 to 1", field=field)
+    strength: Share  # rank correlation of two jobs of one episode
+    persistence: Share  # chance that an episode goes on with the next job
 
 
 @dataclass(frozen=True, eq=False)

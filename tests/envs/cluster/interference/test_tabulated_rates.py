@@ -93,7 +93,7 @@ def test_a_function_of_its_own_gives_the_rates_of_the_analytic_model() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="'largest': 4 is not from 1 to 3"):
+    with pytest.raises(InputError, match="'largest': 4 is not between 1 and 3"):
         TabulatedRates("t", gentle, 3, modulo, NoInterference(), 4, ON_NODE, 0)
     with pytest.raises(InputError, match="'predict': is not 9 finite numbers above 0"):
         tabulate(lambda own, neighbours: np.zeros(len(own)), 3, 1)
