@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt
 from numpy.typing import NDArray
 
 from agents.cluster.backfilling import preempt_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.prediction import Finished
+from envs.bounds import bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
+AboveZero = Annotated[float, Gt(0.0)]
 REACHED = 1.0 - 1e-12  # part of a limit at which a job is demoted: rounding of executed times
 
 
+@bounded
 class Gittins(Scheduler):
     """Queues by attained service; in a queue the job most likely to finish for its cost first.
 
@@ -38,7 +43,7 @@ class Gittins(Scheduler):
         seed: of the placement rule's generator.
 
     Raises:
-        InputError: limits that do not ascend from above 0, or quanta that do not match.
+        InputError: limits that do not ascend from above 0, or another number of quanta.
     """
 
     name = "gittins"
@@ -48,7 +53,7 @@ class Gittins(Scheduler):
         self,
         placement: PlacementRule,
         limits: Sequence[float],
-        quanta: Sequence[float | None],
+        quanta: Sequence[AboveZero | None],
         training: Trace | None,
         seed: int,
     ) -> None:
@@ -58,8 +63,6 @@ class Gittins(Scheduler):
         if len(quanta) != len(limits) + 1:
             raise InputError(f"{len(limits) + 1} queues, {len(quanta)} quanta", field="quanta")
         self.quanta = np.array([np.inf if q is None else q for q in quanta], np.float64)
-        if not (self.quanta > 0.0).all():
-            raise InputError(f"{list(quanta)} are not all above 0", field="quanta")
         self.placement, self.training, self.seed = placement, training, seed
 
     def reset(self, simulator: ClusterSimulator) -> None:

@@ -29,6 +29,7 @@ from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+EXACT = 2.0**53  # above it not every whole number is a float
 Advance = Callable[[], bool]  # goes on in compiled code; False: the log must be lengthened first
 
 
@@ -227,7 +228,8 @@ class ShortestRemaining(QueuePolicy):
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
         if not only_numbers_decide(cluster, trace, self.placement):
             return None
-        job_bits(trace)
+        if float(trace.duration_s.max(initial=0)) * cluster.num_gpus >= EXACT:
+            return None
         start, finish = never(len(trace)), never(len(trace))
         preemptions = np.zeros(len(trace), np.int32)
         waiting, gpus = nobody_waiting(trace.num_gpus), cluster.num_gpus

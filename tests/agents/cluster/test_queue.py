@@ -190,6 +190,12 @@ def test_times_too_long_for_the_loop() -> None:
         FIFO(Count(), seed=0).replay(Cluster.uniform(1, 8), trace)
 
 
+def test_keys_that_are_no_exact_floats_are_left_to_the_simulator() -> None:
+    trace = Trace.of("long", [0], [1 << 50], [1])
+    assert SRSF(Count(), seed=0).replay(Cluster.uniform(1, 8), trace) is None
+    assert SRSF(Count(), seed=0).replay(Cluster.uniform(1, 7), trace) is not None
+
+
 @pytest.mark.parametrize("limits", [[5, 5], [0], [3.5], [7, 3]])
 def test_limits_of_queues(limits: list[int]) -> None:
     with pytest.raises(InputError, match="whole numbers above 0, ascending") as error:
