@@ -1,4 +1,4 @@
-"""Queue policies: three ways to one schedule, nothing lost, nothing better than the best."""
+"""Queue policies: nothing lost, nothing better than the best."""
 
 from __future__ import annotations
 
@@ -60,36 +60,6 @@ def same(a: Schedule, b: Schedule) -> bool:
         np.array_equal(getattr(a, name), getattr(b, name))
         for name in ("start", "finish", "preemptions", "work", "gpus", "submit")
     )
-
-
-@st.composite
-def pools(draw: st.DrawFn) -> tuple[Cluster, Trace]:
-    nodes, size = draw(st.integers(1, 4)), draw(st.integers(1, 4))
-    count = draw(st.integers(1, 16))
-    each = {"min_size": count, "max_size": count}
-    last, longest = draw(st.sampled_from([0, 12, 40])), draw(st.integers(1, 20))
-    trace = Trace.of(
-        "drawn",
-        sorted(draw(st.lists(st.integers(0, last), **each))),
-        draw(st.lists(st.integers(1, longest), **each)),
-        draw(st.lists(st.integers(0, nodes * size), **each)),
-    )
-    return Cluster.uniform(nodes, size), trace
-
-
-@pytest.mark.parametrize("kind", POLICIES)
-@examples(30)
-@given(problem=pools(), rule=st.sampled_from(PLACES))
-def test_the_loop_does_what_the_decisions_do(
-    kind: type, problem: tuple[Cluster, Trace], rule: type[GangRule]
-) -> None:
-    cluster, trace = problem
-    policy = policy_of(kind, rule())
-    found = policy.replay(cluster, trace)
-    if rule is Count and kind not in {LAS2D, LAS2DTiresias}:
-        assert found is not None
-    if found is not None:
-        assert same(found, simulate(policy, ClusterSimulator(cluster, trace)))
 
 
 @pytest.mark.parametrize("kind", POLICIES)
