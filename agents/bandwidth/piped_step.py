@@ -1,6 +1,6 @@
 """A placed and ordered step as a function of the rates of the pipes between its servers.
 
-The step is that of `envs.step.kernel.play` on `envs.step.allocated_problem.allocated_problem`.
+The step is that of `envs.step.kernel.play` on `envs.step.allocated.allocated_problem`.
 With the plan fixed every resource serves its users in a fixed sequence, so the step is a fixed
 acyclic graph of operators and transfers, and only the transfers through pipes have weights that
 depend on the rates. Its longest path is compiled.
