@@ -8,8 +8,7 @@ import pytest
 from envs.bandwidth.env import BandwidthEnv
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bandwidth.phases import WholeStep
-from envs.bandwidth.sends import Send, placed_sends
-from envs.bandwidth.toy import star
+from envs.bandwidth.toy import Send, placed_sends, star
 from envs.errors import InputError
 from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation

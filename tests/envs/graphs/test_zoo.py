@@ -17,7 +17,6 @@ import torch
 
 from envs.errors import InputError
 from envs.graphs.fake_module import build_module
-from envs.graphs.mixture_of_experts import ExpertLayer, MixtureOfExpertsConfig
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.graphs.zoo import (
@@ -29,7 +28,7 @@ from envs.graphs.zoo import (
     zoo_graph,
     zoo_model,
 )
-from envs.graphs.zoo_modules import WORKLOADS
+from envs.graphs.zoo_modules import WORKLOADS, ExpertLayer, MixtureOfExpertsConfig
 from tests.paths import ROOT
 from tests.strength import at_full_strength
 

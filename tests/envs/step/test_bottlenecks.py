@@ -14,7 +14,7 @@ from sends import sends
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.step.bottlenecks import bottlenecks
-from envs.step.fair_kernel import fair_rates, rate_scratch
+from envs.step.fair import fair_rates, rate_scratch
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 
