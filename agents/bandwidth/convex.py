@@ -10,9 +10,9 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.bandwidth.incumbent import AllocationIncumbent
 from agents.bandwidth.piped_step import PATH_ROUNDING, Path, PipedStep
 from agents.bandwidth.rules import (
+    AllocationIncumbent,
     PipeTraffic,
     channel_capacity,
     proportional_allocation,

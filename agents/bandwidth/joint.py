@@ -128,7 +128,7 @@ class Alternation:
         limit = deterministic_limit and math.ceil(self.turn_share * deterministic_limit)
         rates, left, vain = incumbent.uniform, deterministic_limit or 0, 0
         evaluations, reason = 0, ""
-        while incumbent.bound.memory_ok and vain < self.patience:
+        while not incumbent.impossible and vain < self.patience:
             seconds = budget_s - incumbent.seconds
             if (seconds <= 0.0 or incumbent.optimal) and incumbent.plan is not None:
                 break
@@ -255,7 +255,7 @@ class JointMilp:
             allocation_s=self.allocation_s,
             budget_s=budget_s,
         )
-        if not incumbent.bound.memory_ok:
+        if incumbent.impossible:
             return incumbent.result()
         uniform = incumbent.problem
         limit = deterministic_limit and math.ceil(self.start_share * deterministic_limit)

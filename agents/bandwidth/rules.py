@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.bandwidth.incumbent import AllocationIncumbent
-from agents.base import PlannerResult
+from agents.bandwidth.piped_step import PATH_ROUNDING, PipedStep
+from agents.base import PlannerResult, Status
+from agents.step.incumbent import AT_THE_BOUND, Incumbent
 from envs.hardware.network import Network
-from envs.step.allocated import uniform_allocation, weighted_allocation
-from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
+from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
@@ -78,6 +79,57 @@ def channel_capacity(network: Network) -> FloatArray:
     capacity = np.where(network.incidence > 0, network.link_capacity[:, None], np.inf)
     found: FloatArray = capacity.min(axis=0, initial=np.inf)
     return found
+
+
+class AllocationIncumbent(Incumbent):
+    """The fastest allocation to the plan `given`.
+
+    An allocation is feasible when it breaks no rule of its own and the plan, simulated through
+    pipes of those rates, has no violations, those of its peak memory included: the peak depends on
+    when things happen. The bound at first is the step when every pipe has its links for itself.
+    """
+
+    nothing = ""
+
+    def __init__(self, problem: StepProblem, given: Plan, gap: float = AT_THE_BOUND) -> None:
+        super().__init__(np.inf, "; ".join(given.placement.violations(problem)), gap)
+        self.problem = problem
+        self.given = given
+        self.network = problem.topology.network
+        self.step: PipedStep | None = None
+        if not self.impossible:
+            self.step = PipedStep(problem, given)
+            alone = BandwidthAllocation(channel_capacity(self.network) * (1.0 + LINK_SLACK))
+            path = self.step.longest_path(self.step.slowness(alone.pipes(self.network)))
+            self.lower_bound = path.seconds * (1.0 - PATH_ROUNDING)
+
+    def offer(self, allocation: BandwidthAllocation) -> None:
+        """Simulate the plan under `allocation`, and keep it if it is feasible and the best so far.
+
+        Raises:
+            InputError: the allocation breaks a rule of its own.
+        """
+        if self.impossible:
+            return
+        self.evaluations += 1
+        allocated = allocated_problem(self.problem, allocation)
+        simulator = StepSimulator(allocated)
+        self.take(
+            simulator.step_time(self.given.placement.device, self.given.order),
+            lambda: self.given,
+            lambda plan: plan.violations(allocated, simulator),
+            allocation,
+        )
+
+    def result(
+        self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
+    ) -> PlannerResult:
+        """As `Incumbent.result`; `evaluations` are longest paths computed elsewhere."""
+        if self.refusal and not (self.plan and self.optimal):
+            refused = f"the fastest allocation was refused: {self.refusal}"
+            reason, self.refusal = "; ".join(part for part in (reason, refused) if part), ""
+        self.lower_bound = min(self.lower_bound, self.step_time)
+        return super().result(evaluations=evaluations, reason=reason, without_plan=without_plan)
 
 
 class RuleOfShares(ABC):

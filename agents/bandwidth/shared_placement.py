@@ -11,7 +11,7 @@ from agents.base import PlannerResult
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import MovePricing, Refinement
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.errors import InputError
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
@@ -66,7 +66,7 @@ class SharedPlacement:
         The limit counts kicks. The bound holds under any communication.
         """
         incumbent = SharedIncumbent(problem, communication)
-        if not incumbent.bound.memory_ok:
+        if incumbent.impossible:
             return incumbent.result()
         refinement = _SharedRefinement(
             incumbent, levels=self.levels, kick_groups=self.kick_groups,
@@ -89,8 +89,8 @@ class SharedPlacement:
         return incumbent.result(evaluations=refinement.simulations)
 
 
-class SharedIncumbent(Incumbent):
-    """An `Incumbent` whose plans are played under `communication`."""
+class SharedIncumbent(StepIncumbent):
+    """An `StepIncumbent` whose plans are played under `communication`."""
 
     def __init__(self, problem: StepProblem, communication: Communication) -> None:
         super().__init__(problem)

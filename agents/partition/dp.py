@@ -13,9 +13,8 @@ from agents.base import PlannerResult
 from agents.partition.ideals.items import Items
 from agents.partition.ideals.search import Effort
 from agents.partition.ideals.splits import LoadResult, best_split, compile_kernels, shortest_calls
-from agents.partition.incumbent import PartitionIncumbent
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import PartitionIncumbent, StepIncumbent
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
@@ -90,9 +89,9 @@ class ContiguousDP:
             result = incumbent.result(evaluations=found.pairs)
             return _with_remarks(result, "operators of the optimizer were put with their inputs")
         if found.split is None and np.isinf(found.lower):
-            reason = "no contiguous split fits the devices"
-            return incumbent.result(evaluations=found.pairs, impossible=reason)
-        incumbent.prove(min(found.lower, incumbent.objective))
+            incumbent.impossible = "no contiguous split fits the devices"
+            return incumbent.result(evaluations=found.pairs)
+        incumbent.prove(min(found.lower, incumbent.step_time))
         result = incumbent.result(evaluations=found.pairs)
         return _with_remarks(result, *_remarks(result, found))
 
@@ -147,7 +146,7 @@ class ContiguousDP:
     ) -> PlannerResult:
         """As `Planner.plan`; the limit is on pairs of ideals."""
         compile_kernels()
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         effort = Effort(time.perf_counter() + budget_s, deterministic_limit)
         if incumbent.group(self.groups) is None:
             return incumbent.result()
@@ -159,7 +158,7 @@ class ContiguousDP:
         reason = "" if incumbent.plan else "no contiguous split was found to fit"
         return incumbent.result(reason=reason)
 
-    def _pipelines(self, incumbent: Incumbent) -> Iterator[_Pipeline]:
+    def _pipelines(self, incumbent: StepIncumbent) -> Iterator[_Pipeline]:
         """All devices with each way to group and to price messages, then fewer devices."""
         pipelines = []
         for groups in dict.fromkeys(max(self.groups >> halved, 1) for halved in range(_HALVINGS)):
@@ -173,7 +172,7 @@ class ContiguousDP:
             for pipeline in pipelines:
                 yield replace(pipeline, line=pipeline.line[:count])
 
-    def _offer(self, incumbent: Incumbent, pipeline: _Pipeline, effort: Effort) -> int:
+    def _offer(self, incumbent: StepIncumbent, pipeline: _Pipeline, effort: Effort) -> int:
         """Offer the pipeline's split, with less room until it fits; the pairs looked at."""
         grouped, pairs = pipeline.grouped, 0
         room = grouped.problem.capacity.copy()

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from agents.base import PartitionPlanner, PlannerResult
 from agents.partition.atoms import IntArray, Lines, PartitionAtoms
 from agents.partition.bound import max_load_bound
-from agents.partition.incumbent import PartitionIncumbent
 from agents.partition.kernel import Calls, Loads, Proposal, anneal_latency, anneal_loads
+from agents.step.incumbent import PartitionIncumbent
 from agents.step.lower_bound import longest_paths
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
@@ -269,9 +269,9 @@ class PartitionSearch:
         _compile()
         incumbent = PartitionIncumbent(problem)
         walk = walk_of(problem, self.seed)
-        impossible = walk.atoms.impossible(problem.step)
-        if impossible:
-            return incumbent.result(impossible=impossible)
+        incumbent.impossible = walk.atoms.impossible(problem.step)
+        if incumbent.impossible:
+            return incumbent.result()
         began = incumbent.seconds
         incumbent.prove(walk.bound(0.0))
         proof_s = incumbent.seconds - began
@@ -353,7 +353,7 @@ class _Search:
             self._walked += self.incumbent.seconds - began
             self.done += steps
             at += steps
-            if walk.value < self.incumbent.objective:
+            if walk.value < self.incumbent.step_time:
                 self.incumbent.offer(walk.atoms.expand(walk.best))
                 self._settle()
 
@@ -370,7 +370,7 @@ class _Search:
         """Have the walk know the best feasible placement."""
         if self.incumbent.device is not None:
             best = self.walk.atoms.contract(self.incumbent.device)
-            self.walk.keep(best, self.incumbent.objective)
+            self.walk.keep(best, self.incumbent.step_time)
 
 
 @cache

@@ -3,12 +3,7 @@
 | folder | inside of |
 |---|---|
 | `constraint_program` | `cp_sat` |
-| `ideals` | `dp` |
 | `integer_program` | `fusion_milp`, `milp` |
-| `list_scheduling` | `heft`, `etf`, `sct` |
+| `list_scheduling` | `list_planners` |
 | `neighbourhood` | `local_search` |
-| `partitioning` | `partition_search`, and the incumbent and bounds of all partitions |
-
-What all share: `grouping`, `incumbent`, `lower_bound`, `linear_program`, `packing`,
-`symmetry`.
 """

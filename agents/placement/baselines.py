@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.errors import InputError
 from envs.step.problem import StepProblem
 
@@ -25,8 +25,8 @@ class SingleDevice:
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; needs neither budget nor limit: there are D plans."""
-        incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        incumbent = StepIncumbent(problem)
+        if incumbent.impossible:
             return incumbent.result()
         count = problem.graph.num_operators
         refused: list[tuple[float, str]] = []
@@ -70,7 +70,7 @@ class RandomPlacement:
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; the deterministic limit counts samples."""
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         grouped = incumbent.group(self.groups)
         if grouped is None:
             return incumbent.result()
@@ -163,8 +163,8 @@ class ContiguousSplit:
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; needs neither budget nor limit."""
-        incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        incumbent = StepIncumbent(problem)
+        if incumbent.impossible:
             return incumbent.result()
         grouped = GroupedProblem.of(problem, self.groups)
         devices = self.shares.devices(grouped)

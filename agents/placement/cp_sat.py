@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
-from agents.partition.incumbent import PartitionIncumbent
 from agents.placement.constraint_program.partition import CpPartitionSearch
 from agents.placement.constraint_program.solver import CpSettings
 from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import PartitionIncumbent, StepIncumbent
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
@@ -92,9 +89,9 @@ class CpSat:
 
         A deterministic second is about one second of work on a fast core.
         """
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         if problem.graph.num_operators <= self.operators:
-            if not incumbent.bound.memory_ok:
+            if incumbent.impossible:
                 return incumbent.result()
             return self._exact(WholeSearch(incumbent), budget_s, deterministic_limit)
         grouped = self._fuse(incumbent)
@@ -124,7 +121,8 @@ class CpSat:
             incumbent.offer(hint.plan.placement.device)
         if problem.step.graph.num_operators and incumbent.seconds < budget_s:
             search.run()
-        return incumbent.result(impossible=search.impossible)
+        incumbent.impossible = search.impossible
+        return incumbent.result()
 
     def _exact(self, search: WholeSearch, budget_s: float, limit: int | None) -> PlannerResult:
         incumbent = search.incumbent
@@ -132,7 +130,7 @@ class CpSat:
             incumbent.offer(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
             return incumbent.result()
         self._search(search, budget_s, limit)
-        incumbent.bound = replace(incumbent.bound, seconds=search.bound)
+        incumbent.prove(search.bound)
         if incumbent.plan is None and search.bound == np.inf:
             return incumbent.result(
                 reason="CP-SAT proved that no plan fits", without_plan="infeasible"
@@ -155,7 +153,7 @@ class CpSat:
     def _settings(self, limit: int | None) -> CpSettings:
         return CpSettings(self.workers if limit is None else 1, self.seed)
 
-    def _fuse(self, incumbent: Incumbent) -> GroupedProblem | None:
+    def _fuse(self, incumbent: StepIncumbent) -> GroupedProblem | None:
         """At most `operators` pieces, if so few groups have so few."""
         groups = self.operators
         while True:

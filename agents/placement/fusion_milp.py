@@ -18,7 +18,7 @@ from agents.placement.integer_program.rounds import (
     first_plan,
 )
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.errors import InputError
 from envs.step.problem import StepProblem
 
@@ -96,8 +96,8 @@ class FusionMilp:
     ) -> PlannerResult:
         """As `Planner.plan`; the deterministic limit counts branch-and-bound nodes."""
         compile_kernels(problem)
-        incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        incumbent = StepIncumbent(problem)
+        if incumbent.impossible:
             return incumbent.result()
         refinement = Refinement(
             incumbent, levels=self.levels, kick_groups=self.coarse[-1],
@@ -109,7 +109,7 @@ class FusionMilp:
 
     def search(
         self,
-        incumbent: Incumbent,
+        incumbent: StepIncumbent,
         refinement: Refinement,
         budget_s: float,
         deterministic_limit: int | None,
@@ -144,7 +144,7 @@ class FusionMilp:
             if not grouped.too_large:
                 yield grouped, (number + 1) / len(self.coarse)
 
-    def _assign(self, incumbent: Incumbent, budget_s: float) -> str:
+    def _assign(self, incumbent: StepIncumbent, budget_s: float) -> str:
         """Assignments of ever more groups until one fits, or the groups are as fine as they get.
 
         Returns why the last ones could not be assigned, or nothing.
@@ -166,7 +166,7 @@ class _Search:
 
     def __init__(
         self,
-        incumbent: Incumbent,
+        incumbent: StepIncumbent,
         refinement: Refinement,
         budget_s: float,
         node_limit: int | None,

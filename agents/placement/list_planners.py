@@ -29,7 +29,7 @@ from agents.placement.list_scheduling.schedule import (
 )
 from agents.placement.memory_fit import Packing, search
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
@@ -146,7 +146,7 @@ def wave_order(graph: OpGraph, order: IntArray, micro_batches: int) -> IntArray:
 
 
 def offer_schedules(
-    incumbent: Incumbent,
+    incumbent: StepIncumbent,
     grouped: GroupedProblem,
     make_rule: Callable[[], ListRule],
     budget_s: float,
@@ -185,7 +185,7 @@ def offer_schedules(
     return _result(incumbent, reason, _NO_ROOM)
 
 
-def _result(incumbent: Incumbent, reason: str, failure: str) -> PlannerResult:
+def _result(incumbent: StepIncumbent, reason: str, failure: str) -> PlannerResult:
     """The result for `reason`, and for `failure` if there is no plan."""
     reasons = (reason, failure if incumbent.plan is None else "")
     return incumbent.result(reason="; ".join(part for part in reasons if part))
@@ -239,7 +239,7 @@ class Heft:
         )
 
     def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         grouped = incumbent.group(groups)
         if grouped is None:
             return incumbent.result()
@@ -335,7 +335,7 @@ class MEtf:
         )
 
     def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         grouped = incumbent.group(groups)
         if grouped is None:
             return incumbent.result()
@@ -391,7 +391,7 @@ class MSct:
     def _plan(
         self, problem: StepProblem, groups: int, budget_s: float, limit: int | None
     ) -> PlannerResult:
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         grouped = incumbent.group(groups)
         if grouped is None:
             return incumbent.result()

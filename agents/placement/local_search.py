@@ -15,7 +15,7 @@ from agents.base import PartitionPlanner, PlannerResult
 from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
 from agents.placement.neighbourhood.levels import Level, levels_of, list_schedule
 from agents.placement.neighbourhood.walk import Walker
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.devices import Device, DeviceSpec
@@ -128,8 +128,8 @@ class LocalSearch:
         return self.partitions.partition(problem, budget_s, deterministic_limit)
 
     def _plan(self, problem: StepProblem, budget_s: float, limit: int | None) -> PlannerResult:
-        search = _Search(self.pace, Incumbent(problem), budget_s, limit)
-        if search.incumbent.bound.memory_ok:
+        search = _Search(self.pace, StepIncumbent(problem), budget_s, limit)
+        if not search.incumbent.impossible:
             search.offer_single_device()
             levels = levels_of(problem, self.groups, self.operators)
             for number, level in enumerate(levels):
@@ -153,7 +153,7 @@ class _Search:
     """One search: what is spent, and the room for state as far as it is known."""
 
     def __init__(
-        self, settings: _Pace, incumbent: Incumbent, budget_s: float, limit: int | None
+        self, settings: _Pace, incumbent: StepIncumbent, budget_s: float, limit: int | None
     ) -> None:
         self.settings = settings
         self.incumbent = incumbent
@@ -317,6 +317,6 @@ def _compile() -> None:
     problem = StepProblem(
         builder.build(), alone, np.ones((2, 1)), np.zeros((1, 1)), alone.memory_bytes
     )
-    idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), Incumbent(problem), np.inf, 1)
+    idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), np.inf, 1)
     idle.offer_single_device()
     idle.run(levels_of(problem, (), 2)[0], 1.0)

@@ -10,7 +10,7 @@ import numpy as np
 from agents.base import Planner, PlannerResult
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from agents.step.grouping import GroupedProblem, atoms
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.step.plans import Placement, Plan
@@ -47,8 +47,8 @@ class Milp:
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
         """As `Planner.plan`; the deterministic limit counts branch-and-bound nodes."""
-        incumbent = Incumbent(problem)
-        if not incumbent.bound.memory_ok:
+        incumbent = StepIncumbent(problem)
+        if incumbent.impossible:
             return incumbent.result()
         every = np.arange(problem.topology.num_devices)
         hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
@@ -82,7 +82,7 @@ def _with_bound(result: PlannerResult, bound: float) -> PlannerResult:
     return replace(result, lower_bound=bound, status="optimal" if proved else result.status)
 
 
-def _upper(incumbent: Incumbent) -> float:
+def _upper(incumbent: StepIncumbent) -> float:
     """Seconds that the best plan does not exceed: the one known, or all on one device; or inf."""
     problem, simulator = incumbent.problem, incumbent.simulator
     upper = incumbent.step_time

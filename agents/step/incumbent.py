@@ -1,8 +1,9 @@
-"""The best plan of one search: re-simulated, checked, and turned into a `PlannerResult`."""
+"""The best of one search: judged anew, checked, timed, and turned into a `PlannerResult`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound
-from envs.step.plans import Placement, Plan
+from envs.partition.problem import PartitionProblem
+from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator, StepSimulator
 
@@ -21,23 +23,31 @@ AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as opt
 
 
 class Incumbent:
-    """Keeps the fastest feasible plan of `problem` that a planner offers, and when it came.
+    """Keeps the best feasible plan of a search, when it came, and what is proved of all plans.
 
-    A plan is feasible when it has no violations, those of its peak memory included. Making
-    the incumbent starts the clock and computes the lower bound; a planner returns `result()` at
-    once when `bound.memory_ok` is false.
+    Making it starts the clock. What a plan takes and which rules it breaks the heirs say.
+
+    Args:
+        lower_bound: seconds, proved for every plan.
+        impossible: why no plan exists, where that is proved.
+        gap: relative distance from the bound that counts as optimal.
     """
 
-    def __init__(self, problem: StepProblem) -> None:
+    nothing = "no plan was tried"  # the reason where nothing was found and nothing refused
+
+    def __init__(
+        self, lower_bound: float = 0.0, impossible: str = "", gap: float = AT_THE_BOUND
+    ) -> None:
         self._start = time.perf_counter()
-        self.problem = problem
-        self.simulator: Simulator = StepSimulator(problem)
-        self.bound = lower_bound(problem)
-        self.step_time = np.inf  # seconds
+        self.lower_bound = lower_bound
+        self.impossible = impossible
+        self.gap = gap
+        self.step_time = np.inf  # seconds, of the objective
         self.plan: Plan | None = None
+        self.allocation: BandwidthAllocation | None = None
         self.evaluations = 0
         self.trajectory: list[tuple[float, float]] = []
-        self._refusal = ""
+        self.refusal = ""  # why the last plan that was faster than the best was refused
 
     @property
     def seconds(self) -> float:
@@ -47,41 +57,31 @@ class Incumbent:
     @property
     def optimal(self) -> bool:
         """Whether the best plan is at the bound."""
-        return bool(self.step_time <= self.bound.seconds * (1.0 + AT_THE_BOUND))
+        return bool(self.step_time <= self.lower_bound * (1.0 + self.gap))
 
-    def group(self, max_groups: int) -> GroupedProblem | None:
-        """The problem in at most `max_groups` groups; None when there is nothing to search.
+    def prove(self, lower_bound: float) -> None:
+        """Take note of a proved bound in seconds."""
+        self.lower_bound = max(self.lower_bound, lower_bound)
 
-        `result()` then says why: no plan exists, or some group is too large for every device.
-        """
-        if not self.bound.memory_ok:
-            return None
-        grouped = GroupedProblem.of(self.problem, max_groups)
-        self._refusal = grouped.too_large
-        return None if grouped.too_large else grouped
-
-    def offer(self, device: IntArray, order: IntArray | None = None) -> FloatArray:
-        """Simulate placement `device` (N,) on the problem and keep it if it is the best so far.
-
-        Without `order` the simulator's rule gives it. Returns (D,) bytes by which the peak memory
-        exceeds each device: all zero unless a faster plan was refused for its memory.
-        """
-        self.evaluations += 1
-        devices = self.problem.topology.num_devices
-        step_time = self.simulator.step_time(device, order)
+    def take(
+        self,
+        step_time: float,
+        plan: Callable[[], Plan],
+        violations: Callable[[Plan], Sequence[str]],
+        allocation: BandwidthAllocation | None = None,
+    ) -> bool:
+        """Keep the plan if it is the best so far; False where it was better and broke a rule."""
         if step_time >= self.step_time:
-            return np.zeros(devices)
-        if order is None:
-            order = self.simulator.order(device)
-        plan = Plan(Placement(np.array(device, dtype=np.int64)), np.array(order, dtype=np.int64))
-        violations = plan.violations(self.problem, self.simulator)
-        if violations:
-            self._refusal = "; ".join(violations)
-            peak = self.simulator.run(device, order).peak_memory
-            return np.maximum(peak - self.problem.capacity, 0.0)
-        self.plan, self.step_time = plan, step_time
+            return True
+        made = plan()
+        broken = violations(made)
+        if broken:
+            self.refusal = "; ".join(broken)
+            return False
+        self.refusal = ""
+        self.plan, self.allocation, self.step_time = made, allocation, step_time
         self.trajectory.append((self.seconds, step_time))
-        return np.zeros(devices)
+        return True
 
     def result(
         self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
@@ -95,18 +95,106 @@ class Incumbent:
         status: Status = without_plan
         if self.plan is not None:
             status = "optimal" if self.optimal else "feasible"
-        elif not self.bound.memory_ok:
-            status, reason = "infeasible", self.bound.reason
+        elif self.impossible:
+            status, reason = "infeasible", self.impossible
         else:
-            reason = "; ".join(part for part in (reason, self._refusal) if part)
-            reason = reason or "no plan was tried"
+            reason = "; ".join(part for part in (reason, self.refusal) if part)
+            reason = reason or self.nothing
         return PlannerResult(
             plan=self.plan,
             status=status,
             step_time=self.step_time,
             seconds=self.seconds,
-            lower_bound=self.bound.seconds,
+            lower_bound=self.lower_bound,
             evaluations=self.evaluations + evaluations,
             reason=reason,
             trajectory=self.trajectory,
+            allocation=self.allocation,
         )
+
+
+class StepIncumbent(Incumbent):
+    """The fastest plan of `problem`, as its simulator plays it.
+
+    A plan is feasible when it has no violations, those of its peak memory included. A planner
+    returns `result()` at once where the problem is `impossible`.
+    """
+
+    def __init__(self, problem: StepProblem) -> None:
+        super().__init__()
+        self.problem = problem
+        self.simulator: Simulator = StepSimulator(problem)
+        bound = lower_bound(problem)
+        self.lower_bound, self.impossible = bound.seconds, bound.reason
+
+    def group(self, max_groups: int) -> GroupedProblem | None:
+        """The problem in at most `max_groups` groups; None when there is nothing to search.
+
+        `result()` then says why: no plan exists, or some group is too large for every device.
+        """
+        if self.impossible:
+            return None
+        grouped = GroupedProblem.of(self.problem, max_groups)
+        self.refusal = grouped.too_large
+        return None if grouped.too_large else grouped
+
+    def offer(self, device: IntArray, order: IntArray | None = None) -> FloatArray:
+        """Simulate placement `device` (N,) on the problem and keep it if it is the best so far.
+
+        Without `order` the simulator's rule gives it. Returns (D,) bytes by which the peak memory
+        exceeds each device: all zero unless a faster plan was refused for its memory.
+        """
+        self.evaluations += 1
+
+        def plan() -> Plan:
+            positions = self.simulator.order(device) if order is None else order
+            placement = Placement(np.array(device, dtype=np.int64))
+            return Plan(placement, np.array(positions, dtype=np.int64))
+
+        def violations(plan: Plan) -> Sequence[str]:
+            return plan.violations(self.problem, self.simulator)
+
+        if self.take(self.simulator.step_time(device, order), plan, violations):
+            return np.zeros(self.problem.topology.num_devices)
+        return self.excess(self.simulator, device, order)
+
+    def excess(self, simulator: Simulator, device: IntArray, order: IntArray | None) -> FloatArray:
+        """(D,) bytes by which the peak memory exceeds each device."""
+        peak = simulator.run(device, order).peak_memory
+        return np.maximum(peak - self.problem.capacity, 0.0)
+
+
+class PartitionIncumbent(Incumbent):
+    """The best placement of a partition problem, by its objective; the order is the graph's."""
+
+    nothing = "no feasible placement was found"
+
+    def __init__(self, problem: PartitionProblem) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def offer(self, device: IntArray) -> None:
+        """Keep placement `device` (N,) if it is feasible and the best so far."""
+
+        def plan() -> Plan:
+            order = np.arange(len(device), dtype=np.int64)
+            return Plan(Placement(np.array(device, dtype=np.int64)), order)
+
+        def violations(plan: Plan) -> Sequence[str]:
+            return self.problem.violations(plan.placement.device)
+
+        self.take(self.problem.objective(device), plan, violations)
+
+    @property
+    def device(self) -> IntArray | None:
+        """(N,) of the best placement."""
+        return None if self.plan is None else self.plan.placement.device
+
+    def result(
+        self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
+    ) -> PlannerResult:
+        """As `Incumbent.result`; memory may rule out every placement."""
+        if self.plan is None:
+            self.impossible = self.impossible or lower_bound(self.problem.step).reason
+            self.lower_bound = np.inf if self.impossible else self.lower_bound
+        return super().result(evaluations=evaluations, reason=reason, without_plan=without_plan)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from agents.bandwidth.joint_search.pipes import FloatArray, IntArray, Pipes, ResponsiveSimulator
-from agents.base import BandwidthPlanner, PlannerResult, Status
+from agents.base import BandwidthPlanner
 from agents.placement.integer_program.refinement import MovePricing, Refinement
 from agents.placement.integer_program.rounds import Formulation
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
@@ -21,11 +19,11 @@ from envs.step.step import Simulator, StepSimulator
 _KNOWN = 4096  # plans whose allocation is remembered
 
 
-class JointIncumbent(Incumbent):
+class JointIncumbent(StepIncumbent):
     """Keeps the fastest feasible plan with its allocation.
 
-    What is offered is a placement, with or without an order, as to any `Incumbent`: it is simulated
-    at the rates that its traffic asks for (`ResponsiveSimulator`), and where that is promising
+    What is offered is a placement, with or without an order, as to any `StepIncumbent`: it is
+    simulated at the rates its traffic asks for (`ResponsiveSimulator`), and where that is promising
     `allocator` finds better ones for it. Both allocations are then simulated on the problem itself,
     on all operators, and checked: rates, placement, order and peak memory.
 
@@ -58,7 +56,6 @@ class JointIncumbent(Incumbent):
         self.uniform = uniform
         self.pipes = Pipes.of(self.problem, whole.topology)
         self.simulator = ResponsiveSimulator(self.problem, self.pipes)
-        self.allocation: BandwidthAllocation | None = None
         self.allocator = allocator
         self.promising = promising
         self.allocation_s = allocation_s
@@ -68,7 +65,7 @@ class JointIncumbent(Incumbent):
     def offer(self, device: IntArray, order: IntArray | None = None) -> FloatArray:
         """Simulate placement `device` (N,) at rates that suit it; keep it if it is the best so far.
 
-        Returns (D,) bytes as `Incumbent.offer`.
+        Returns (D,) bytes as `StepIncumbent.offer`.
         """
         device = np.array(device, dtype=np.int64)
         if order is None:
@@ -95,7 +92,7 @@ class JointIncumbent(Incumbent):
     def offer_with(self, plan: Plan, allocation: BandwidthAllocation) -> FloatArray:
         """Simulate `plan` under `allocation` and keep both if they are the best so far.
 
-        Returns (D,) bytes as `Incumbent.offer`.
+        Returns (D,) bytes as `StepIncumbent.offer`.
 
         Raises:
             InputError: the allocation breaks a rule of its own.
@@ -105,23 +102,11 @@ class JointIncumbent(Incumbent):
         simulator = StepSimulator(allocated)
         device = plan.placement.device
         step_time = simulator.step_time(device, plan.order)
-        if step_time >= self.step_time:
+        if self.take(
+            step_time, lambda: plan, lambda plan: plan.violations(allocated, simulator), allocation
+        ):
             return np.zeros(len(self.problem.capacity))
-        violations = plan.violations(allocated, simulator)
-        if violations:
-            self._refusal = "; ".join(violations)
-            peak = simulator.run(device, plan.order).peak_memory
-            return np.maximum(peak - self.problem.capacity, 0.0)
-        self.plan, self.allocation, self.step_time = plan, allocation, step_time
-        self.trajectory.append((self.seconds, step_time))
-        return np.zeros(len(self.problem.capacity))
-
-    def result(
-        self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
-    ) -> PlannerResult:
-        """As `Incumbent.result`, with the allocation."""
-        found = super().result(evaluations=evaluations, reason=reason, without_plan=without_plan)
-        return replace(found, allocation=self.allocation)
+        return self.excess(simulator, device, plan.order)
 
 
 class JointRefinement(Refinement):

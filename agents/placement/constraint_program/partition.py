@@ -9,7 +9,6 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.partition.incumbent import PartitionIncumbent
 from agents.placement.constraint_program.program import (
     ConstraintProgram,
     PlacementVariables,
@@ -17,6 +16,7 @@ from agents.placement.constraint_program.program import (
 )
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import canonical
+from agents.step.incumbent import PartitionIncumbent
 from envs.errors import InputError
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
@@ -332,11 +332,11 @@ class CpPartitionSearch:
     def _solve(self, solver: CpSolver) -> Outcome:
         incumbent = self._incumbent
         known = incumbent.device is not None
-        longest = incumbent.objective if known else _serial_seconds(self._problem)
+        longest = incumbent.step_time if known else _serial_seconds(self._problem)
         times = [self._problem.step.op_seconds, self._problem.traffic.seconds]
         scale = TimeScale.of(times, longest, _RESOLUTION)
         horizon = int(scale.units(np.array(longest))) + int(not known)
-        model = self._model(scale, horizon, int(incumbent.bound / float(scale.unit)))
+        model = self._model(scale, horizon, int(incumbent.lower_bound / float(scale.unit)))
         for device in self._forbidden:
             model.forbid(device)
         if incumbent.device is not None:

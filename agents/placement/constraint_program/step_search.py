@@ -12,7 +12,7 @@ from agents.placement.constraint_program.makespan import MakespanModel
 from agents.placement.constraint_program.program import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import AT_THE_BOUND, Incumbent
+from agents.step.incumbent import AT_THE_BOUND, StepIncumbent
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -44,7 +44,7 @@ class StepSearch(ABC):
     tight, delays are allowed at first, for a while: the smaller program is often enough.
     """
 
-    def __init__(self, incumbent: Incumbent, problem: StepProblem) -> None:
+    def __init__(self, incumbent: StepIncumbent, problem: StepProblem) -> None:
         self.incumbent = incumbent
         self.problem = problem
         self.bound = 0.0  # seconds; no plan of `problem` is faster
@@ -56,7 +56,7 @@ class StepSearch(ABC):
 
     @abstractmethod
     def offer(self, device: IntArray, order: IntArray) -> FloatArray:
-        """Offer a plan of `problem` to the incumbent; (D,) bytes as `Incumbent.offer`."""
+        """Offer a plan of `problem` to the incumbent; (D,) bytes as `StepIncumbent.offer`."""
 
     @abstractmethod
     def learn(self, device: IntArray, order: IntArray, excess: FloatArray) -> None:
@@ -149,9 +149,9 @@ class StepSearch(ABC):
 class WholeSearch(StepSearch):
     """The search on the operators themselves; its bound holds for all plans."""
 
-    def __init__(self, incumbent: Incumbent) -> None:
+    def __init__(self, incumbent: StepIncumbent) -> None:
         super().__init__(incumbent, incumbent.problem)
-        self.bound = incumbent.bound.seconds  # seconds
+        self.bound = incumbent.lower_bound  # seconds
         self._forbidden: list[tuple[IntArray, IntArray]] = []
 
     def offer(self, device: IntArray, order: IntArray) -> FloatArray:
@@ -173,7 +173,7 @@ class WholeSearch(StepSearch):
 class FusedSearch(StepSearch):
     """The search on the pieces of a fused graph; its bound holds for plans of these groups."""
 
-    def __init__(self, incumbent: Incumbent, grouped: GroupedProblem) -> None:
+    def __init__(self, incumbent: StepIncumbent, grouped: GroupedProblem) -> None:
         super().__init__(incumbent, grouped.problem)
         self._grouped = grouped
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agents.linear_program import LinearProgram
 from agents.placement.integer_program.rounds import Formulation, Rounds
 from agents.step.grouping import GroupedProblem, canonical, device_classes
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import StepProblem
@@ -205,7 +205,7 @@ class Refinement:
 
     def __init__(
         self,
-        incumbent: Incumbent,
+        incumbent: StepIncumbent,
         *,
         levels: tuple[int, ...],
         kick_groups: int,

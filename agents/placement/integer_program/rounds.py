@@ -13,7 +13,7 @@ from agents.base import Planner
 from agents.linear_program import LinearProgram
 from agents.placement.integer_program.model import AssignmentModel
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -81,7 +81,7 @@ class Rounds:
 
     def __init__(
         self,
-        incumbent: Incumbent,
+        incumbent: StepIncumbent,
         grouped: GroupedProblem,
         devices: IntArray,
         formulation: Formulation,
@@ -208,7 +208,7 @@ class Rounds:
 
 
 def first_plan(
-    incumbent: Incumbent, planner: Planner | None, budget_s: float, limit: int | None
+    incumbent: StepIncumbent, planner: Planner | None, budget_s: float, limit: int | None
 ) -> IntArray | None:
     """(N,) the placement of the planner's plan, which is offered; None without either."""
     if planner is None:
@@ -220,7 +220,7 @@ def first_plan(
     return plan.placement.device
 
 
-def assign(incumbent: Incumbent, grouped: GroupedProblem, seed: int) -> None:
+def assign(incumbent: StepIncumbent, grouped: GroupedProblem, seed: int) -> None:
     """Offer solutions of `AssignmentModel`, which knows no transfers, until one fits."""
     model = AssignmentModel(grouped)
     for _ in range(_REPAIRS):

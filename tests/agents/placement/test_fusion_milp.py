@@ -16,7 +16,7 @@ from agents.placement.integer_program.windows import (
 )
 from agents.placement.list_planners import Heft
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
@@ -163,7 +163,7 @@ def test_a_neighbourhood_is_found_whatever_equal_devices_are_called() -> None:
     problem = pipeline([1.0] * layers, 2, cluster([0, 1, 2], [1000.0] * 3), [1, 1, 1])
     group = GroupedProblem.of(problem, layers).fusion.group
     for names in permutations(range(3)):
-        incumbent = Incumbent(problem)
+        incumbent = StepIncumbent(problem)
         incumbent.offer(np.array(names)[group * 3 // layers])
         refinement = Refinement(
             incumbent, levels=(), kick_groups=layers, formulation=WINDOWS, seed=0

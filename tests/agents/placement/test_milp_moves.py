@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import MovePricing, Refinement, draw_moves
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import Incumbent
+from agents.step.incumbent import StepIncumbent
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -91,7 +91,7 @@ def test_groups_are_fused_around_a_placement(data: st.DataObject, problem: StepP
     tied = graph.colocation != NONE
     device[tied] = graph.colocation[tied] % devices
     refinement = Refinement(
-        Incumbent(problem), levels=(2, 4), kick_groups=2,
+        StepIncumbent(problem), levels=(2, 4), kick_groups=2,
         formulation=OrderFormulation(gap=0.02, at_once=8), seed=0,
     )  # fmt: skip
     grouped = refinement.around(device, 2)
