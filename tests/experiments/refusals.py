@@ -45,7 +45,7 @@ def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
     line = str(caught.value)
     assert "\n" not in line.strip()
     for word in words:
-        assert word in line
+        assert word in line, line
     return line
 
 
@@ -100,7 +100,7 @@ def run_refused(
     assert err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1
     for word in words:
-        assert word in err
+        assert word in err, err
     assert content_of(folder) == before
     return err
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from layered_step import layered_step
+from refusals import command_refused, option_of, option_refused, told
 
 from agents.base import PlannerResult
 from agents.placement.baselines import ContiguousSplit, EqualShares
@@ -26,6 +27,7 @@ from experiments.run.app import run_app
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.problem import topology_file
+from experiments.step.search import planner_of
 from tests.paths import CONF
 
 PLANES = CONF / "topology" / "planes_4x1.yaml"
@@ -231,28 +233,43 @@ def test_a_plan_without_bandwidth_gets_uniform_shares_when_asked(work: Path) -> 
     assert "bandwidth" not in json.loads(Path("evaluated/plan.json").read_text())
 
 
-FAULTS: dict[str, list[str]] = {
+RUNS: dict[str, list[str]] = {
     "plan agent=heft problem=bandwidth": ["'agent'", "Heft", "does not plan problem=bandwidth"],
-    "plan agent=convex": ["'agent'", "ConvexRates", "does not plan problem=makespan"],
     "plan agent=convex problem=joint": ["ConvexRates", "does not plan problem=joint"],
     "plan agent=convex problem=bandwidth problem.plan=no.json": ["no.json", "cannot be read"],
     "plan agent=convex problem=bandwidth problem.placer_budget_s=0": ["placer_budget_s", "0"],
-    "plan agent=convex problem=bandwidth agent@problem.placer=uniform": ["placer", "Planner"],
-    "plan agent=convex problem=bandwidth agent.gap=2": ["gap", "0..1"],
-    "plan agent=convex problem=bandwidth agent.rounds=0": ["rounds", "below 1"],
-    "plan agent=convex problem=bandwidth agent.rounds=many": ["'agent.rounds'", "integer"],
-    "evaluate agent=convex": ["'agent'", "ConvexRates", "problem=bandwidth"],
-    f"evaluate agent={__name__}.UniformJoint": ["'agent'", "problem=joint"],
+}
+OPTIONS: dict[str, list[str]] = {
+    "agent=convex agent.gap=2": ["gap", "2"],
+    "agent=convex agent.rounds=0": ["rounds", "below 1"],
+    "agent=convex agent.rounds=many": ["'agent.rounds'", "integer"],
 }
 
 
-@pytest.mark.parametrize("command", FAULTS)
-def test_a_command_is_refused_by_name(
+@pytest.mark.parametrize("command", RUNS)
+def test_a_run_is_refused_by_name(
     command: str, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refused(capsys, *command.split())
-    for word in FAULTS[command]:
+    for word in RUNS[command]:
         assert word in line
+
+
+@pytest.mark.parametrize("text", OPTIONS)
+def test_an_option_is_refused_by_name(text: str) -> None:
+    option_refused(text, OPTIONS[text])
+
+
+def test_a_placer_plans() -> None:
+    asked = ["agent=convex", "problem=bandwidth", "agent@problem.placer=uniform"]
+    command_refused("plan", asked, ["placer", "Planner"])
+
+
+def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:
+    convex = option_of("agent=convex")["agent"]
+    told(lambda: planner_of(convex, {}), ["'agent'", "ConvexRates", "problem=bandwidth"])
+    joint = {"_target_": f"{__name__}.UniformJoint"}
+    told(lambda: planner_of(joint, {}), ["'agent'", "problem=joint"])
 
 
 def test_links_without_bandwidth_are_refused(

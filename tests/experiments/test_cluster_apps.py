@@ -73,29 +73,6 @@ def test_failures_and_overheads_reach_the_simulator(work: Path) -> None:
     assert int(str(found["preemptions"])) > 0
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        (["agent=heft"], "config key 'agent'"),
-        (["agent=no_such_policy"], "agent=no_such_policy"),
-        (["placement=nowhere"], "placement=nowhere"),
-        (["cluster.nodes=0"], "nodes"),
-        (["overheads.restart_s=-1"], "restart_s"),
-        (["trace.path=missing.csv"], "missing.csv"),
-        (["trace.format=tape"], "trace.format"),
-        (["trace.queue=none"], "queue"),
-    ],
-)
-def test_bad_input_is_told_in_one_line(
-    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], told: str
-) -> None:
-    assert main([*EVALUATE, *asked]) == 2
-    error = capfd.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ")
-    assert told in error
-    assert not (work / "run" / "result.json").exists()
-
-
 def test_a_job_larger_than_the_cluster_is_named(
     work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

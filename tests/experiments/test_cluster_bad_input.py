@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
+from refusals import app_of, command_refused, option_of, option_refused, run_refused, told
 
+from agents.cluster.policy import Scheduler
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
+from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.evaluate import main
-from experiments.packing import PackingConfig, packing
-from experiments.run.app import run_app
+from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
-from experiments.trace import TraceAppConfig, trace
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 FAULTY = "job_id,submission_time,duration,num_gpu\na,0,10,1\nb,1,-4,1\nc,3,10,2\n"
@@ -23,10 +27,11 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,1000,1024,1,500,
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,{gpus},G2\n"
 
 
-class Idle:
+class Idle(Scheduler):
     """A policy that starts nothing."""
 
     name = "idle"
+    knows = "nothing"
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Nothing is kept."""
@@ -51,69 +56,113 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(app: str, arguments: list[str]) -> int:
-    if app == "trace":
-        return run_app("trace", TraceAppConfig, trace, arguments)
-    if app == "packing":
-        files = ["pods=pods.csv", "nodes=nodes.csv"]
-        return run_app("packing", PackingConfig, packing, [*files, *arguments])
-    return main(["env=cluster", "trace=jobs.csv", *arguments])
-
-
-REFUSED: dict[str, list[str]] = {
-    "evaluate cluster.nodes=0": ["'cluster.nodes'", "below 1"],
-    "evaluate cluster.gpus_per_node=3000000000": ["'cluster.gpus_per_node'", "above 2147483647"],
-    "evaluate cluster.nodes=99999999999999": ["'cluster.nodes'", "above 2147483647"],
-    "evaluate cluster.gpu_types=[V100,V100]": ["'cluster.gpu_types'", "twice"],
-    "evaluate cluster.nodes=1 cluster.gpu_types=[V100,P100]": ["'cluster.gpu_types'", "2 types"],
-    "evaluate cluster=null": ["'cluster'", "None"],
-    "evaluate overheads=null": ["'overheads'", "None"],
-    "evaluate overheads.restart_s=x": ["'overheads.restart_s'", "a number"],
-    "evaluate failures=true": ["'failures'", "True"],
-    "evaluate agent=heft": ["'agent'", "fifo"],
-    "evaluate agent=max_min agent.round_s=inf": ["'agent.round_s'", "finite"],
-    "evaluate agent=themis agent.lease_s=inf": ["'agent.lease_s'", "finite"],
-    "evaluate agent=gandiva agent.quantum_s=inf": ["'agent.quantum_s'", "finite"],
-    "evaluate agent=qssf agent.durations=null": ["'agent.durations'", "RollingDuration"],
-    "evaluate agent=qssf agent.durations.recency=3": ["'agent.durations.recency'", "at most 1"],
-    "evaluate agent=test_cluster_bad_input.Idle": ["idle", "waiting for ever"],
-    "evaluate interference=analytic interference.profiles=zoo": [
+OTHER = {"_target_": "os.getcwd"}  # what is nothing here
+COMMANDS: dict[str, list[str]] = {  # refused before there is a run
+    "evaluate_cluster overheads.restart_s=x": ["'overheads.restart_s'", "a number"],
+    "evaluate_cluster agent=no_such_policy": ["agent=no_such_policy"],
+    "evaluate_cluster placement=nowhere": ["placement=nowhere"],
+    "evaluate_cluster agent=qssf agent.durations=null": ["'agent.durations'", "RollingDuration"],
+    "evaluate_cluster interference=analytic interference.profiles=zoo": [
         "'interference.profiles'",
         "'zoo'",
     ],
-    "evaluate interference=contention interference.beta=0": ["'interference.beta'"],
-    "evaluate placement=os.getcwd": ["'agent.placement'", "os.getcwd"],
     "trace trace=nosuch.csv": ["nosuch.csv", "no such file"],
     "trace trace=nosuch.parquet": ["nosuch.parquet", "no such file"],
-    "trace trace=jobs.csv trace.end_s=-5": ["'trace.end_s'"],
     "trace trace=jobs.csv trace.start_s=-5": ["'trace.start_s'"],
-    "trace trace=jobs.csv trace.stretch=0": ["'trace.stretch'"],
-    "trace trace=jobs.csv trace.load=-1 trace.gpus=4": ["'trace.load'"],
     "trace trace=jobs.csv trace.load=1 trace.gpus=0": ["'trace.gpus'"],
+}
+RUNS: dict[str, list[str]] = {  # one of each family
+    "evaluate_cluster trace=jobs.csv cluster.nodes=0": ["'cluster.nodes'", "below 1"],
+    "evaluate_cluster trace=jobs.csv failures=true": ["'failures'", "True"],
+    "evaluate_cluster trace=jobs.csv agent=test_cluster_bad_input.Idle": ["idle", "waiting"],
+    "evaluate_cluster trace=jobs.csv interference=contention interference.beta=0": [
+        "'interference.beta'",
+    ],
+    "evaluate_cluster trace.path=missing.csv": ["missing.csv"],
+    "trace trace=jobs.csv trace.end_s=-5": ["'trace.end_s'"],
     "trace trace=jobs.csv trace.window=train trace.windows.train=-1": ["'trace.windows.train'"],
-    "trace trace.format=synthetic trace.jobs=0": ["'trace.jobs'"],
-    "trace trace=jobs.csv action.most_labels=-1": ["'action.most_labels'"],
-    "trace trace=jobs.csv action.gpus=[0]": ["'action.gpus'"],
     "trace action=download action.source=itp action.attempts=0": ["'action.attempts'"],
-    "trace action=download action.source=itp action.timeout_s=-1": ["'action.timeout_s'"],
-    "packing nodes=bare.csv": ["bare", "no GPUs"],
-    "packing '+rules.x={_target_: os.getcwd}'": ["'rules.x'", "no packing rule"],
-    "packing rules.fgd.score_levels=-1": ["'rules.fgd.score_levels'"],
+    "packing pods=pods.csv nodes=bare.csv": ["bare", "no GPUs"],
 }
 
 
-@pytest.mark.parametrize("command", REFUSED)
-def test_bad_input_is_one_line_that_names_the_key(
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_refused_by_name(command: str, work: Path) -> None:
+    app, *arguments = command.split()
+    command_refused(app, arguments, COMMANDS[command])
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_a_run_is_refused_by_name(
     command: str, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    app, *arguments = shlex.split(command)
-    assert run(app, [*arguments, "hydra.run.dir=run"]) == 2
-    error = capfd.readouterr().err.strip()
-    assert len([line for line in error.splitlines() if line.startswith("error: ")]) == 1
-    assert "Traceback" not in error
-    for word in REFUSED[command]:
-        assert word in error.splitlines()[-1]
+    app, *arguments = command.split()
+    asked = [*arguments, "hydra.run.dir=run"]
+    run_refused(app, asked, RUNS[command], work, capfd)
     assert not (work / "run").exists()
+
+
+OPTIONS: dict[str, list[str]] = {  # refused when they are built
+    "agent=max_min agent.round_s=.inf": ["agent.round_s", "finite"],
+    "agent=themis agent.lease_s=.inf": ["agent.lease_s", "finite"],
+    "agent=gandiva agent.quantum_s=.inf": ["agent.quantum_s", "finite"],
+    "agent=qssf agent.durations.recency=3": ["agent.durations.recency", "3 is not in (0, 1]"],
+    "packing_rule=fgd packing_rule.score_levels=-1": ["score_levels"],
+    "action=summary action.most_labels=-1": ["action.most_labels", "-1"],
+    "action=summary action.gpus=[0]": ["action.gpus", "0"],
+    "action=download action.timeout_s=-1": ["action.timeout_s", "-1"],
+}
+
+
+@pytest.mark.parametrize("text", OPTIONS)
+def test_an_option_is_refused_by_name(text: str) -> None:
+    option_refused(text, OPTIONS[text])
+
+
+CLUSTERS: dict[str, list[str]] = {
+    "gpus_per_node=3000000000": ["'cluster.gpus_per_node'", "above 2147483647"],
+    "nodes=99999999999999": ["'cluster.nodes'", "above 2147483647"],
+    "gpu_types=[V100,V100]": ["'cluster.gpu_types'", "twice"],
+    "nodes=1 gpu_types=[V100,P100]": ["'cluster.gpu_types'", "2 types"],
+}
+PROBLEMS: dict[str, tuple[object, list[str]]] = {
+    "cluster": (None, ["'cluster'", "None"]),
+    "overheads": (None, ["'overheads'", "None"]),
+    "interference": (OTHER, ["'interference'", "no interference model"]),
+    "failures": (OTHER, ["'failures'", "no model of failing nodes"]),
+}
+
+
+def described() -> dict[str, Any]:
+    """The nodes of a problem, as `conf/evaluate_cluster.yaml` has them."""
+    found = app_of("evaluate_cluster")
+    config = check_command_line(["trace=jobs.csv"], found.config_name, found.schema).config
+    nodes = ("cluster", "interference", "overheads", "failures")
+    return {name: getattr(config, name) for name in nodes}
+
+
+def test_a_problem_is_refused_by_name(work: Path) -> None:
+    trace, nodes = CanonicalReader().read("jobs.csv").trace, described()
+
+    def problem(**changed: object) -> ClusterProblem:
+        return ClusterProblem.of(trace, **{**nodes, **changed})
+
+    for change, words in CLUSTERS.items():
+        changes = OmegaConf.to_container(OmegaConf.from_dotlist(change.split()))
+        assert isinstance(changes, dict)
+        told(partial(problem, cluster={**nodes["cluster"], **changes}), words)
+    for key, (node, words) in PROBLEMS.items():
+        told(partial(problem, **{key: node}), words)
+    negative = {**nodes["overheads"], "restart_s": -1.0}
+    told(partial(problem, overheads=negative), ["restart_s", "-1"])
+    assert len(problem().trace) == 2
+
+
+def test_a_policy_is_refused_by_name() -> None:
+    heft = option_of("agent=heft")["agent"]
+    told(lambda: built_policy(heft, "agent"), ["'agent'", "fifo"])
+    lost = {**option_of("agent=fifo")["agent"], "placement": {"_target_": "os.getcwd"}}
+    told(lambda: built_policy(lost, "agent"), ["'agent.placement'", "os.getcwd"])
 
 
 def test_a_cluster_policy_outside_the_cluster_says_so(

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
+from refusals import command_refused, run_refused
 
 from agents.cluster.rules.fractional import BestFit, FractionalRule, RandomFit
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
+from envs.errors import InputError
 from experiments.packing import PackingConfig, packing
 from experiments.run.app import run_app
+from experiments.run.overrides import typed
 
 PODS = """\
 name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
@@ -28,6 +32,7 @@ sn,cpu_milli,memory_mib,gpu,model
 n0,64000,262144,4,G2
 n1,64000,262144,2,P100
 """
+FEW = {"pods": "p", "nodes": "n", "load": 1.0, "runs": 1, "seed": 0, "json": False}
 FILES = ["pods=pods.csv", "nodes=nodes.csv"]
 PUBLISHED = {"fgd": 95.4, "best_fit": 93.1, "random_fit": 87.5}  # percent of the GPUs
 
@@ -71,31 +76,40 @@ def test_one_run_has_no_deviation_and_rules_can_be_left_out(work: Path) -> None:
     assert found["rules"][0]["standard_deviation"] is None
 
 
-BAD = {
-    "pods=pods.csv": ["config key 'nodes' is missing"],
+FILES_OF = "pods=pods.csv nodes=nodes.csv"
+RUNS = {
     "pods=absent.csv nodes=nodes.csv": ["absent.csv", "cannot be read"],
     "pods=nodes.csv nodes=nodes.csv": ["nodes.csv", "header", "'name'"],
     "pods=idle.csv nodes=nodes.csv": ["idle", "'num_gpus'", "no GPUs"],
-    "pods=pods.csv nodes=nodes.csv runs=0": ["'runs'", "0 is below 1"],
-    "pods=pods.csv nodes=nodes.csv load=-1": ["'load'", "-1"],
-    "pods=pods.csv nodes=nodes.csv rules.fgd.typical_share=2": ["typical_share", "2"],
-    "pods=pods.csv nodes=nodes.csv rules.fgd.score_levels=-1": ["score_levels", "-1"],
-    "pods=pods.csv nodes=nodes.csv rules.fgd=1": ["rules.fgd"],
-    "pods=pods.csv nodes=nodes.csv seed=4294967290": ["'runs'"],
+    f"{FILES_OF} rules.fgd.typical_share=2": ["typical_share", "2"],
+    f"{FILES_OF} seed=4294967290": ["'runs'"],
+}
+COMMANDS = {  # refused before there is a run
+    "pods=pods.csv": ["config key 'nodes' is missing"],
+    f"{FILES_OF} runs=0": ["'runs'", "0 is below 1"],
+    f"{FILES_OF} load=-1": ["'load'", "-1"],
 }
 
 
-@pytest.mark.parametrize("command", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(
-    command: str, work: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", RUNS)
+def test_a_run_is_refused_by_name(
+    command: str, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (work / "idle.csv").write_text(f"{PODS.splitlines()[0]}\nc,1000,1024,0,0,\n")
-    assert run_app("packing", PackingConfig, packing, [*command.split(), "hydra.run.dir=run"]) == 2
-    err = capsys.readouterr().err
-    lines = [line for line in err.strip().splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    for word in BAD[command]:
-        assert word in lines[0]
+    run_refused("packing", command.split(), RUNS[command], work, capfd)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_refused_by_name(command: str) -> None:
+    command_refused("packing", command.split(), COMMANDS[command])
+
+
+def test_no_rule_and_something_else_are_refused(
+    work: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_refused("packing", [*FILES, "rules.fgd=1"], ["rules.fgd"], work, capfd)
+    with pytest.raises(InputError, match="'rules'"):
+        typed(OmegaConf.create({**FEW, "rules": {}}), PackingConfig)
 
 
 def test_the_published_allocation(data: Path) -> None:

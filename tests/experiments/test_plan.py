@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from layered_step import layered_step
+from refusals import command_refused, run_refused
 
 from envs.cost import RooflineCost
 from envs.graphs.storage import save_graph
@@ -190,33 +191,33 @@ def test_a_proof_that_no_partition_exists_is_told(
     assert "layered_step" in line
 
 
-FAULTS: dict[str, list[str]] = {
+RUNS: dict[str, list[str]] = {
     "agent=heft problem=max_load": ["'agent'", "Heft", "does not plan problem=max_load"],
     "agent=asked_agents.Exhaustive": ["'agent'", "does not plan problem=makespan"],
     "agent=asked_agents.Boaster problem=latency": ["'agent'", "Boaster", "claims"],
-    "agent=heft problem=nope": ["problem=nope", "latency", "makespan", "max_load"],
     "agent=asked_agents.Hungry": ["too large", "memory", "allocate"],
+    "agent=heft problem=fractions.Fraction": ["'problem'", "no objective"],
+}
+COMMANDS: dict[str, list[str]] = {  # refused before there is a run
+    "agent=heft problem=nope": ["problem=nope", "latency", "makespan", "max_load"],
     "agent=heft problem.contiguous=true": ["'problem.contiguous'", "memory"],
     "problem=max_load problem.contiguous=1": ["'problem.contiguous'", "true or false"],
-    "agent=heft problem=fractions.Fraction": ["'problem'", "no objective"],
-    "agent=heft budget_s=0": ["'budget_s'", "0.0", "positive"],
-    "agent=heft deterministic_limit=0": ["'deterministic_limit'", "0", "below 1"],
+    "agent=heft budget_s=0": ["'budget_s'", "0.0 is not positive and finite"],
+    "agent=heft deterministic_limit=0": ["'deterministic_limit'", "0 is below 1"],
     "agent=heft deterministic_limit=many": ["'deterministic_limit'", "many"],
-    "agent=heft topology=from_graph graph=graph.npz": ["'topology'", "without devices"],
-    "agent=heft topology=nope": ["topology=nope", "own_devices"],
 }
 
 
-@pytest.mark.parametrize("command", FAULTS)
-def test_a_command_is_refused_by_name(
-    command: str, work: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", RUNS)
+def test_a_run_is_refused_by_name(
+    command: str, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = command.split()
-    if not any(argument.startswith("graph=") for argument in arguments):
-        arguments.append("graph=chain.json")
-    line = refused(capsys, *arguments)
-    for word in FAULTS[command]:
-        assert word in line
+    run_refused("plan", [*command.split(), "graph=chain.json"], RUNS[command], work, capfd)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_refused_by_name(command: str) -> None:
+    command_refused("plan", command.split(), COMMANDS[command])
 
 
 def test_published_files_have_their_own_units(work: Path, data: Path) -> None:

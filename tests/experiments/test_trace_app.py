@@ -6,16 +6,21 @@ import gzip
 import hashlib
 import json
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from file_server import Served, serving
+from refusals import command_refused, run_refused, told
 
 from envs.cluster.workload.parquet import read_header, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
+from experiments.cluster.trace_source import load_trace
 from experiments.run.app import run_app
+from experiments.run.overrides import check_command_line
 from experiments.trace import TraceAppConfig, trace
 from tests.paths import CONF
 
@@ -201,56 +206,66 @@ def test_the_table_of_sources_names_known_formats() -> None:
         )
 
 
-BAD = {
-    "trace.path=absent.csv": ["absent.csv", "cannot be read"],
-    "": ["'trace.path' is missing"],
+COMMANDS: dict[str, list[str]] = {  # refused before there is a run
     "trace=./absent.csv": ["absent.csv", "no such file"],
+    "trace=itp.csv.gz trace.head=0": ["'trace.head'", "0 is below 1"],
+    "trace=itp.csv.gz trace.load=1 trace.gpus=0": ["'trace.gpus'", "0 is below 1"],
+    "trace=itp.csv.gz trace.strict=perhaps": ["'trace.strict'"],
+    "trace.pathh=x": ["'trace.pathh'", "path"],
+    "action=nope": ["action=nope", "convert, download, fit, summary, synthesise"],
+    "action=convert": ["'action.output' is missing"],
+}
+RUNS: dict[str, list[str]] = {  # one of each family
+    "": ["'trace.path' is missing"],
     "trace=philly.csv trace.format=philly": [
         "philly.csv", "row 3 (line 4)", "field 'duration'", "'0.0' is zero",
     ],
-    "trace=philly.csv trace.format=itp": ["header", "job_id", "missing"],
-    "trace=philly.csv trace.format=nope": ["'trace.format'", "'nope'", "philly_json, helios"],
-    "trace=itp.csv.gz trace.format=itp trace.queue=a": ["no queue", "known: none"],
-    "trace=itp.csv.gz trace.format=itp trace.start_s=99": ["no job is left"],
-    "trace=itp.csv.gz trace.format=itp trace.window=nope": ["'trace.windows.nope'", "validation"],
-    "trace=itp.csv.gz trace.format=itp trace.head=0": ["'trace.head'", "0"],
-    "trace=itp.csv.gz trace.format=itp trace.stretch=0": ["stretch", "0"],
     "trace=itp.csv.gz trace.format=itp trace.load=1": ["'trace.gpus' is missing"],
-    "trace=itp.csv.gz trace.format=itp trace.load=1 trace.gpus=0": ["'trace.gpus'"],
-    "trace=itp.csv.gz trace.format=itp trace.strict=perhaps": ["'trace.strict'"],
-    "trace.pathh=x": ["'trace.pathh'", "path"],
-    "trace.format=synthetic trace.path=itp.csv.gz": ["'trace.path'", "reads no file"],
-    "trace.format=synthetic trace.stretch=2": ["'trace.stretch'", "trace.load"],
-    "trace.format=synthetic trace.load=1 trace.gpus=0": ["'trace.gpus'"],
-    "trace.format=synthetic trace.jobs=0": ["jobs", "0"],
-    "trace.format=synthetic trace.workload=nope": ["'trace.workload'", "itp, philly"],
-    "trace.format=synthetic trace.workload=itp.csv.gz": ["itp.csv.gz"],
-    "+trace.formats.mine._target_=fractions.Fraction trace.format=mine": ["trace.formats.mine"],
-    "action=nope": ["action=nope", "convert, download, fit, summary, synthesise"],
     "action=fractions.Fraction": ["'action'", "no action"],
-    "action=convert": ["'action.output' is missing"],
     "action=convert action.output=o.txt": ["'action.output'", ".parquet"],
     "action=convert action.output=itp.csv.gz trace=itp.csv.gz trace.format=itp": ["is read"],
     "action=convert action.output=itp.csv.gz/o.csv trace=itp.csv.gz trace.format=itp": ["written"],
     "action=download action.source=nope": ["nope", "acme_kalos", "philly"],
     "action=download action.source=itp action.sha256=abc": ["'abc'", "hexadecimal"],
-    "action=summary action.gpus=[0] trace=itp.csv.gz trace.format=itp": ["action.gpus", "0"],
 }  # fmt: skip
+LOADS: dict[str, list[str]] = {  # refused when the trace is loaded
+    "path=absent.csv": ["absent.csv", "cannot be read"],
+    "path=philly.csv format=itp": ["header", "job_id", "missing"],
+    "path=philly.csv format=nope": ["'trace.format'", "'nope'", "philly_json, helios"],
+    "path=itp.csv.gz format=itp queue=a": ["no queue", "known: none"],
+    "path=itp.csv.gz format=itp start_s=99": ["no job is left"],
+    "path=itp.csv.gz format=itp window=nope": ["'trace.windows.nope'", "validation"],
+    "path=itp.csv.gz format=itp stretch=0": ["stretch", "0"],
+    "path=itp.csv.gz format=synthetic": ["'trace.path'", "reads no file"],
+    "format=synthetic stretch=2": ["'trace.stretch'", "trace.load"],
+    "format=synthetic jobs=0": ["jobs", "0"],
+    "format=synthetic workload=nope": ["'trace.workload'", "itp, philly"],
+    "format=synthetic workload=itp.csv.gz": ["itp.csv.gz"],
+    "format=mine": ["trace.formats.mine"],
+}
 
 
-@pytest.mark.parametrize("command", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(
-    command: str, work: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_refused_by_name(command: str, work: Path) -> None:
+    command_refused("trace", command.split(), COMMANDS[command])
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_a_run_is_refused_by_name(
+    command: str, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
-    assert run_app("trace", TraceAppConfig, trace, command.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert len(err.strip().splitlines()) == 1
-    for word in BAD[command]:
-        assert word in err
-    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before
+    run_refused("trace", command.split(), RUNS[command], work, capfd)
+
+
+def test_a_trace_is_refused_by_name(work: Path) -> None:
+    trace = check_command_line([], "trace", TraceAppConfig).config.trace
+    formats = {**trace.formats, "mine": {"_target_": "fractions.Fraction"}}
+    for text, words in LOADS.items():
+        changes = {k: yaml.safe_load(v) for k, v in (word.split("=") for word in text.split())}
+        made = {k: changes.pop(k) for k in ("jobs", "workload") if k in changes}
+        generator = {**formats, "synthetic": {**formats["synthetic"], **made}}
+        changed = replace(trace, **changes, formats=generator)
+        told(partial(load_trace, changed), words)
 
 
 def test_without_network_there_is_one_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
