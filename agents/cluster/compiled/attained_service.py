@@ -12,9 +12,9 @@ from agents.cluster.compiled.start import needed_victims, start_if_it_fits
 from agents.cluster.compiled.waiting import Waiting
 from agents.cluster.rules.gangs import Room
 from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
-from envs.cluster.simulation.lent import lent
 from envs.cluster.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
@@ -66,7 +66,12 @@ def run(
         rule: code of the placement rule.
         room: of the placement rule.
     """
-    state, tables, queues, room = lent(state), lent(tables), lent(queues), lent(room)
+    state, tables, queues, room = (
+        borrowed(state),
+        borrowed(tables),
+        borrowed(queues),
+        borrowed(room),
+    )
     kind, size = waiting.kind, waiting.size
     hopeless = np.zeros(len(size), np.bool_)
     least = size.min() if len(size) else np.int64(0)

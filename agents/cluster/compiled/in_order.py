@@ -17,9 +17,9 @@ from agents.cluster.compiled.waiting import (
 )
 from agents.cluster.rules.gangs import HELIOS_CONSOLIDATE, Room
 from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
-from envs.cluster.simulation.lent import lent
 
 
 @njit(cache=True)
@@ -45,7 +45,12 @@ def run(
         room: of the placement rule.
         blocking: whether a job that does not fit keeps those behind it waiting too.
     """
-    state, tables, waiting, room = lent(state), lent(tables), lent(waiting), lent(room)
+    state, tables, waiting, room = (
+        borrowed(state),
+        borrowed(tables),
+        borrowed(waiting),
+        borrowed(room),
+    )
     clock = state.clock[0]
     hopeless = np.zeros(len(waiting.size), np.bool_)  # until GPUs are released
     monotone = rule != HELIOS_CONSOLIDATE

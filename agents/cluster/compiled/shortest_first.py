@@ -12,9 +12,9 @@ from agents.cluster.compiled.start import needed_victims, start_if_it_fits
 from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave, oldest_newcomer
 from agents.cluster.rules.gangs import Room
 from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
-from envs.cluster.simulation.lent import lent
 from envs.cluster.workload.trace import WHOLE_GPU
 
 IntArray = NDArray[np.int64]
@@ -60,11 +60,11 @@ def run(
         times_gpus: SRSF; otherwise SRTF.
     """
     state, tables, waiting, ranking, room = (
-        lent(state),
-        lent(tables),
-        lent(waiting),
-        lent(ranking),
-        lent(room),
+        borrowed(state),
+        borrowed(tables),
+        borrowed(waiting),
+        borrowed(ranking),
+        borrowed(room),
     )
     skipped = np.zeros(len(waiting.size), np.bool_)
     while True:

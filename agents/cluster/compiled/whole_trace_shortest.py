@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave
 from agents.cluster.compiled.whole_trace import NOTHING
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import NONE
-from envs.cluster.simulation.lent import lent
 
 IntArray = NDArray[np.int64]
 JobArray = NDArray[np.int32]
@@ -90,7 +90,7 @@ def shortest_remaining(
         finish: (J,) seconds, written.
         preemptions: (J,) zeros, counted up.
     """
-    waiting, running = lent(waiting), lent(running)
+    waiting, running = borrowed(waiting), borrowed(running)
     kind, rate, size = waiting.kind, running.rate, running.size
     remaining = duration.copy()  # of waiting jobs
     free = total

@@ -23,10 +23,10 @@ from agents.cluster.migrating.priorities import Spec
 from agents.cluster.policy import Knowledge
 from envs.cluster.environment.duration_features import DurationFeatures
 from envs.cluster.environment.features import minutes, neighbours
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
-from envs.cluster.simulation.lent import lent
 from envs.errors import InputError
 from models.artifacts import read_json_object, sha256_of
 from models.durations.index import GittinsPriority
@@ -114,7 +114,7 @@ def fill(
     out: FloatArray,
 ) -> None:
     """Write the rows of `jobs`, once the jobs that have finished since are known."""
-    state = lent(state)
+    state = borrowed(state)
     if state.clock[0].finished != finished[0]:
         for job in range(state.clock[0].arrived):
             if state.jobs[job].status == FINISHED and not told[job]:

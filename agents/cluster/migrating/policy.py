@@ -16,9 +16,9 @@ from envs.cluster.environment.play_kernel import room, start_on
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.nodes import UNLIMITED
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState
-from envs.cluster.simulation.lent import lent
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 
@@ -78,7 +78,7 @@ def plan(
         fate: (len(order),) out: KEEP, WAIT, STOP or START.
         target: (len(order), 2) out: where it goes, a kind and an index.
     """
-    state, tables, view = lent(state), lent(tables), lent(view)
+    state, tables, view = borrowed(state), borrowed(tables), borrowed(view)
     free = np.zeros(len(view.node), np.int64)
     there = np.zeros(len(view.node), np.int64)  # free now
     release(state, view, order, free, there)

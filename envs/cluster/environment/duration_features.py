@@ -23,10 +23,10 @@ from envs.cluster.environment.features import (
     minutes,
     neighbours,
 )
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
-from envs.cluster.simulation.lent import lent
 
 IntArray = NDArray[np.int64]
 
@@ -119,7 +119,7 @@ def learn(
     finished: IntArray,
 ) -> None:
     """Take the jobs that have finished since into the means, the first to finish first."""
-    state = lent(state)
+    state = borrowed(state)
     new = np.empty(state.clock[0].finished - finished[0], np.int64)
     ended = np.empty(len(new))
     count_of_new = 0
@@ -145,7 +145,7 @@ def fill(
     out: NDArray[np.float32],
 ) -> None:
     """Write the rows of `jobs`."""
-    state = lent(state)
+    state = borrowed(state)
     now = state.clock[0].now
     everything = means[len(means) - 1]
     for place in range(len(jobs)):

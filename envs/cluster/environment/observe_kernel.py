@@ -27,8 +27,8 @@ from envs.cluster.environment.play_kernel import look, offer, something_to_come
 from envs.cluster.environment.views import PROFILE_WIDTH, Bookkeeping, View
 from envs.cluster.interference.kernel import spread_of
 from envs.cluster.interference.rates import SEVERAL_RACKS
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
-from envs.cluster.simulation.lent import lent
 from envs.cluster.workload.trace import WHOLE_GPU
 
 Records = NDArray[np.void]
@@ -85,7 +85,7 @@ def observe(
         flags: masks of racks, servers, running jobs, pending jobs, shares.
         mask: (A,) allowed actions.
     """
-    state, book, view = lent(state), lent(book), lent(view)
+    state, book, view = borrowed(state), borrowed(book), borrowed(view)
     n, r, w = sizes.servers, sizes.racks, sizes.window
     m, e = sizes.running, sizes.shares
     server_width, peer_width = SERVER_BASE + sizes.gpu_types, PEER_BASE + sizes.gpu_types

@@ -13,9 +13,9 @@ from envs.cluster.environment.actions import REMAINING_SERVICE, REMAINING_TIME, 
 from envs.cluster.environment.features import add_finished, minutes
 from envs.cluster.environment.views import Bookkeeping, View
 from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, give, give_partial, stop
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
-from envs.cluster.simulation.lent import lent
 from envs.cluster.workload.trace import WHOLE_GPU
 
 Flags = NDArray[np.int8]
@@ -186,7 +186,7 @@ def act(
     Returns:
         What it was; WAITED without doing anything where it is to wait.
     """
-    state, tables, book, view = lent(state), lent(tables), lent(book), lent(view)
+    state, tables, book, view = borrowed(state), borrowed(tables), borrowed(book), borrowed(view)
     me = view.scheduler
     if action < table.window * table.groups:
         row, group = action // table.groups, action % table.groups
@@ -231,7 +231,7 @@ def wait(
     Returns:
         Whether time or anything at all passed.
     """
-    state, tables, book = lent(state), lent(tables), lent(book)
+    state, tables, book = borrowed(state), borrowed(tables), borrowed(book)
     clock = state.clock[0]
     passed[:, :] = 0.0
     before, were_finished, ran = clock.now, clock.finished, clock.running

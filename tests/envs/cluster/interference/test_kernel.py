@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from crowds import alone_rate, crowd, holdings, random_trace, rates, slow_rate, two_type_cluster
@@ -10,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_tables import RandomRates
 
-from envs.cluster.interference.kernel import disturbs, neighbour_rate
+from envs.cluster.interference.kernel import (
+    NOBODY,
+    count,
+    disturbs,
+    multisets,
+    neighbour_rate,
+    rank,
+)
 from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SETS, SPANNING, NoInterference
+from envs.cluster.interference.tabulated import number_of
 from envs.cluster.simulation.cluster import ClusterSimulator
 from tests.strength import examples
 
@@ -88,3 +98,15 @@ def test_without_interference_all_rates_are_one() -> None:
     rng = np.random.default_rng(0)
     simulator = crowd(NoInterference(), two_type_cluster(), random_trace(rng), rng)
     assert set(rates(simulator).values()) == {1.0}
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_every_multiset_has_its_own_number(rows: int, largest: int) -> None:
+    numbers = [number_of(members, largest) for members in multisets(rows, largest)]
+    assert sorted(numbers) == list(range(count(rows, largest)))
+
+
+@pytest.mark.parametrize("members", [(3, 1, 2), (2, 2, 0), (NOBODY, 4, 1), (NOBODY, NOBODY, 3)])
+def test_order_does_not_matter(members: tuple[int, int, int]) -> None:
+    assert len({rank(*order, 3) for order in permutations(members)}) == 1

@@ -1,3 +1,5 @@
+"""Figures of schedules are those of their definitions."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -8,8 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_schedules import preempted_schedule, random_schedule
 
-from envs.cluster.simulation.cluster_metrics import Distribution, exact_sum, measure, queueing_s
-from envs.cluster.simulation.cluster_state import Schedule
+from envs.cluster.simulation.cluster_metrics import (
+    Distribution,
+    StepFunction,
+    busy_gpus,
+    exact_sum,
+    finish_time_fairness,
+    jain_index,
+    job_runs,
+    jobs_in_system,
+    measure,
+    pending_jobs,
+    queueing_s,
+    running_jobs,
+)
+from envs.cluster.simulation.cluster_state import RUN, Schedule
 from envs.errors import InputError
 from tests.strength import examples
 
@@ -111,3 +126,174 @@ def test_the_document_is_flat_and_names_units() -> None:
 def test_a_cluster_without_gpus_is_refused() -> None:
     with pytest.raises(InputError, match="num_gpus"):
         measure(two_jobs(), 0)
+
+
+changes = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=25)
+
+
+@given(changes, st.integers(-5, 50), st.integers(1, 20))
+def test_values_and_areas_are_those_of_a_loop_over_seconds(
+    steps: list[tuple[int, int]], start: int, length: int
+) -> None:
+    time = np.array([at for at, _ in steps], np.float64)
+    change = np.array([value for _, value in steps], np.float64)
+    function = StepFunction.of_changes(time, change)
+    seconds = np.arange(-5, 80)
+    wanted = np.array([change[time <= second].sum() for second in seconds])
+    np.testing.assert_array_equal(function.at(seconds.astype(np.float64)), wanted)
+    area = wanted[start + 5 : start + length + 5].sum()
+    found = function.mean(np.array([float(start)]), np.array([float(start + length)]))
+    assert found[0] * length == pytest.approx(area)
+    assert (np.diff(function.time) > 0).all()
+    assert (np.diff(function.value) != 0).all()
+
+
+def test_half_seconds_count() -> None:
+    function = StepFunction.of_changes(np.array([0.5, 2.0]), np.array([4.0, -4.0]))
+    np.testing.assert_array_equal(function.integral(np.array([0.0, 1.0, 2.0, 9.0])), [0, 2, 6, 6])
+
+
+SECONDS = np.arange(0.0, 400.0)
+
+
+@examples(40)
+@given(st.integers(0, 2**32), st.booleans())
+def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
+    schedule, num_gpus = random_schedule(seed, preempt=preempt)
+    assert schedule.runs is not None
+    busy, running = np.zeros(len(SECONDS)), np.zeros(len(SECONDS))
+    waiting, present = np.zeros(len(SECONDS)), np.zeros(len(SECONDS))
+    for index, second in enumerate(SECONDS):
+        now = [run for run in schedule.runs if run["start"] <= second < run["end"]]
+        busy[index] = sum(run["gpus"] for run in now)
+        running[index] = len({run["job"] for run in now})
+        for job in range(len(schedule.submit)):
+            here = schedule.submit[job] <= second < schedule.finish[job]
+            present[index] += here
+            waiting[index] += here and job not in {run["job"] for run in now}
+    np.testing.assert_array_equal(busy_gpus(schedule).at(SECONDS), busy)
+    np.testing.assert_array_equal(running_jobs(schedule).at(SECONDS), running)
+    np.testing.assert_array_equal(pending_jobs(schedule).at(SECONDS), waiting)
+    np.testing.assert_array_equal(jobs_in_system(schedule).at(SECONDS), present)
+    assert busy.max() <= num_gpus
+    assert busy.sum() == (schedule.work * schedule.gpus).sum()
+
+
+@examples(20)
+@given(st.integers(0, 2**32))
+def test_without_preemption_starts_and_finishes_say_as_much_as_the_log(seed: int) -> None:
+    schedule, _ = random_schedule(seed, preempt=False)
+    short = replace(schedule, runs=None)
+    for usage in (busy_gpus, running_jobs, pending_jobs):
+        np.testing.assert_array_equal(usage(schedule).at(SECONDS), usage(short).at(SECONDS))
+
+
+def test_shared_gpus_count_by_thousandths() -> None:
+    runs = np.array([(0, 4, 0, 0, 1, 300), (0, 6, 1, 0, 1, 300), (2, 6, 2, 0, 1, 400)], RUN)
+    found = busy_gpus(schedule_of(runs))
+    np.testing.assert_array_equal(found.time, [0, 2, 4, 6])
+    np.testing.assert_array_equal(found.value, [0.6, 1.0, 0.7, 0.0])
+    short = busy_gpus(replace(schedule_of(runs), runs=None))
+    np.testing.assert_array_equal(short.value, found.value)
+
+
+def test_a_gang_on_two_nodes_is_one_run() -> None:
+    runs = np.array([(0, 4, 0, 0, 2, 1000), (0, 4, 0, 1, 1, 1000), (0, 6, 1, 0, 1, 1000)], RUN)
+    start, end, job = job_runs(schedule_of(runs, jobs=2))
+    assert list(zip(job.tolist(), start.tolist(), end.tolist(), strict=True)) == [
+        (0, 0.0, 4.0),
+        (1, 0.0, 6.0),
+    ]
+
+
+def test_a_job_that_never_starts_waits_to_the_end() -> None:
+    schedule = Schedule(
+        submit=np.array([0.0, 1.0]),
+        start=np.array([0.0, -1.0]),
+        finish=np.array([5.0, -1.0]),
+        work=np.array([5.0, 5.0]),
+        gpus=np.array([1.0, 9.0]),
+        held=np.array([5.0, 0.0]),
+        preemptions=np.zeros(2, np.int32),
+    )
+    assert pending_jobs(schedule).at(np.array([0.5, 2.0, 100.0])).tolist() == [0, 1, 1]
+
+
+def test_without_a_log_nothing_is_made_up() -> None:
+    schedule, _ = preempted_schedule()
+    for usage in (busy_gpus, running_jobs, pending_jobs):
+        with pytest.raises(InputError, match="job"):
+            usage(replace(schedule, runs=None))
+    running = replace(schedule_of(np.zeros(0, RUN), jobs=1), finish=np.array([-1.0]), runs=None)
+    with pytest.raises(InputError, match="job 0"):
+        busy_gpus(running)
+
+
+def schedule_of(runs: np.ndarray, jobs: int = 3) -> Schedule:
+    start, finish, gpus = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
+    for job in range(jobs):
+        mine = runs[runs["job"] == job]
+        start[job], finish[job] = mine["start"].min(initial=0), mine["end"].max(initial=0)
+        gpus[job] = (mine["gpus"] * mine["milli"] / 1000).sum()
+        if len(mine):
+            start[job] = mine["start"].min()
+    return Schedule(
+        submit=start.copy(),
+        start=start,
+        finish=finish,
+        work=np.maximum(finish - start, 1),
+        gpus=gpus,
+        held=finish - start,
+        preemptions=np.zeros(jobs, np.int32),
+        runs=runs,
+    )
+
+
+def schedule(jobs: list[tuple[float, float, float, float, float]]) -> Schedule:
+    """Of (submit, start, finish, work, gpus)."""
+    columns = np.array(jobs).T
+    return Schedule(*columns, held=columns[3], preemptions=np.zeros(len(jobs), np.int32))
+
+
+def test_a_job_alone_has_rho_1() -> None:
+    assert finish_time_fairness(schedule([(3, 3, 13, 10, 4)]), 4).tolist() == [1.0]
+
+
+def test_finish_time_fairness_of_two_jobs_by_hand() -> None:
+    # both ask for the whole cluster of 2 GPUs; the second waits for the first
+    found = finish_time_fairness(schedule([(0, 0, 10, 10, 2), (0, 10, 20, 10, 2)]), 2)
+    # first: two jobs beside each other for 10 s: alone 10·2 = 20; second: 1.5 on average
+    np.testing.assert_allclose(found, [10 / 20, 20 / 15])
+    # with 4 GPUs each of them has as much as it asks for in half of the cluster
+    found = finish_time_fairness(schedule([(0, 0, 10, 10, 2), (0, 10, 20, 10, 2)]), 4)
+    np.testing.assert_allclose(found, [1, 2])
+
+
+@examples(30)
+@given(st.integers(0, 2**32), st.booleans())
+def test_rho_is_that_of_a_loop_over_seconds(seed: int, preempt: bool) -> None:
+    result, num_gpus = random_schedule(seed, preempt=preempt)
+    for job, rho in enumerate(finish_time_fairness(result, num_gpus)):
+        stay = np.arange(result.submit[job], result.finish[job])
+        present = [
+            np.count_nonzero((result.submit <= second) & (second < result.finish))
+            for second in stay
+        ]
+        gpus_of_share = num_gpus / np.mean(present)
+        part = min(1.0, gpus_of_share / result.gpus[job])
+        alone = result.work[job] / part
+        assert rho == pytest.approx(len(stay) / alone)
+
+
+def test_jain_index_by_hand() -> None:
+    assert jain_index(np.array([3.0, 3.0, 3.0])) == pytest.approx(1)
+    assert jain_index(np.array([5.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
+    assert jain_index(np.array([1.0, 2.0])) == pytest.approx(9 / 10)
+    assert np.isnan(jain_index(np.zeros(0)))
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.1, 50))
+def test_jain_index_does_not_know_the_unit(values: list[float], factor: float) -> None:
+    found = jain_index(np.array(values))
+    assert 1 / len(values) - 1e-9 <= found <= 1 + 1e-9
+    assert jain_index(np.array(values) * factor) == pytest.approx(found)

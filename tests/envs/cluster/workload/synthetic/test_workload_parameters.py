@@ -1,12 +1,22 @@
+"""None"""
+
 from __future__ import annotations
 
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from shipped_workloads import document
 
-from envs.cluster.workload.synthetic.parameters import workload_parameters
+from envs.cluster.workload.synthetic.fit import kolmogorov_smirnov
+from envs.cluster.workload.synthetic.parameters import (
+    LEAST_JOBS,
+    QuantileTable,
+    workload_parameters,
+)
 from envs.errors import InputError
 
 
@@ -56,3 +66,59 @@ def test_a_wrong_entry_is_named(path: tuple[Any, ...], value: Any, named: str) -
     with pytest.raises(InputError) as caught:
         workload_parameters(**spoiled(path, value))
     assert named in str(caught.value)
+
+
+@given(
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=300),
+    st.integers(1, 500),
+    st.integers(0, 2**31),
+)
+def test_a_sample_is_as_near_as_the_entries_allow(values: list[int], count: int, seed: int) -> None:
+    table = QuantileTable.fit(np.array(values))
+    sample = table.sample(count, np.random.default_rng(seed))
+    assert (np.diff(sample) >= 0).all()
+    assert min(values) <= sample[0]
+    assert sample[-1] <= max(values) * (1 + 1e-12)
+    # each entry is met to one value of the sample and to one of the data between two ranks
+    for p, q in zip(table.probability, table.quantile, strict=True):
+        assert np.mean(sample < q * (1 - 1e-12)) <= p + 1 / count + 1e-9
+        assert np.mean(sample > q * (1 + 1e-12)) <= 1 - p + 1 / count + 1e-9
+
+
+def test_a_table_of_many_values_has_their_distribution_and_mean() -> None:
+    values = np.random.default_rng(1).lognormal(8, 1.8, 20_000)
+    table = QuantileTable.fit(values)
+    assert len(table.probability) < 70
+    sample = table.sample(5_000, np.random.default_rng(2))
+    assert kolmogorov_smirnov(values, sample) < 0.012
+    assert sample.mean() == pytest.approx(values.mean(), rel=0.05)
+
+
+def test_entries_are_not_nearer_than_a_few_values() -> None:
+    table = QuantileTable.fit(np.arange(40))
+    assert (np.diff(table.probability) * 40 >= LEAST_JOBS - 1e-9).all()
+
+
+def test_between_entries_the_logarithm_rises_evenly() -> None:
+    table = QuantileTable(np.array([0.0, 1.0]), np.array([1.0, 10_000.0]))
+    sample = table.sample(10_001, np.random.default_rng(0))
+    np.testing.assert_allclose(np.log10(sample), np.linspace(0, 4, 10_001), atol=0.02)
+    linear = QuantileTable(np.array([0.0, 1.0]), np.array([0.0, 8.0]))
+    assert linear.sample(1000, np.random.default_rng(0)).mean() == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("probability", "quantile"),
+    [
+        ([0.0], [1.0]),
+        ([0.0, 1.0], [1.0]),
+        ([0.0, 0.9], [1.0, 2.0]),
+        ([0.0, 0.5, 0.5, 1.0], [1.0, 2.0, 3.0, 4.0]),
+        ([0.0, 1.0], [2.0, 1.0]),
+        ([0.0, 1.0], [-1.0, 1.0]),
+        ([0.0, 1.0], [1.0, float("inf")]),
+    ],
+)
+def test_what_is_no_table_is_refused(probability: list[float], quantile: list[float]) -> None:
+    with pytest.raises(InputError):
+        QuantileTable(np.array(probability), np.array(quantile))

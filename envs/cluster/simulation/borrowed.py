@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 
 @intrinsic
-def lent(typing_context: Any, arrays: Any) -> Any:
+def borrowed(typing_context: Any, arrays: Any) -> Any:
     """The same named tuple, of the same arrays without their owners."""
     del typing_context
 
