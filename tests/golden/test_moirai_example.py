@@ -68,17 +68,19 @@ def test_example_1_is_placed_by_heft_and_searched_to_the_proved_optimum(data: Pa
     heft = Heft(groups=(32,)).plan(problem, 5.0)
     assert heft.plan is not None  # the state fills the devices to the last byte
     assert heft.plan.violations(problem) == []
-    found = [
-        LocalSearch(
+    found = []
+    for seed in range(3):
+        search = LocalSearch(
             groups=(), operators=64, cycle_moves=7000, hot=0.3, cold=0.01, reheat=0.5, workers=1,
             partitions=ContiguousDP(ideals=10_000, groups=8), seed=seed,
-        ).plan(problem, 30.0, 400_000)
-        for seed in range(3)
-    ]  # fmt: skip
-    for result in found:
+        )  # fmt: skip
+        result = search.plan(problem, 30.0, 400_000)
         assert result.plan is not None
         assert result.plan.violations(problem) == []
-    assert min(result.step_time for result in found) == OPTIMUM
+        found.append(result.step_time)
+        if found[-1] == OPTIMUM:
+            break
+    assert min(found) == OPTIMUM
 
 
 def test_the_best_single_device_of_googlenet_is_as_published(data: Path) -> None:
