@@ -64,7 +64,6 @@ class MostProbableAction:
     """The largest logit; the job and its server group are one action."""
 
     def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        """Of equals the first."""
         return int(logits.argmax())
 
 
@@ -72,7 +71,6 @@ class MostProbableJob:
     """First what is done, a job counted over all server groups it could start on; then where."""
 
     def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        """Of equals the first."""
         starts = logits[: window * groups].reshape(window, groups)
         weights = np.exp(logits - logits.max())
         jobs = weights[: window * groups].reshape(window, groups).sum(axis=1)

@@ -89,12 +89,10 @@ class Cluster:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
         return len(self.gpus)
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all nodes."""
         return int(self.gpus.sum())
 
     @property

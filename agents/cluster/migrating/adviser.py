@@ -100,7 +100,6 @@ class MigrationAdvice:
         self.order, self.gain, self.least_run_s = order, gain, least_run_s
 
     def copy(self) -> MigrationAdvice:
-        """An independent copy."""
         twin = copy.copy(self)
         twin.order = self.order.copy()
         return twin

@@ -223,14 +223,12 @@ class LearnedPriority:
         return Spec({"kind": self.name, "weights": self.weights}, self.folder)
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        """Nothing has finished."""
         self._durations = DurationFeatures(simulator, self.history)
         self._features = PriorityFeatures(simulator)
         self._at = -np.inf  # the instant of `_known`
         self._known = np.full(len(simulator.trace), np.nan)  # nan: nobody asked yet
 
     def copy(self) -> LearnedPriority:
-        """An independent copy."""
         twin = copy.copy(self)
         twin._durations, twin._features = self._durations.copy(), self._features.copy()
         twin._known = self._known.copy()

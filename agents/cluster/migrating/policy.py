@@ -330,7 +330,6 @@ class Migrating(Scheduler):
         self._view = view_of(cluster, simulator.tables, nodes, 0, largest)
 
     def decide(self, simulator: ClusterSimulator) -> None:
-        """Stop, then start."""
         simulator.settle()
         state, view = simulator.state, self._view
         status = state.jobs["status"]

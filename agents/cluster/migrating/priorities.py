@@ -78,7 +78,6 @@ class Stateless:
         """Nothing to forget."""
 
     def copy(self) -> Self:
-        """Itself."""
         return self
 
 
@@ -103,7 +102,6 @@ class AttainedServiceClasses(Stateless):
         return Spec({"kind": self.name, "first": float(self.first)})
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
-        """(A,) classes from 0."""
         records = state.jobs[jobs]
         service = records["executed"] * records["gpus"] * (records["milli"] / WHOLE_GPU)
         classes: FloatArray = np.floor(np.log2(service / self.first + 1.0))
@@ -117,7 +115,6 @@ class RemainingTime(Stateless):
     knows: Knowledge = "durations"
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
-        """(A,) seconds."""
         left: FloatArray = state.jobs["remaining"][jobs]
         return left
 
@@ -129,7 +126,6 @@ class RemainingService(Stateless):
     knows: Knowledge = "durations"
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
-        """(A,) GPU-seconds."""
         records = state.jobs[jobs]
         left: FloatArray = records["remaining"] * records["gpus"] * (records["milli"] / WHOLE_GPU)
         return left

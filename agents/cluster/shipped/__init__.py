@@ -11,7 +11,6 @@ SHIPPED = Path(__file__).resolve().parent
 
 
 def shipped_schedulers() -> tuple[str, ...]:
-    """Their names, in order."""
     return tuple(sorted(spec.parent.name for spec in SHIPPED.glob(f"*/{SPEC_FILE}")))
 
 

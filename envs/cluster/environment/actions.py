@@ -65,7 +65,6 @@ class ActionTable(NamedTuple):
 
     @property
     def size(self) -> int:
-        """A."""
         return self.window * (self.groups + self.peers) + self.preemptible + 1
 
 

@@ -42,7 +42,6 @@ def width(history: int) -> int:
 
 
 def columns(history: int) -> list[str]:
-    """Names of the columns of a row."""
     told = ("arrived", "time of its work", "finished", "time between the submissions")
     return [
         "log2 of the GPUs / 4",
@@ -144,7 +143,6 @@ def fill(
     jobs: IntArray,
     out: NDArray[np.float32],
 ) -> None:
-    """Write the rows of `jobs`."""
     state = borrowed(state)
     now = state.clock[0].now
     everything = means[len(means) - 1]

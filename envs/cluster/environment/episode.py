@@ -116,12 +116,10 @@ class SchedulingEpisode:
 
     @property
     def schedulers(self) -> int:
-        """S."""
         return len(self.views)
 
     @property
     def ended(self) -> bool:
-        """Whether every job has come and gone."""
         return self.simulator.done
 
     def copy(self) -> SchedulingEpisode:

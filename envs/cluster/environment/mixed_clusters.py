@@ -50,7 +50,6 @@ class OneStage:
         self._stage = Stage(None if load is None else checked_range("load", load), np.inf)
 
     def stage(self, progress: float) -> Stage:
-        """The stage."""
         _check_progress(progress)
         return self._stage
 
@@ -182,7 +181,6 @@ class MixedClusters:
         self._progress = progress
 
     def __call__(self, rng: np.random.Generator) -> ClusterInstance:
-        """A window."""
         load = self.stages.stage(self.progress).load
         chosen = int(rng.integers(self._admitted(self.progress)))
         cluster, parts = self.clusters[chosen], self._traces[chosen]

@@ -280,7 +280,6 @@ def remember(state: ClusterState, book: Bookkeeping, ran: int) -> None:
 
 @njit(cache=True, inline="always")
 def add_unfinished(state: ClusterState, job: int, home: int, passed: FloatArray) -> None:
-    """Count a job that waits or runs."""
     record = state.jobs[job]
     passed[home, UNFINISHED] += 1.0
     passed[home, UNFINISHED_GPUS] += record.gpus * record.milli / WHOLE_GPU

@@ -29,7 +29,6 @@ class ConsecutiveRacks:
     """Consecutive racks for each scheduler, as equal in number as they can be."""
 
     def __call__(self, cluster: Cluster, schedulers: int) -> IntArray:
-        """(N,) scheduler of every node."""
         racks, rack = _racks(cluster, schedulers)
         return (rack * schedulers // racks).astype(np.int32)
 
@@ -43,7 +42,6 @@ class MixedRacks:
     """
 
     def __call__(self, cluster: Cluster, schedulers: int) -> IntArray:
-        """(N,) scheduler of every node."""
         racks, rack = _racks(cluster, schedulers)
         held = np.zeros((racks, len(cluster.gpu_types)), np.int64)
         np.add.at(held, (rack, cluster.gpu_type), cluster.gpus)
@@ -80,7 +78,6 @@ class OneQueue:
     """All jobs to the first scheduler."""
 
     def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> IntArray:
-        """(J,) zeros; nothing is drawn."""
         return np.zeros(len(trace), np.int32)
 
 
@@ -88,7 +85,6 @@ class RandomRouting:
     """Each job to a scheduler at random."""
 
     def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> IntArray:
-        """(J,) schedulers."""
         return rng.integers(schedulers, size=len(trace)).astype(np.int32)
 
 
@@ -96,7 +92,6 @@ class QueueRouting:
     """By the trace's queues (virtual clusters): the i-th to scheduler i mod S; others at random."""
 
     def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> IntArray:
-        """(J,) schedulers."""
         codes = trace.queue.codes
         chance = rng.integers(schedulers, size=len(trace))
         return np.where(codes == UNKNOWN, chance, codes % schedulers).astype(np.int32)

@@ -204,7 +204,6 @@ class SharedBottleneck:
         self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """See `RateModel`."""
         cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
         return self.step.tables(cases, self.profiles.all, cluster)._replace(kind=BOTTLENECK)
 
@@ -244,7 +243,6 @@ class AllReduceContention:
             raise InputError("0 is not above 0", field="beta")
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """See `RateModel`."""
         cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
         tables = self.step.tables(cases, self.profiles.all, cluster)
         return tables._replace(kind=CONTENTION, scope=SPANNING, beta=self.beta, eta=self.eta)

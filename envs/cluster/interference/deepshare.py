@@ -152,7 +152,6 @@ class DeepShareContention:
         self.pair, self.capped["pairs"] = cap(self.table.ratio)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """See `RateModel`."""
         require_one_type(cluster, str(self.path))
         cases = Cases.of(trace, assign(trace, self.models, self._suits, self.seed))
         fewest = cases.fewest_nodes(cluster)

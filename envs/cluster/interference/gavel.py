@@ -197,8 +197,6 @@ class GavelPairs:
         self.pair, self.feasible = self._pairs()
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """See `RateModel`."""
-
         def suits(gangs: IntArray) -> NDArray[np.bool_]:
             return self._suits(gangs, cluster)
 

@@ -245,7 +245,6 @@ class PolluxLocality:
         self.capped: dict[str, Capped] = {}
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """See `RateModel`."""
         require_one_type(cluster, str(self.path))
         names = list(self.local_batch)
         spread = [model.spread(self.local_batch[model.name]) for model in self.models]

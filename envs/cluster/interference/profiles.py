@@ -107,7 +107,6 @@ class Profiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all profiles, in order."""
         return tuple(profile.name for profile in self.all)
 
     def assign(self, trace: Trace, seed: int) -> IntArray:

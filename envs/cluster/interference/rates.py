@@ -113,6 +113,5 @@ class NoInterference:
     name = "none"
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """One case at rate 1."""
         types = len(cluster.gpu_types)
         return without_neighbours(np.zeros(len(trace), np.int32), np.ones((1, types)))

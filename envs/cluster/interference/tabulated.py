@@ -79,7 +79,6 @@ class TabulatedRates:
         self.sets, self.capped = tabulate(predict, profiles, largest)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """See `RateModel`."""
         base = self.alone.tables(trace, cluster)
         profile = self.assign(trace, self.seed)
         # Cases of `alone` and profiles of the predictor need not be the same: take their pairs.

@@ -159,7 +159,6 @@ class ClusterState(NamedTuple):
     runs: NDArray[np.void]  # RUN log; of length 0 where none is kept
 
     def copy(self) -> ClusterState:
-        """An independent copy."""
         return self._replace(**{name: array.copy() for name, array in self._asdict().items()})
 
 

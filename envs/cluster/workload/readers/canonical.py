@@ -58,14 +58,12 @@ MAGIC = b"PAR1"  # the first bytes of a Parquet file
 
 @dataclass(frozen=True)
 class CanonicalReader:
-    """CSV, plain or gzip, or Parquet; the content tells which."""
+    """CSV, plain or gzip, or Parquet; the content tells which.
+
+    A Parquet file of `write_parquet` keeps the name of its trace.
+    """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`; a Parquet file of `write_parquet` keeps the name of its trace.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, a row is faulty.
-        """
         if not _is_parquet(path):
             return _checked(read_table(path, REQUIRED, OPTIONAL), trace_name(path), strict=strict)
         header, content = read_header(path)

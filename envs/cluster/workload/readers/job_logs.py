@@ -90,11 +90,6 @@ class AcmeReader:
     """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, a row is faulty.
-        """
         return read_job_log(path, ACME_CLOCK, None, strict=strict)
 
 
@@ -111,11 +106,6 @@ class HeliosReader:
     """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, a row is faulty.
-        """
         return read_job_log(path, CLOCK, "vc", strict=strict)
 
 
@@ -127,11 +117,6 @@ class ItpReader:
     """CSV with the columns `job_id, submission_time, duration, num_gpu`; times are seconds."""
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, a row is faulty.
-        """
         table = read_table(path, ITP_COLUMNS)
         checks = RowChecks(table)
         columns = JobColumns(
@@ -154,11 +139,6 @@ class PhillyReader:
     """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, a row is faulty.
-        """
         table = read_table(path, PHILLY_COLUMNS)
         checks = RowChecks(table)
         checks.reject((table.columns["cluster"] == "").to_numpy(), "cluster", "is missing")
@@ -196,12 +176,6 @@ class PaiReader:
     milli: int
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`.
-
-        Raises:
-            InputError: the file is unusable or in another unit, or, where `strict`, a row is
-                faulty.
-        """
         table = read_table(path, PAI_COLUMNS)
         checks = RowChecks(table)
         instances = checks.whole("num_inst", 1, MOST_GPUS)

@@ -45,11 +45,6 @@ class OpenbReader:
     """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`, pods without GPU among its jobs.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, a row is faulty.
-        """
         checks = RowChecks(read_table(path, (*RESOURCES, *TIMES)))
         columns = checks.table.columns
         waiting = (columns["scheduled_time"] == "") & (columns["pod_phase"] == WAITING)

@@ -47,11 +47,6 @@ class PhillyJsonReader:
     """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        """The trace in `path`.
-
-        Raises:
-            InputError: the file is unusable, or, where `strict`, an entry is faulty.
-        """
         entries = _entries(path)
         texts = {field: [_text(entry, field) for entry in entries] for field in TEXTS}
         table = Table(

@@ -164,7 +164,6 @@ class RowChecks:
         return kept
 
     def reject(self, wrong: BoolArray, field: str | None, reason: str) -> None:
-        """Mark faulty rows."""
         self._mark(wrong, field, reason, excluded=False)
 
     def exclude(self, which: BoolArray, field: str | None, reason: str) -> None:
@@ -316,7 +315,6 @@ def by_number(ids: pl.Series) -> pl.Series:
 
 
 def canonical_order(submit_s: IntArray, job_id: pl.Series, id_order: IdOrder) -> IntArray:
-    """(J,) the jobs by (submission, id)."""
     keys = pl.DataFrame({"submit": submit_s, "id": id_order(job_id)})
     order = keys.select(pl.arg_sort_by("submit", "id", maintain_order=True)).to_series()
     return order.to_numpy().astype(np.int64)

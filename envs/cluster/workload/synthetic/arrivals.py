@@ -46,7 +46,6 @@ class WeeklyClock:
 
     @classmethod
     def flat(cls) -> WeeklyClock:
-        """Every hour is as busy as any other."""
         return cls(np.ones(DAY_H), np.ones(WEEK_D))
 
     @classmethod

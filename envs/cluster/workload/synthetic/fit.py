@@ -87,7 +87,6 @@ def _table(values: NDArray[np.floating | np.integer], none: float) -> QuantileTa
 
 
 def _durations(trace: Trace, sizes: NDArray[np.int32], count: IntArray) -> list[Durations]:
-    """Tables by gang size."""
     return [
         Durations(tuple(group), QuantileTable.fit(trace.duration_s[np.isin(trace.num_gpus, group)]))
         for group in _groups(sizes.tolist(), count.tolist())

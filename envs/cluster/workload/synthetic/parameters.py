@@ -61,12 +61,10 @@ class QuantileTable:
 
     @classmethod
     def of(cls, document: Mapping[str, list[float]]) -> QuantileTable:
-        """From `document()`."""
         columns = [np.asarray(document[key], np.float64) for key in ("probability", "quantile")]
         return cls(columns[0], columns[1])
 
     def document(self) -> dict[str, list[float]]:
-        """As plain lists."""
         return {"probability": self.probability.tolist(), "quantile": self.quantile.tolist()}
 
     def sample(self, count: int, rng: np.random.Generator) -> FloatArray:
