@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from experiments.cluster.trace_source import TraceConfig
 from experiments.run.app import Result, Run, run_app
-from experiments.run.targets import build, no_such_thing
+from experiments.run.targets import build_as
 
 
 @runtime_checkable
@@ -40,9 +40,7 @@ class TraceAppConfig:
 
 def trace(config: TraceAppConfig, run: Run) -> Result:
     """Do what `action` says."""
-    action = build(config.action, "action")
-    if not isinstance(action, TraceAction):
-        raise no_such_thing("action", config.action, "action on a trace")
+    action = build_as(TraceAction, config.action, "action", "action on a trace")
     return action.run(config.trace, run)
 
 

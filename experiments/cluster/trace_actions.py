@@ -1,4 +1,4 @@
-"""`action=convert` and `action=synthesise`: a trace to a file of our own."""
+"""What `experiments.trace` does with a trace: convert, synthesise, fit, summarise."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ from experiments.pictures.cluster import draw_trace_summary
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar
 from experiments.run.provenance import Provenance, file_hash
+
+WORKLOAD_SUFFIXES = (".yaml", ".yml")
+PICTURE_FILE = "trace.png"
+SHOWN_LABELS = 10  # queues and users in the table on the console
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,6 @@ def _writer(output: str) -> Callable[[LoadedTrace, Path, Provenance], None]:
     raise InputError(f"config key 'action.output': {output!r} does not end in one of {known}")
 
 
-SUFFIXES = (".yaml", ".yml")
-
-
 @dataclass(frozen=True)
 class Fit:
     """Writes `output`, YAML in the form of conf/workload, for `trace.workload=<output>`.
@@ -110,8 +113,8 @@ class Fit:
     name: str
 
     def __post_init__(self) -> None:
-        if not self.output.endswith(SUFFIXES):
-            known = ", ".join(SUFFIXES)
+        if not self.output.endswith(WORKLOAD_SUFFIXES):
+            known = ", ".join(WORKLOAD_SUFFIXES)
             raise InputError(
                 f"config key 'action.output': {self.output!r} does not end in one of {known}"
             )
@@ -132,12 +135,6 @@ class Fit:
             raise InputError(f"cannot be written ({error.strerror or error})", file=path) from error
         values = {**loaded.counts(), **asdict(alike), "output": str(path)}
         return Result(values, provenance)
-
-
-PICTURE_FILE = "trace.png"
-SHOWN_LABELS = 10  # queues and users in the table on the console
-
-Value = TypeVar("Value")
 
 
 @bounded

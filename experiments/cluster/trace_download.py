@@ -27,6 +27,11 @@ from experiments.run.provenance import file_hash, installed_version, stamp
 from experiments.run.targets import unknown_key
 
 SAY_EVERY_S = 10.0
+CHUNK = 1 << 20  # bytes read at a time
+SCHEMES = ("http", "https")
+PARTIAL, UNSATISFIABLE = 206, 416  # HTTP status
+
+Report = Callable[[int, int | None], None]  # bytes so far, of so many
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,6 @@ class _Progress:
             self._said = time.monotonic()
             of = "" if total is None else f" of {total / MEBI:.1f}"
             self._console.print(f"{done / MEBI:.1f}{of} MiB")
-
-
-CHUNK = 1 << 20  # bytes read at a time
-SCHEMES = ("http", "https")
-PARTIAL, UNSATISFIABLE = 206, 416  # HTTP status
-
-Report = Callable[[int, int | None], None]  # bytes so far, of so many
 
 
 @dataclass(frozen=True)

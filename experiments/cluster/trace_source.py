@@ -32,6 +32,33 @@ from experiments.run.overrides import FILE_OPTION
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 from experiments.run.targets import build, no_such_thing, object_in_file, unknown_key
 
+TARGET = "envs.cluster.workload.synthetic.parameters.workload_parameters"
+SHORT = 6  # entries of a list that stands in one line with its key
+COMMENTS = {
+    "name": "of the traces, with their seed",
+    "jobs": "of the trace that was measured",
+    "daily": "arrivals by hour of the day, relative to their mean",
+    "weekly": "arrivals by day of the week from Monday, relative to their mean",
+    "burst_gap_s": "arrivals at most this many seconds apart are of one burst",
+    "burst_share": "share of the gaps between arrivals that are within a burst",
+    "burst_gap": "gaps within a burst, seconds",
+    "pause": "gaps between bursts, seconds at the mean arrival rate",
+    "probability": "of a value up to the quantile",
+    "quantile": "rises evenly in its logarithm to the next",
+    "gap_memory": "how alike the gaps of neighbours are",
+    "strength": "rank correlation of two jobs of one episode",
+    "persistence": "chance that an episode goes on with the next job",
+    "gang_sizes": "GPUs of a job",
+    "gang_shares": "share of the jobs, by gang size",
+    "sessions": "runs of jobs of one gang size; by gang size",
+    "length": "mean jobs of a session",
+    "gap_within": "normal score of the gaps between its jobs: 0 as all gaps, 1 long",
+    "gap_before": "normal score of the gap before it",
+    "duration_memory": "how alike the durations of neighbours in a session are",
+    "durations": "by gang size, seconds",
+    "num_gpus": "the gang sizes of this table",
+}
+
 
 @dataclass
 class TraceConfig:
@@ -229,34 +256,6 @@ def _part(config: TraceConfig, trace: Trace) -> Trace:
 def _result(trace: Trace, read: ReadTrace, inputs: Mapping[str, str]) -> LoadedTrace:
     origin_s = read.origin_s + int(trace.submit_s[0])
     return LoadedTrace(trace.canonical(), read.rows, read.rejected, origin_s, inputs)
-
-
-TARGET = "envs.cluster.workload.synthetic.parameters.workload_parameters"
-SHORT = 6  # entries of a list that stands in one line with its key
-COMMENTS = {
-    "name": "of the traces, with their seed",
-    "jobs": "of the trace that was measured",
-    "daily": "arrivals by hour of the day, relative to their mean",
-    "weekly": "arrivals by day of the week from Monday, relative to their mean",
-    "burst_gap_s": "arrivals at most this many seconds apart are of one burst",
-    "burst_share": "share of the gaps between arrivals that are within a burst",
-    "burst_gap": "gaps within a burst, seconds",
-    "pause": "gaps between bursts, seconds at the mean arrival rate",
-    "probability": "of a value up to the quantile",
-    "quantile": "rises evenly in its logarithm to the next",
-    "gap_memory": "how alike the gaps of neighbours are",
-    "strength": "rank correlation of two jobs of one episode",
-    "persistence": "chance that an episode goes on with the next job",
-    "gang_sizes": "GPUs of a job",
-    "gang_shares": "share of the jobs, by gang size",
-    "sessions": "runs of jobs of one gang size; by gang size",
-    "length": "mean jobs of a session",
-    "gap_within": "normal score of the gaps between its jobs: 0 as all gaps, 1 long",
-    "gap_before": "normal score of the gap before it",
-    "duration_memory": "how alike the durations of neighbours in a session are",
-    "durations": "by gang size, seconds",
-    "num_gpus": "the gang sizes of this table",
-}
 
 
 def write_workload(

@@ -28,6 +28,7 @@ from experiments.step.problem import communication_of
 
 IntArray = NDArray[np.int64]
 
+ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
 KIND = "meshwright.plan"
 SCHEMA_VERSION = 1
 BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out
@@ -244,10 +245,6 @@ def _check_topological(order: IntArray, graph: OpGraph, path: str | Path) -> Non
         )
 
 
-ALLOCATED = "allocated"
-_KEY = "communication"
-
-
 def plan_communication(
     node: Mapping[str, Any], allocation: BandwidthAllocation | None, overrides: Sequence[str]
 ) -> Communication:
@@ -257,11 +254,6 @@ def plan_communication(
     through pipes of its own rates, in place of the config's default model or of the rates that
     `communication=allocated` would give.
 
-    Args:
-        node: the config's `communication`.
-        allocation: the plan's bandwidth.
-        overrides: the command line in Hydra's terms.
-
     Raises:
         InputError: the command line asks for a model that knows no allocation, for a plan that has
             one; or `node` is no communication model.
@@ -269,10 +261,10 @@ def plan_communication(
     model = communication_of(node)
     if allocation is None:
         return model
-    asked = any(override.lstrip("+~").startswith(_KEY) for override in overrides)
+    asked = any(override.lstrip("+~").startswith("communication") for override in overrides)
     if asked and not isinstance(model, Allocated):
         raise InputError(
-            f"config key '{_KEY}': the plan allocates bandwidth, which {model.name!r} does not "
-            f"know; leave the key out, or the 'bandwidth' out of the plan file"
+            f"config key 'communication': the plan allocates bandwidth, which {model.name!r} does "
+            "not know; leave the key out, or the 'bandwidth' out of the plan file"
         )
     return Allocated(ALLOCATED, allocation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
@@ -24,9 +24,44 @@ from envs.step.step import Communication
 from envs.units import MILLISECOND
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
-from experiments.run.targets import build, no_such_thing, object_in_file
+from experiments.run.targets import build, build_as, no_such_thing, object_in_file
 
 Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """A unit of time."""
+
+    name: str
+    seconds: float
+
+    def of(self, seconds: float) -> float:
+        """`seconds` in this unit."""
+        return seconds / self.seconds
+
+
+SECOND = TimeUnit("s", 1.0)
+# By `GraphFile.provenance["time_unit"]`. A file with a unit of its own is read as seconds.
+_UNITS = {"ms": TimeUnit("ms", MILLISECOND), "the file's own": TimeUnit("the file's own", 1.0)}
+
+
+def time_unit_of(file: GraphFile) -> TimeUnit:
+    """The unit of the file's times, seconds where it names none.
+
+    Raises:
+        InputError: it names one that is not known.
+    """
+    name = file.provenance.get("time_unit")
+    if name is None:
+        return SECOND
+    if name not in _UNITS:
+        raise InputError(
+            f"has times in an unknown unit {name!r} (known: {', '.join(_UNITS)})",
+            file=f"graph {file.graph.name!r}",
+            field="time_unit",
+        )
+    return _UNITS[str(name)]
 
 
 class ZooShape(TypedDict):
@@ -209,12 +244,8 @@ class LoadedProblem:
 
 
 def placement_env(node: Node, problem: StepProblem) -> PlacementEnv:
-    """The environment that `node` describes, about `problem` unless it brings its own.
-
-    Raises:
-        InputError: `node` describes no placement environment of a problem.
-    """
-    make = build(node)
+    """The environment that `node` describes, about `problem` unless it brings its own."""
+    make = build(node, "env")
     env = make(problem) if node.get("_partial_") else make
     if not isinstance(env, PlacementEnv):
         raise InputError(f"config key 'env': {node.get('_target_')} is no placement environment")
@@ -222,27 +253,13 @@ def placement_env(node: Node, problem: StepProblem) -> PlacementEnv:
 
 
 def communication_of(node: Node) -> Communication:
-    """The communication model that `node` describes.
-
-    Raises:
-        InputError: `node` describes something else.
-    """
-    built = build(node)
-    if not isinstance(built, Communication):
-        raise no_such_thing("communication", node, "communication model")
-    return built
+    """The communication model that `node` describes."""
+    return build_as(Communication, node, "communication", "communication model")
 
 
 def order_rule_of(node: Node) -> OrderRule:
-    """The order rule that `node` describes.
-
-    Raises:
-        InputError: `node` describes something else.
-    """
-    built = build(node)
-    if not callable(built):
-        raise no_such_thing("order", node, "order rule")
-    rule: OrderRule = built
+    """The order rule that `node` describes."""
+    rule: OrderRule = build_as(Callable, node, "order", "order rule")  # type: ignore[arg-type]
     return rule
 
 
@@ -254,19 +271,15 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
     """
     if not env.get("_partial_"):
         return _own_problem(env)
-    source = build(graph)
-    if not isinstance(source, GraphSource):
-        raise no_such_thing("graph", graph, "source of graphs")
+    source = build_as(GraphSource, graph, "graph", "source of graphs")
     file = source.load()
     if file.graph.num_operators == 0:
         raise InputError(f"graph {file.graph.name!r} has no operators")
-    built = build(topology)
+    built = build(topology, "topology")
     devices = built(file) if callable(built) else built
     if not isinstance(devices, Topology):
         raise no_such_thing("topology", topology, "topology")
-    costs = build(cost)
-    if not isinstance(costs, CostModel):
-        raise no_such_thing("cost", cost, "cost model")
+    costs = build_as(CostModel, cost, "cost", "cost model")
     problem = StepProblem.build(file.graph, devices, costs)
     inputs = {
         **source.inputs(),
@@ -285,38 +298,3 @@ def _own_problem(node: Node) -> LoadedProblem:
     problem = env.instance.problem
     inputs = {f"graph {problem.graph.name}": graph_hash(problem.graph)}
     return LoadedProblem(problem, inputs, SECOND)
-
-
-@dataclass(frozen=True)
-class TimeUnit:
-    """A unit of time."""
-
-    name: str
-    seconds: float
-
-    def of(self, seconds: float) -> float:
-        """`seconds` in this unit."""
-        return seconds / self.seconds
-
-
-SECOND = TimeUnit("s", 1.0)
-# By `GraphFile.provenance["time_unit"]`. A file with a unit of its own is read as seconds.
-_UNITS = {"ms": TimeUnit("ms", MILLISECOND), "the file's own": TimeUnit("the file's own", 1.0)}
-
-
-def time_unit_of(file: GraphFile) -> TimeUnit:
-    """The unit of the file's times, seconds where it names none.
-
-    Raises:
-        InputError: it names one that is not known.
-    """
-    name = file.provenance.get("time_unit")
-    if name is None:
-        return SECOND
-    if name not in _UNITS:
-        raise InputError(
-            f"has times in an unknown unit {name!r} (known: {', '.join(_UNITS)})",
-            file=f"graph {file.graph.name!r}",
-            field="time_unit",
-        )
-    return _UNITS[str(name)]
