@@ -20,7 +20,7 @@ from agents.bandwidth.rules import (
 )
 from agents.base import PlannerResult
 from agents.linear_program import LinearProgram
-from envs.errors import InputError
+from envs.bounds import Count, Share, bounded
 from envs.step.allocated import uniform_allocation, weighted_allocation
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
@@ -230,6 +230,7 @@ _TANGENT_ERROR = 0.3  # of the gap: what tangents may leave between the program 
 _TOWARDS = 0.5  # how far the second point of a round lies from the best allocation to the first
 
 
+@bounded
 class ConvexRates:
     """Minimises the step of a fixed plan over all feasible rates of all channels.
 
@@ -249,16 +250,9 @@ class ConvexRates:
     Args:
         gap: relative distance from the bound at which the search ends; counts as optimal.
         rounds: of the linear program, at most.
-
-    Raises:
-        InputError: the gap is not within 0..1, or there is not one round.
     """
 
-    def __init__(self, *, gap: float, rounds: int) -> None:
-        if not 0.0 <= gap <= 1.0:
-            raise InputError(f"{gap} is not within 0..1", field="gap")
-        if rounds < 1:
-            raise InputError(f"{rounds} is below 1", field="rounds")
+    def __init__(self, *, gap: Share, rounds: Count) -> None:
         self.gap = gap
         self.rounds = rounds
 

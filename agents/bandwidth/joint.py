@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from agents.bandwidth.joint_search.rates import RateFormulation
 from agents.bandwidth.joint_search.search import JointIncumbent, JointRefinement
@@ -13,6 +16,7 @@ from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.refinement import compile_kernels
 from agents.step.incumbent import AT_THE_BOUND
 from agents.step.lower_bound import lower_bound
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem
@@ -62,9 +66,12 @@ class PlacementAlone:
         )
 
 
+Inside = Annotated[float, Gt(0.0), Lt(1.0)]
+
 _LEAST_GAIN = 1e-9  # relative; a turn that gains less is in vain
 
 
+@bounded
 class Alternation:
     """Coordinate descent between a planner of placements and one of bandwidth.
 
@@ -84,9 +91,6 @@ class Alternation:
             left out.
         spared: part of the uniform shares that a placement finds; within 0..1, both left out.
         patience: turns.
-
-    Raises:
-        InputError: an argument is not what is said above.
     """
 
     def __init__(
@@ -94,16 +98,10 @@ class Alternation:
         *,
         placement: Planner,
         bandwidth: BandwidthPlanner,
-        turn_share: float,
-        spared: float,
-        patience: int,
+        turn_share: Annotated[float, Gt(0.0), Le(1.0)],
+        spared: Inside,
+        patience: Count,
     ) -> None:
-        if not 0.0 < turn_share <= 1.0:
-            raise InputError(f"{turn_share} is not above 0 and at most 1", field="turn_share")
-        if not 0.0 < spared < 1.0:
-            raise InputError(f"{spared} is not between 0 and 1", field="spared")
-        if patience < 1:
-            raise InputError(f"{patience} is below 1", field="patience")
         self.placement = placement
         self.bandwidth = bandwidth
         self.turn_share = turn_share
@@ -159,6 +157,7 @@ class Alternation:
         return BandwidthAllocation(self.spared * uniform.rate + (1.0 - self.spared) * found.rate)
 
 
+@bounded
 class JointMilp:
     """Decides placement, order and the rates of all channels together.
 
@@ -193,40 +192,25 @@ class JointMilp:
         promising: times the best step time, at least 1; slower plans are not given to `allocator`.
         allocation_s: seconds of one call of `allocator`, at most.
         seed: of HiGHS and of what is drawn at random.
-
-    Raises:
-        InputError: an argument is not what is said above.
     """
 
     def __init__(
         self,
         *,
         start: Planner,
-        start_share: float,
-        coarse: Sequence[int],
+        start_share: Inside,
+        coarse: Annotated[Sequence[int], MinLen(1)],
         levels: Sequence[int],
         rates: Sequence[float],
-        gap: float,
-        at_once: int,
+        gap: Annotated[float, Ge(0.0), Lt(1.0)],
+        at_once: Count,
         allocator: BandwidthPlanner,
-        promising: float,
-        allocation_s: float,
+        promising: Annotated[float, Ge(1.0)],
+        allocation_s: Annotated[float, Gt(0.0)],
         seed: int,
     ) -> None:
-        if not coarse:
-            raise InputError("at least one number of groups is needed", field="coarse")
-        if not 0.0 < start_share < 1.0:
-            raise InputError(f"{start_share} is not between 0 and 1", field="start_share")
         if not rates or rates[0] <= 0.0 or rates[-1] > 1.0 or list(rates) != sorted(set(rates)):
             raise InputError(f"{list(rates)} do not ascend within 0..1", field="rates")
-        if not 0.0 <= gap < 1.0:
-            raise InputError(f"{gap} is not within 0..1", field="gap")
-        if at_once < 1:
-            raise InputError(f"{at_once} is below 1", field="at_once")
-        if not promising >= 1.0:
-            raise InputError(f"{promising} is below 1", field="promising")
-        if not allocation_s > 0.0:
-            raise InputError(f"{allocation_s} is not positive", field="allocation_s")
         self.start = start
         self.start_share = start_share
         self.coarse = tuple(coarse)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
@@ -12,7 +14,7 @@ from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import MovePricing, Refinement
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from envs.errors import InputError
+from envs.bounds import bounded
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import Communication, Simulator
@@ -23,6 +25,7 @@ _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
 _KICK_NODES = 1000  # branch-and-bound nodes of one neighbourhood MILP, at most
 
 
+@bounded
 class SharedPlacement:
     """Improves given plans under any communication model, by that model's own simulator.
 
@@ -38,16 +41,17 @@ class SharedPlacement:
         gap: relative, at which HiGHS ends.
         at_once: disjunctions of each kind that one solution adds to a MILP, at most.
         seed: of HiGHS and of what is drawn at random.
-
-    Raises:
-        InputError: there are no levels, or an argument of the MILP is out of range.
     """
 
     def __init__(
-        self, *, levels: Sequence[int], kick_groups: int, gap: float, at_once: int, seed: int
+        self,
+        *,
+        levels: Annotated[Sequence[int], MinLen(1)],
+        kick_groups: int,
+        gap: float,
+        at_once: int,
+        seed: int,
     ) -> None:
-        if not levels:
-            raise InputError("at least one number of groups is needed", field="levels")
         self.levels = tuple(levels)
         self.kick_groups = kick_groups
         self.formulation = OrderFormulation(gap, at_once)

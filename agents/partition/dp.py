@@ -15,7 +15,7 @@ from agents.partition.ideals.search import Effort
 from agents.partition.ideals.splits import LoadResult, best_split, compile_kernels, shortest_calls
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import PartitionIncumbent, StepIncumbent
-from envs.errors import InputError
+from envs.bounds import Count, bounded
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import HostTraffic, PartitionProblem
@@ -28,6 +28,7 @@ _HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
 _REPAIRS = 16  # splits tried with less and less room for state when activations overflow
 
 
+@bounded
 class ContiguousDP:
     """The exact optimum of the contiguous max-load problem, and plans made of such splits.
 
@@ -52,14 +53,9 @@ class ContiguousDP:
     Args:
         ideals: the largest lattice that is searched.
         groups: groups of the fused graph, for `plan`; half and a quarter as many are tried too.
-
-    Raises:
-        InputError: `ideals` is below 1.
     """
 
-    def __init__(self, *, ideals: int, groups: int) -> None:
-        if ideals < 1:
-            raise InputError(f"{ideals} is below 1", field="ideals")
+    def __init__(self, *, ideals: Count, groups: int) -> None:
         self.ideals = ideals
         self.groups = groups
 

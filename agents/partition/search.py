@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, PlannerResult
@@ -15,6 +16,7 @@ from agents.partition.bound import max_load_bound
 from agents.partition.kernel import Calls, Loads, Proposal, anneal_latency, anneal_loads
 from agents.step.incumbent import PartitionIncumbent
 from agents.step.lower_bound import longest_paths
+from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
@@ -186,6 +188,7 @@ def walk_of(problem: PartitionProblem, seed: int) -> PartitionWalk:
     raise InputError(f"cannot search {type(problem).__name__}", field="problem")
 
 
+@bounded
 class PartitionSearch:
     """Anneals partitions in cycles that grow longer, each from a new start or from the best.
 
@@ -210,42 +213,32 @@ class PartitionSearch:
     needs no clock, and the budget is only a ceiling.
 
     Args:
-        first_moves: proposed moves of the first cycle, at least 1.
-        growth: of the length of cycles, at least 1.
+        first_moves: proposed moves of the first cycle.
+        growth: of the length of cycles.
         hot: highest first temperature of a cycle, as a fraction of the objective.
         warm: lowest first temperature of a cycle from a new start, likewise.
         cold: last temperature of a cycle, likewise.
         starts: planners of contiguous max-load partitions.
-        start_share: of the budget, 0..1.
-        bound_share: of the budget, 0..1; both shares together are below 1.
+        start_share: of the budget.
+        bound_share: of the budget; both shares together are below 1.
         seed: of the generator.
-
-    Raises:
-        InputError: a value is out of its range.
     """
 
     def __init__(
         self,
         *,
-        first_moves: int,
-        growth: float,
-        hot: float,
+        first_moves: Count,
+        growth: Annotated[float, Ge(1.0), Lt(np.inf)],
+        hot: Positive,
         warm: float,
-        cold: float,
+        cold: Positive,
         starts: Sequence[PartitionPlanner],
-        start_share: float,
-        bound_share: float,
+        start_share: Share,
+        bound_share: Share,
         seed: int,
     ) -> None:
-        if first_moves < 1:
-            raise InputError(f"{first_moves} is below 1", field="first_moves")
-        if not 1.0 <= growth < np.inf:
-            raise InputError(f"{growth} is not a finite number of at least 1", field="growth")
-        if not 0.0 < cold <= warm <= hot < np.inf:
-            raise InputError(f"not 0 < cold = {cold} <= warm = {warm} <= hot = {hot}", field="warm")
-        for field, share in (("start_share", start_share), ("bound_share", bound_share)):
-            if not 0.0 <= share <= 1.0:
-                raise InputError(f"{share} is not between 0 and 1", field=field)
+        if not cold <= warm <= hot:
+            raise InputError(f"not cold = {cold} <= warm = {warm} <= hot = {hot}", field="warm")
         if start_share + bound_share >= 1.0:
             raise InputError(f"{start_share} leaves no time for the search", field="start_share")
         self.first_moves = first_moves

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from envs.errors import InputError
+from envs.bounds import Count, bounded
 from envs.step.problem import StepProblem
 
 
@@ -43,6 +43,7 @@ class SingleDevice:
         )
 
 
+@bounded
 class RandomPlacement:
     """The best of `samples` random placements of the groups of the fused graph.
 
@@ -54,14 +55,9 @@ class RandomPlacement:
         groups: groups of the fused graph.
         samples: placements drawn; `deterministic_limit` lowers it.
         seed: of the generator.
-
-    Raises:
-        InputError: `samples` is below 1.
     """
 
-    def __init__(self, *, groups: int, samples: int, seed: int) -> None:
-        if samples < 1:
-            raise InputError(f"{samples} is below 1", field="samples")
+    def __init__(self, *, groups: int, samples: Count, seed: int) -> None:
         self.groups = groups
         self.samples = samples
         self.seed = seed

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from annotated_types import Ge, Le
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
 from agents.placement.constraint_program.partition import CpPartitionSearch
@@ -10,13 +13,12 @@ from agents.placement.constraint_program.solver import CpSettings
 from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import PartitionIncumbent, StepIncumbent
-from envs.errors import InputError
+from envs.bounds import Count, Share, bounded
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
 
-_MOST_WORKERS = 256
 
-
+@bounded
 class CpSat:
     """Placement and order together by CP-SAT (OR-tools), until the optimum is proved.
 
@@ -45,34 +47,20 @@ class CpSat:
         hint_limit: its limit in a deterministic search, in its own units.
         workers: parallel searches of CP-SAT; one in a deterministic search.
         seed: of CP-SAT.
-
-    Raises:
-        InputError: `operators` or `hint_limit` is below 1, `workers` is not within 1..256,
-            `hint_share` is not within 0..1, or `hint_seconds` is negative.
     """
 
     def __init__(
         self,
         *,
-        operators: int,
+        operators: Count,
         hint: Planner,
         partition_hint: PartitionPlanner,
-        hint_share: float,
-        hint_seconds: float,
-        hint_limit: int,
-        workers: int,
+        hint_share: Share,
+        hint_seconds: Annotated[float, Ge(0.0)],
+        hint_limit: Count,
+        workers: Annotated[int, Ge(1), Le(256)],
         seed: int,
     ) -> None:
-        if operators < 1:
-            raise InputError(f"{operators} is below 1", field="operators")
-        if not 1 <= workers <= _MOST_WORKERS:
-            raise InputError(f"{workers} is not within 1..{_MOST_WORKERS}", field="workers")
-        if not 0.0 <= hint_share <= 1.0:
-            raise InputError(f"{hint_share} is not within 0..1", field="hint_share")
-        if not hint_seconds >= 0.0:
-            raise InputError(f"{hint_seconds} is not 0 or more", field="hint_seconds")
-        if hint_limit < 1:
-            raise InputError(f"{hint_limit} is below 1", field="hint_limit")
         self.operators = operators
         self.hint = hint
         self.partition_hint = partition_hint

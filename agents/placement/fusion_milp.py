@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import highspy
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from agents.base import Planner, PlannerResult
@@ -19,7 +21,7 @@ from agents.placement.integer_program.rounds import (
 )
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from envs.errors import InputError
+from envs.bounds import bounded
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -35,6 +37,7 @@ _KICK_NODES = 10  # what a kick counts for, at least, in the deterministic limit
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
 
 
+@bounded
 class FusionMilp:
     """Fuses the graph, decides by MILP (HiGHS) and fuses anew around what it decided.
 
@@ -69,22 +72,17 @@ class FusionMilp:
         formulation: makes the models.
         warm_start: a planner whose plan is offered first, and its placement to HiGHS; or None.
         seed: of HiGHS and of what is drawn at random.
-
-    Raises:
-        InputError: `coarse` is empty.
     """
 
     def __init__(
         self,
         *,
-        coarse: Sequence[int],
+        coarse: Annotated[Sequence[int], MinLen(1)],
         levels: Sequence[int],
         formulation: Formulation,
         warm_start: Planner | None,
         seed: int,
     ) -> None:
-        if not coarse:
-            raise InputError("at least one number of groups is needed", field="coarse")
         self.warm_start = warm_start
         self.coarse = tuple(coarse)
         self.levels = tuple(levels)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numba
 import numpy as np
+from annotated_types import Gt, MinLen
 
 from agents.base import PlannerResult
 from agents.placement.list_scheduling.earliest import EarliestStart
@@ -30,7 +32,7 @@ from agents.placement.list_scheduling.schedule import (
 from agents.placement.memory_fit import Packing, search
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from envs.errors import InputError
+from envs.bounds import Count, bounded
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
@@ -84,15 +86,6 @@ def best_granularity(
         evaluations=sum(result.evaluations for result in found),
         trajectory=trajectory,
     )
-
-
-def require_granularities(granularities: Sequence[int]) -> None:
-    """Raise InputError unless there is at least one number of groups, and none below 1."""
-    if not granularities:
-        raise InputError("at least one number of groups is needed", field="groups")
-    for groups in granularities:
-        if groups < 1:
-            raise InputError(f"{groups} is below 1", field="groups")
 
 
 def schedule_by(
@@ -203,49 +196,45 @@ def _in_waves(graph: OpGraph, own: IntArray) -> Iterator[IntArray | None]:
         size //= 2
 
 
-class Heft:
-    """Heterogeneous earliest finish time on the pieces of the fused graph.
-
-    Pieces are taken by falling upward rank (mean compute and mean transfer seconds to the end of
-    the step); the first piece of a group decides the group's device: the one where that piece
-    finishes first, among those with room for the group's state. A piece runs in the first gap of
-    its device that holds it, a transfer in the first gap that its two ports have in common, and a
-    tensor already sent to a device is not sent again. `offer_schedules` says what happens when
-    memory is short, and in which orders the plan is simulated.
-
-    Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
-    heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen, Sousa,
-    "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
+class ListPlanner(ABC):
+    """A list scheduler on the pieces of the fused graph.
 
     Args:
         groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
             operators: nothing is fused that need not be.
-
-    Raises:
-        InputError: `groups` is empty, or one of them is below 1.
     """
 
-    def __init__(self, *, groups: Sequence[int]) -> None:
-        require_granularities(groups)
+    empty_rule: ListRule  # for no pieces at all
+
+    def __init__(self, *, groups: Annotated[Sequence[Count], MinLen(1)]) -> None:
         self.groups = tuple(groups)
+
+    @abstractmethod
+    def rule_of(
+        self, problem: StepProblem, left_s: float, limit: int | None
+    ) -> tuple[Callable[[], ListRule], str]:
+        """What makes the rule for the pieces of `problem`, and a reason to pass on."""
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
-        """As `Planner.plan`; needs no limit, and the budget only to make room in memory."""
-        compile_kernels(EarliestFinish(np.zeros(0, dtype=np.int64)))
-        return best_granularity(
-            lambda groups, left_s: self._plan(problem, groups, left_s), self.groups, budget_s
-        )
+        """As `Planner.plan`; without a linear program it needs no limit.
 
-    def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
-        incumbent = StepIncumbent(problem)
-        grouped = incumbent.group(groups)
-        if grouped is None:
-            return incumbent.result()
-        rank = upward_rank(grouped.problem)
-        priority = np.argsort(-rank, kind="stable")
-        return offer_schedules(incumbent, grouped, lambda: EarliestFinish(priority), budget_s)
+        The budget is for that program, and to make room in memory.
+        """
+        compile_kernels(self.empty_rule)
+
+        def plan(groups: int, left_s: float) -> PlannerResult:
+            incumbent = StepIncumbent(problem)
+            grouped = incumbent.group(groups)
+            if grouped is None:
+                return incumbent.result()
+            rule, reason = self.rule_of(
+                grouped.problem, left_s - incumbent.seconds, deterministic_limit
+            )
+            return offer_schedules(incumbent, grouped, rule, left_s, reason)
+
+        return best_granularity(plan, self.groups, budget_s)
 
 
 class EarliestFinish:
@@ -298,7 +287,33 @@ def _where_it_finishes_first(problem: ListProblem, schedule: Schedule, piece: in
     return where
 
 
-class MEtf:
+@bounded
+class Heft(ListPlanner):
+    """Heterogeneous earliest finish time on the pieces of the fused graph.
+
+    Pieces are taken by falling upward rank (mean compute and mean transfer seconds to the end of
+    the step); the first piece of a group decides the group's device: the one where that piece
+    finishes first, among those with room for the group's state. A piece runs in the first gap of
+    its device that holds it, a transfer in the first gap that its two ports have in common, and a
+    tensor already sent to a device is not sent again. `offer_schedules` says what happens when
+    memory is short, and in which orders the plan is simulated.
+
+    Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
+    heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen, Sousa,
+    "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
+    """
+
+    empty_rule = EarliestFinish(np.zeros(0, dtype=np.int64))
+
+    def rule_of(
+        self, problem: StepProblem, left_s: float, limit: int | None
+    ) -> tuple[Callable[[], ListRule], str]:
+        priority = np.argsort(-upward_rank(problem), kind="stable")
+        return lambda: EarliestFinish(priority), ""
+
+
+@bounded
+class MEtf(ListPlanner):
     """Memory-constrained earliest task first on the pieces of the fused graph.
 
     Of all pieces that are ready and all devices with room for the state of their groups, the pair
@@ -312,42 +327,20 @@ class MEtf:
     communication times", SIAM Journal on Computing 18(2), 1989; with memory and co-location as in
     Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of machine
     learning graphs", SoCC 2020.
-
-    Args:
-        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
-            operators: nothing is fused that need not be.
-
-    Raises:
-        InputError: `groups` is empty, or one of them is below 1.
     """
 
-    def __init__(self, *, groups: Sequence[int]) -> None:
-        require_granularities(groups)
-        self.groups = tuple(groups)
+    empty_rule = EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1)
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; needs no limit, and the budget only to make room in memory."""
-        compile_kernels(EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1))
-        return best_granularity(
-            lambda groups, left_s: self._plan(problem, groups, left_s), self.groups, budget_s
-        )
-
-    def _plan(self, problem: StepProblem, groups: int, budget_s: float) -> PlannerResult:
-        incumbent = StepIncumbent(problem)
-        grouped = incumbent.group(groups)
-        if grouped is None:
-            return incumbent.result()
-        rank = upward_rank(grouped.problem)
+    def rule_of(
+        self, problem: StepProblem, left_s: float, limit: int | None
+    ) -> tuple[Callable[[], ListRule], str]:
+        rank, devices = upward_rank(problem), problem.topology.num_devices
         nobody = np.full(len(rank), NONE, dtype=np.int64)
-        devices = problem.topology.num_devices
-        return offer_schedules(
-            incumbent, grouped, lambda: EarliestStart(rank, nobody, devices), budget_s
-        )
+        return lambda: EarliestStart(rank, nobody, devices), ""
 
 
-class MSct:
+@bounded
+class MSct(ListPlanner):
     """Memory-constrained small communication times: m-ETF that keeps devices for favourites.
 
     `favourite_children` says which child of a piece should run next to it; while that child is
@@ -362,49 +355,31 @@ class MSct:
     2020.
 
     Args:
-        groups: numbers of groups of the fused graph, of which the best plan is kept; as many as
-            operators: nothing is fused that need not be.
+        groups: as those of `ListPlanner`.
         lp_seconds: time limit of the linear program.
-
-    Raises:
-        InputError: `lp_seconds` is not positive; `groups` is empty, or one of them is below 1.
     """
 
-    def __init__(self, *, groups: Sequence[int], lp_seconds: float) -> None:
-        if not lp_seconds > 0.0:
-            raise InputError(f"{lp_seconds} is not above 0", field="lp_seconds")
-        require_granularities(groups)
-        self.groups = tuple(groups)
+    empty_rule = MEtf.empty_rule
+
+    def __init__(
+        self,
+        *,
+        groups: Annotated[Sequence[Count], MinLen(1)],
+        lp_seconds: Annotated[float, Gt(0.0)],
+    ) -> None:
+        super().__init__(groups=groups)
         self.lp_seconds = lp_seconds
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the deterministic limit counts simplex iterations."""
-        compile_kernels(EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1))
-
-        def plan(groups: int, left_s: float) -> PlannerResult:
-            return self._plan(problem, groups, left_s, deterministic_limit)
-
-        return best_granularity(plan, self.groups, budget_s)
-
-    def _plan(
-        self, problem: StepProblem, groups: int, budget_s: float, limit: int | None
-    ) -> PlannerResult:
-        incumbent = StepIncumbent(problem)
-        grouped = incumbent.group(groups)
-        if grouped is None:
-            return incumbent.result()
+    def rule_of(
+        self, problem: StepProblem, left_s: float, limit: int | None
+    ) -> tuple[Callable[[], ListRule], str]:
+        """The deterministic limit counts simplex iterations."""
         seconds = self.lp_seconds
         if limit is None:
-            seconds = min(seconds, max(budget_s - incumbent.seconds, 0.0))
-        favourite = favourite_children(grouped.problem, seconds, limit)
-        reason = ""
+            seconds = min(seconds, max(left_s, 0.0))
+        favourite, reason = favourite_children(problem, seconds, limit), ""
         if favourite is None:
             reason = "the linear program of m-SCT reached its limit: no piece has a favourite child"
-            favourite = np.full(grouped.problem.graph.num_operators, NONE, dtype=np.int64)
-        rank = upward_rank(grouped.problem)
-        devices = problem.topology.num_devices
-        return offer_schedules(
-            incumbent, grouped, lambda: EarliestStart(rank, favourite, devices), budget_s, reason
-        )
+            favourite = np.full(problem.graph.num_operators, NONE, dtype=np.int64)
+        rank, devices = upward_rank(problem), problem.topology.num_devices
+        return lambda: EarliestStart(rank, favourite, devices), reason

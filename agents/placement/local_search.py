@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, PlannerResult
@@ -16,6 +17,7 @@ from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
 from agents.placement.neighbourhood.levels import Level, levels_of, list_schedule
 from agents.placement.neighbourhood.walk import Walker
 from agents.step.incumbent import StepIncumbent
+from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.devices import Device, DeviceSpec
@@ -32,10 +34,10 @@ _LOOKS = 400  # times that a search looks at the clock
 _SHORTEST, _LONGEST = 5e-4, 0.2  # seconds between two looks at the clock
 _PATIENCE = 30.0  # seconds of search for a second of checking plans in full
 _MOVES = 64  # moves proposed between two looks: to begin with, and under a deterministic limit
-_MOST_WORKERS = 256
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
 
 
+@bounded
 class LocalSearch:
     """Anneals the device of every operator and the order of all operators at the same time.
 
@@ -77,38 +79,23 @@ class LocalSearch:
         workers: walks at the same time.
         partitions: who searches partition problems.
         seed: of the random numbers.
-
-    Raises:
-        InputError: a number of `groups` or `cycle_moves` is below 1, `workers` is not within
-            1..256, `operators` is negative, or not 0 < `cold` <= `hot`, or not 0 < `reheat` <= 1.
     """
 
     def __init__(
         self,
         *,
-        groups: Sequence[int],
-        operators: int,
-        cycle_moves: int,
-        reheat: float,
-        hot: float,
-        cold: float,
-        workers: int,
+        groups: Sequence[Count],
+        operators: Annotated[int, Ge(0)],
+        cycle_moves: Count,
+        reheat: Annotated[float, Gt(0.0), Le(1.0)],
+        hot: Positive,
+        cold: Positive,
+        workers: Annotated[int, Ge(1), Le(256)],
         partitions: PartitionPlanner,
         seed: int,
     ) -> None:
-        for number in groups:
-            if number < 1:
-                raise InputError(f"{number} is below 1", field="groups")
-        if operators < 0:
-            raise InputError(f"{operators} is negative", field="operators")
-        if cycle_moves < 1:
-            raise InputError(f"{cycle_moves} is below 1", field="cycle_moves")
-        if not 0.0 < reheat <= 1.0:
-            raise InputError(f"{reheat} is not above 0 and at most 1", field="reheat")
-        if not 1 <= workers <= _MOST_WORKERS:
-            raise InputError(f"{workers} is not within 1..{_MOST_WORKERS}", field="workers")
-        if not 0.0 < cold <= hot:
-            raise InputError(f"{cold} is not above 0 and at most hot = {hot}", field="cold")
+        if cold > hot:
+            raise InputError(f"{cold} is above hot = {hot}", field="cold")
         self.groups = tuple(groups)
         self.operators = operators
         self.pace = _Pace(cycle_moves, hot, cold, reheat, workers, seed)

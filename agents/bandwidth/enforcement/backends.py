@@ -14,9 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from agents.bandwidth.enforcement.hosts import Host, HostNic, Lane, ServerPlan, Uplink
 from agents.bandwidth.enforcement.scripts import Script, attempt, command, comment
+from envs.bounds import Share, bounded
 from envs.errors import InputError
 
 MOST_WEIGHT = 256  # of a next hop
@@ -148,6 +152,7 @@ def _weights(plan: ServerPlan, host: Host) -> list[tuple[tuple[Uplink, Lane], in
     ]
 
 
+@bounded
 @dataclass(frozen=True)
 class Queues:
     """Settings of the queues.
@@ -157,34 +162,16 @@ class Queues:
         rest_share: of a NIC's capacity, the rate of what the plan does not name; it comes on top.
         burst_s: seconds; a queue may catch up on as much of its rate after a late timer.
         least_burst: bytes; and on as much at least: one segment as large as they get.
-
-    Raises:
-        InputError: naming the config key that is out of range.
     """
 
     routing: PolicyRouting
-    rest_share: float
-    burst_s: float
-    least_burst: int
-
-    def __post_init__(self) -> None:
-        self.check("rest_share", self.rest_share, 0.0001, 1.0)
-        self.check("burst_s", self.burst_s, 0.0, 1.0)
-        self.check("least_burst", self.least_burst, 1600, 2**24)
+    rest_share: Annotated[float, Ge(0.0001), Le(1.0)]
+    burst_s: Share
+    least_burst: Annotated[int, Ge(1600), Le(2**24)]
 
     def burst(self, bits: int) -> int:
         """Bytes that a queue of `bits` bit/s may send at once."""
         return max(self.least_burst, int(bits / 8 * self.burst_s))
-
-    @staticmethod
-    def check(key: str, value: float, least: float, most: float) -> None:
-        """Refuse a setting that no queue can have.
-
-        Raises:
-            InputError: `value` is outside of `least`..`most`.
-        """
-        if not least <= value <= most:
-            raise InputError(f"config key '{key}': {value} is not in {least:g}..{most:g}")
 
 
 HANDLE = "4d57:"  # of the queue discipline; a clean-up touches no other
@@ -197,6 +184,7 @@ _ABOUT_TC = (
 )
 
 
+@bounded
 @dataclass(frozen=True)
 class TrafficControl(Queues):
     """`tc` commands: one HTB class for each destination server and NIC, and one for the rest.
@@ -206,16 +194,9 @@ class TrafficControl(Queues):
 
     Args: those of `Queues`, and
         quantum: bytes a class sends in turn; HTB's own choice is too large for fast classes.
-
-    Raises:
-        InputError: naming the config key that is out of range.
     """
 
-    quantum: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check("quantum", self.quantum, 1500, 200_000)
+    quantum: Annotated[int, Ge(1500), Le(200_000)]
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs."""
@@ -292,6 +273,7 @@ _ABOUT_OVS = (
 )
 
 
+@bounded
 @dataclass(frozen=True)
 class OpenVSwitch(Queues):
     """`ovs-vsctl` and `ovs-ofctl` commands: a queue for each destination server and NIC.
@@ -302,16 +284,9 @@ class OpenVSwitch(Queues):
 
     Args: those of `Queues`, and
         flow_priority: of our flows in the bridges' tables.
-
-    Raises:
-        InputError: naming the config key that is out of range.
     """
 
-    flow_priority: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check("flow_priority", self.flow_priority, 1, 65_535)
+    flow_priority: Annotated[int, Ge(1), Le(65_535)]
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs.

@@ -6,7 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
+from typing import Annotated
 
+from annotated_types import Ge, Le
+
+from envs.bounds import bounded
 from envs.errors import InputError
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
@@ -16,6 +20,7 @@ TCP_IP_HEADERS = 52  # bytes: IPv4 (20), TCP (20) and its timestamps (12)
 _LEAST_MTU = 576  # bytes every IPv4 link carries at least (RFC 791, section 3.1)
 
 
+@bounded
 @dataclass(frozen=True)
 class Framing:
     """The frames of full TCP segments.
@@ -28,19 +33,10 @@ class Framing:
         mtu: bytes of the largest IP packet.
         line_overhead: bytes of a frame that the kernel does not count: 24 on Ethernet (preamble 8,
             check sequence 4, gap 12; IEEE 802.3), 0 on virtual links.
-
-    Raises:
-        InputError: naming the value that is out of range.
     """
 
-    mtu: int
-    line_overhead: int
-
-    def __post_init__(self) -> None:
-        if not _LEAST_MTU <= self.mtu <= 65_535:
-            raise InputError(f"{self.mtu} is not in {_LEAST_MTU}..65535", field="mtu")
-        if not 0 <= self.line_overhead <= 1000:
-            raise InputError(f"{self.line_overhead} is not in 0..1000", field="line_overhead")
+    mtu: Annotated[int, Ge(_LEAST_MTU), Le(65_535)]
+    line_overhead: Annotated[int, Ge(0), Le(1000)]
 
     def kernel_rate(self, rate: float) -> float:
         """Bytes/s that the kernel counts where the line carries `rate` bytes/s."""

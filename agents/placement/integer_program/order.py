@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from agents.placement.integer_program.model import PlacementModel, Terms, negative
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import longest_paths
-from envs.errors import InputError
+from envs.bounds import Count, bounded
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -22,6 +24,7 @@ TOLERANCE = 1e-6  # of times, relative to the horizon
 _FRACTIONS = (0.0, 0.05, 0.15, 0.4)  # of the critical path, for the windows of loads
 
 
+@bounded
 @dataclass(frozen=True)
 class OrderFormulation:
     """Makes `OrderModel`.
@@ -29,19 +32,10 @@ class OrderFormulation:
     Args:
         gap: relative, at which a round ends.
         at_once: disjunctions of each kind that one solution adds, at most.
-
-    Raises:
-        InputError: not 0 <= `gap` < 1, or `at_once` is below 1.
     """
 
-    gap: float
-    at_once: int
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.gap < 1.0:
-            raise InputError(f"{self.gap} is not within 0..1", field="gap")
-        if self.at_once < 1:
-            raise InputError(f"{self.at_once} is below 1", field="at_once")
+    gap: Annotated[float, Ge(0.0), Lt(1.0)]
+    at_once: Count
 
     def __call__(self, grouped: GroupedProblem) -> OrderModel:
         """The model of `grouped`."""

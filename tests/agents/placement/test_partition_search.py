@@ -160,7 +160,7 @@ def test_what_a_start_planner_finds_is_never_lost(latency):
         ("first_moves", {"first_moves": 0}),
         ("growth", {"growth": 0.5}),
         ("growth", {"growth": np.nan}),
-        ("warm", {"cold": 0.0}),
+        ("cold", {"cold": 0.0}),
         ("warm", {"warm": 0.5}),
         ("start_share", {"start_share": 1.5}),
         ("bound_share", {"bound_share": -0.1}),

@@ -94,5 +94,5 @@ def test_fast_classes_may_catch_up_on_a_late_timer() -> None:
     ],
 )  # fmt: skip
 def test_settings_no_queue_can_have_are_refused(key: str, value: float) -> None:
-    with pytest.raises(InputError, match=f"config key '{key}'"):
+    with pytest.raises(InputError, match=key):
         backend_of("tc", **{key: value})
