@@ -63,8 +63,8 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     if suite.left_out:
         run.console.print(left_out, highlight=False, soft_wrap=True)
     minutes = sum(cell.budget_s or 0.0 for cell in cells) / config.workers / 60.0
-    message = f"{suite.title}: {len(cells)} cells, at most {minutes:.0f} minutes of search"
-    run.console.print(message, highlight=False)
+    limit = f", at most {minutes:.0f} minutes of search" if minutes else ""
+    run.console.print(f"{suite.title}: {len(cells)} cells{limit}", highlight=False)
     with ProgressDisplay(run.console) as display:
         found = Grid(config.workers, origin).run(cells, display)
     if found.faults:

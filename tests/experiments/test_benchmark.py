@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from in_this_process import cells_in_this_process
 from layered_step import layered_step
 from PIL import Image
 
@@ -54,33 +57,17 @@ def suite(graph: Path) -> Document:
     }
 
 
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "MESHWRIGHT_DATA"}
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.benchmark", *arguments]
-
-
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of a benchmark that was killed in its second or third cell."""
+    """The run folder of a benchmark that was stopped in its second cell."""
     work = tmp_path_factory.mktemp("benchmark")
     save_graph(layered_step(6, 2), work / "graph.npz")
     (work / "suite.yaml").write_text(yaml.safe_dump(suite(work / "graph.npz")))
     folder = work / "run"
-    with subprocess.Popen(
-        command("suite=suite.yaml", "seed=5", f"hydra.run.dir={folder}"), cwd=work,
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        deadline = time.monotonic() + 120
-        while len(results(folder)) < 1:
-            assert process.poll() is None, "the benchmark ended by itself"
-            assert time.monotonic() < deadline, "no cell within two minutes"
-            time.sleep(0.05)
-        os.killpg(process.pid, 9)
+    with pytest.MonkeyPatch.context() as patch, cells_in_this_process(most=1):
+        patch.delenv("MESHWRIGHT_DATA", raising=False)
+        given = [f"suite={work / 'suite.yaml'}", "seed=5", f"hydra.run.dir={folder}"]
+        assert run_app("benchmark", BenchmarkConfig, benchmark, given) == 130
     return folder
 
 
@@ -93,14 +80,17 @@ def results(folder: Path) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def resumed(killed: Path) -> tuple[dict[str, int], Document, str]:
     """The results before the run went on, its result, and what it printed."""
-    before = results(killed)
+    before, printed = results(killed), io.StringIO()
     (killed / "cells" / "half").mkdir()  # nobody's cell
-    done = subprocess.run(
-        command(f"resume={killed}", "json=true"), check=False, cwd=killed.parent,
-        env=environment(), capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return before, json.loads(done.stdout), done.stderr
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        cells_in_this_process() as cells,
+        contextlib.redirect_stdout(printed),
+    ):
+        patch.delenv("MESHWRIGHT_DATA", raising=False)
+        assert run_app("benchmark", BenchmarkConfig, benchmark, [f"resume={killed}"]) == 0
+    assert cells.started == 2
+    return before, json.loads((killed / "result.json").read_text()), printed.getvalue()
 
 
 def test_a_killed_run_goes_on_with_what_is_left(
@@ -108,7 +98,7 @@ def test_a_killed_run_goes_on_with_what_is_left(
 ) -> None:
     before, document, _ = resumed
     after = results(killed)
-    assert 1 <= len(before) < 3
+    assert len(before) == 1
     assert len(after) == document["cells"] == 3
     for name, written in before.items():
         assert after[name] == written
@@ -260,13 +250,40 @@ def test_a_resumed_run_keeps_its_suite(
     assert "'suite'" in line
 
 
+@pytest.mark.proof
+def test_a_benchmark_that_is_killed_in_real_processes_goes_on(tmp_path: Path) -> None:
+    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite(tmp_path / "graph.npz")))
+    kept = {name: value for name, value in os.environ.items() if name != "MESHWRIGHT_DATA"}
+    settings: dict[str, Any] = {
+        "cwd": tmp_path, "env": {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "experiments.benchmark"]
+    given = ["suite=suite.yaml", "hydra.run.dir=run"]
+    with subprocess.Popen([*command, *given], start_new_session=True, **settings) as process:
+        deadline = time.monotonic() + 240
+        while not results(tmp_path / "run"):
+            assert process.poll() is None, "the benchmark ended by itself"
+            assert time.monotonic() < deadline, "no cell within four minutes"
+            time.sleep(0.05)
+        os.killpg(process.pid, 9)
+    before = results(tmp_path / "run")
+    assert 1 <= len(before) < 3
+    subprocess.run([*command, "resume=run"], check=True, timeout=240, **settings)
+    after = results(tmp_path / "run")
+    assert len(after) == 3
+    assert before.items() <= after.items()
+
+
 def test_a_cell_that_is_refused_is_a_row_with_its_reason(work: Path) -> None:
     save_graph(layered_step(600, 1), work / "graph.npz")  # fits nowhere
     document = suite(work / "graph.npz")
     document["parts"] = document["parts"][:1]
     (work / "suite.yaml").write_text(yaml.safe_dump(document))
     arguments = ["suite=suite.yaml", "hydra.run.dir=run"]
-    assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
+    with cells_in_this_process():
+        assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
     (row,) = json.loads((work / "run" / "table.json").read_text())["rows"]
     assert (row["feasible"], row["status"], row["objective_s"]) == (False, "failed", None)
     assert "does not fit" in row["reason"]

@@ -18,6 +18,7 @@ from agents.cluster.checkpoint import CheckpointScheduler
 from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
 from experiments.evaluate import main as evaluate
+from experiments.learning import train_cluster
 from experiments.learning.export_run import ExportConfig, export_run
 from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
 from experiments.run.app import run_app
@@ -53,7 +54,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["app"])
+        # that a training exports what it learned is tested in test_train_cluster.py
+        patch.setattr(train_cluster, "export_trained", lambda *_, **__: None)
         assert main([*SMALL, *LEARNED, "hydra.run.dir=run"]) == 0
+        given = ["run=run", "output=run/checkpoint", "hydra.run.dir=exported"]
+        assert run_app("export", ExportConfig, export_run, given) == 0
     return folder
 
 
@@ -125,12 +130,16 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     np.testing.assert_array_equal(found.preemptions, expected.preemptions)
 
 
-def test_a_run_is_exported_again_and_verified(work: Path) -> None:
-    assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 0
-    result = document(work / "again" / "result.json")
+def test_a_run_is_exported_and_verified(made: Path) -> None:
+    result = document(made / "exported" / "result.json")
     assert result["verified"] is True
     assert result["verification"]["runtimes"] == ["onnx", "pt2"]
     assert result["verification"]["decisions"] > 20
+
+
+@pytest.mark.proof
+def test_a_second_export_is_the_same(work: Path) -> None:
+    assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 0
     for name in ("policy.onnx", "weights.safetensors", "durations/durations.safetensors"):
         first, again = (work / run / "checkpoint" / name for run in ("run", "again"))
         assert first.read_bytes() == again.read_bytes()

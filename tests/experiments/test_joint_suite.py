@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from in_this_process import cells_in_this_process
 from layered_step import layered_step
 
 from envs.cost import RooflineCost
@@ -146,7 +147,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     document["budget_s"] = 1
     (work / "suite.yaml").write_text(yaml.safe_dump(document))
     arguments = [f"suite={work / 'suite.yaml'}", "workers=2", f"hydra.run.dir={work / 'run'}"]
-    assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
+    with cells_in_this_process():
+        assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
     return work / "run"
 
 

@@ -148,13 +148,15 @@ def of_the_itp_split(folder: Path) -> list[str]:
     ("recipe", "more"),
     [
         ("cluster_itp", ["adviser.priority.path=posterior"]),
-        (
+        pytest.param(
             "cluster_nonpreemptive",
             ["adviser.priority.path=posterior", "~splits.philly"],
+            marks=pytest.mark.proof,
         ),
-        (
+        pytest.param(
             "cluster_nonpreemptive_known",
             ["~splits.philly", "training.cloning.iterations=1"],
+            marks=pytest.mark.proof,
         ),
     ],
 )

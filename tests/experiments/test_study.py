@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import yaml
+from in_this_process import cells_in_this_process
 from PIL import Image
 from small_split import overrides
 
 from envs.errors import InputError
 from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.learning.study import Study
-from experiments.run import grid
 from experiments.run.app import run_app
 from experiments.run.grid import quoted
 from experiments.run.suite import checked_cells
@@ -198,31 +193,13 @@ def test_the_shipped_study_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(checked_cells(Study(**node), tmp_path, 0)) == 26
 
 
-class InThisProcess:
-    """A process whose app is run here: its imports are most of the time of a small stage."""
-
-    def __init__(self, command: Sequence[str], stdout: IO[bytes], **_: Any) -> None:
-        _, _, app, *arguments = command
-        with io.TextIOWrapper(io.BytesIO(), write_through=True) as log:
-            with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-                self.returncode: int = importlib.import_module(app).main(arguments)
-            stdout.write(log.buffer.getvalue())  # type: ignore[attr-defined]
-
-    def poll(self) -> int:
-        """It has ended."""
-        return self.returncode
-
-
 @pytest.mark.proof
-def test_a_study_from_nothing_to_its_table(
-    work: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The whole; then a stage is taken back, made to fail, and done again on resuming."""
-    fake = SimpleNamespace(Popen=InThisProcess, DEVNULL=None, STDOUT=None)
-    monkeypatch.setattr(grid, "subprocess", fake)
 
     def main(*arguments: str) -> int:
-        return run_app("benchmark", BenchmarkConfig, benchmark, list(arguments))
+        with cells_in_this_process():
+            return run_app("benchmark", BenchmarkConfig, benchmark, list(arguments))
 
     assert main(*small(work), "hydra.run.dir=study") == 0
     cells, result = work / "study" / "cells", document(work / "study" / "result.json")
@@ -258,7 +235,7 @@ def test_a_study_from_nothing_to_its_table(
     said = capfd.readouterr()
     assert "7 of 8 cells were done before" in said.out
     assert "holds no exams" in said.err
-    assert "resume=study goes on" in said.err
+    assert "study goes on with it" in said.err
     metrics.write_text(kept)
     assert main("resume=study") == 0
     again = document(work / "study" / "result.json")

@@ -43,23 +43,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def run(work: Path, *arguments: str) -> dict[str, Any]:
-    """What training in a process of its own comes to."""
-    done = subprocess.run(
-        command("train", *arguments, "json=true"),
-        check=False,
-        cwd=work,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert isinstance(document, dict)
-    return document
-
-
 def metrics(folder: Path) -> list[dict[str, str]]:
     with (folder / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -93,7 +76,10 @@ def killed(work: Path) -> Path:
 def resumed(work: Path, killed: Path) -> dict[str, Any]:
     """The result of the same run after it was resumed for two more iterations."""
     steps = int(float(metrics(killed)[-1]["charts/env_steps"])) + 2 * 12
-    return run(work, f"resume={killed}", f"training.max_steps={steps}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(work)
+        assert main([f"resume={killed}", f"training.max_steps={steps}"]) == 0
+    return result(killed)
 
 
 @pytest.fixture
