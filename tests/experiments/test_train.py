@@ -197,7 +197,7 @@ training:
 baselines: {}
 baseline_budget_s: 1.0
 placer: {_target_: agents.placement.baselines.SingleDevice}
-warm_start: {agent: null, budget_s: null}
+warm_start: {agent: null, name: null, budget_s: null}
 resume: null
 seed: 4
 json: false
