@@ -19,6 +19,8 @@ from tests.agents.bandwidth.joint_steps import (
 )
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 
 def planner(**changed: object) -> JointMilp:
     arguments: dict[str, object] = {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from agents.bandwidth.joint import PlacementAlone
@@ -17,6 +18,8 @@ from tests.agents.bandwidth.joint_steps import (
     unplaced_steps,
 )
 from tests.strength import examples
+
+pytestmark = pytest.mark.slow
 
 
 @examples(8)

@@ -14,6 +14,8 @@ from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 
 @examples(60)
 @given(
