@@ -56,15 +56,8 @@ def run(
     """Simulate until nothing is to come; False: the log must be lengthened first.
 
     Args:
-        state: of the cluster.
-        tables: rates.
-        overheads: of preemption.
-        waiting: `kind` and `size` of the requests.
-        queues: of jobs.
         limits: GPU-seconds at which a job leaves a queue for the next, ascending.
         published: when and how far jobs are demoted as in Tiresias' simulator.
-        rule: code of the placement rule.
-        room: of the placement rule.
     """
     state, tables, queues, room = (
         borrowed(state),

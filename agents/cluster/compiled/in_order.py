@@ -36,13 +36,7 @@ def run(
     """Simulate until nothing is to come; False: the log must be lengthened first.
 
     Args:
-        state: of the cluster.
-        tables: rates.
-        overheads: of stops, which only failing nodes cause.
-        waiting: the jobs that wait.
         key: (J,) priority of every job, the least first.
-        rule: code of the placement rule.
-        room: of the placement rule.
         blocking: whether a job that does not fit keeps those behind it waiting too.
     """
     state, tables, waiting, room = (

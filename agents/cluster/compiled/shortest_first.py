@@ -50,13 +50,6 @@ def run(
     """Simulate until nothing is to come; False: the log must be lengthened first.
 
     Args:
-        state: of the cluster.
-        tables: rates.
-        overheads: of preemption.
-        waiting: the jobs that wait.
-        ranking: those that run.
-        rule: code of the placement rule.
-        room: of the placement rule.
         times_gpus: SRSF; otherwise SRTF.
     """
     state, tables, waiting, ranking, room = (
