@@ -29,7 +29,7 @@ from agents.placement.list_scheduling.schedule import (
     receive,
     run,
 )
-from agents.placement.memory_fit import Packing, search
+from agents.placement.memory_fit import MemoryFit, search
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, bounded
@@ -92,11 +92,11 @@ def schedule_by(
     make_rule: Callable[[], ListRule],
     grouped: GroupedProblem,
     room: FloatArray,  # (D,) bytes for state
-    packing: Packing | None = None,
+    fit: MemoryFit | None = None,
 ) -> Schedule | None:
     """The schedule of all pieces by a rule, or None when a group finds no device with room.
 
-    With a `packing` of all groups in that room, a device is taken only if a packing of all groups
+    With a `fit` of all groups in that room, a device is taken only if a placement of all groups
     still to be decided is found.
     """
     problem, schedule, rule = list_problem(grouped), empty_schedule(grouped, room), make_rule()
@@ -107,7 +107,7 @@ def schedule_by(
         if device == NONE:
             return None
         group = int(problem.piece_group[piece])
-        if packing is None or packing.pin(group, device):
+        if fit is None or fit.pin(group, device):
             schedule.group_device[group] = device
             schedule.room[device] -= problem.state[group]
         else:
@@ -147,7 +147,7 @@ def offer_schedules(
 ) -> PlannerResult:
     """Offer the schedule of a rule to `incumbent`, in the 1F1B order and in its own.
 
-    Where a group finds no room, the list is scheduled again with the look-ahead of a `Packing`.
+    Where a group finds no room, the list is scheduled again with the look-ahead of a `MemoryFit`.
     While live activations overflow a device in the simulation of both orders, the room for state
     is lowered by the excess of the order with less of it, and the list scheduled again. Where the
     first schedule did not fit, the same is tried with orders that have half as many micro-batches
@@ -161,7 +161,7 @@ def offer_schedules(
                 return _result(incumbent, reason, _NO_TIME)
             schedule = schedule_by(make_rule, grouped, room)
             if schedule is None:
-                schedule = schedule_by(make_rule, grouped, room, Packing(grouped, room))
+                schedule = schedule_by(make_rule, grouped, room, MemoryFit(grouped, room))
             if schedule is None:
                 break
             placed = grouped.fusion.expand(schedule.group_device)

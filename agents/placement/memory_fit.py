@@ -1,4 +1,4 @@
-"""Whether groups fit devices at all: a packing of their state."""
+"""Whether the state of all groups fits the devices at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TRIALS = 2000  # groups put on a device, by search, before it gives up ...
 _TRIALS_PER_GROUP = 8  # ... and as many more for each group
 
 
-class Packing:
+class MemoryFit:
     """A placement of all groups in which the state fits, kept up while groups are pinned.
 
     Best-fit decreasing with backtracking: the groups still free, the largest first, each on the
     device where it leaves the least room. It looks at sizes only, and it gives up after a fixed
-    number of trials: that no packing is found proves nothing.
+    number of trials: that no placement is found proves nothing.
 
     Args:
         grouped: the groups, their state and the devices allowed for each.
@@ -33,7 +33,7 @@ class Packing:
         self.device: IntArray | None = self._search(self.room, self.pinned)  # (G,) None: not found
 
     def pin(self, group: int, device: int) -> bool:
-        """Put `group` on `device` for good; False, and no change, if then no packing is found."""
+        """Put `group` on `device` for good; False, and no change, if then no placement is found."""
         fits = self.allowed[group, device] and self.state[group] <= self.room[device]
         if self.device is None or not fits:
             return False
@@ -63,12 +63,12 @@ class Packing:
 def search(
     state: FloatArray,  # (G,) bytes
     allowed: BoolArray,  # (G, D)
-    free: IntArray,  # (F,) groups to be packed, in the order of the search
+    free: IntArray,  # (F,) groups to be placed, in the order of the search
     left: FloatArray,  # (D,) bytes, changed in place
     trials: int,
     device: IntArray,  # (G,) out
 ) -> bool:
-    """Depth first, the tightest device first; whether all of `free` were packed."""
+    """Depth first, the tightest device first; whether all of `free` were placed."""
     tried = np.zeros((len(free), len(left)), dtype=np.bool_)
     depth = 0
     while depth < len(free):

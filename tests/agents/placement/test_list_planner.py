@@ -13,7 +13,7 @@ from hypothesis import given
 
 from agents.base import Planner
 from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order, wave_order
-from agents.placement.memory_fit import Packing
+from agents.placement.memory_fit import MemoryFit
 from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
@@ -75,7 +75,7 @@ def test_a_device_ruled_out_by_the_packing_is_not_taken() -> None:
     grouped = GroupedProblem.of(problem, 2)
     make = make_heft(grouped)
     assert schedule_by(make, grouped, problem.capacity) is None
-    schedule = schedule_by(make, grouped, problem.capacity, Packing(grouped, problem.capacity))
+    schedule = schedule_by(make, grouped, problem.capacity, MemoryFit(grouped, problem.capacity))
     assert schedule is not None
     assert grouped.fusion.expand(schedule.group_device).tolist() == [0, 1]
 

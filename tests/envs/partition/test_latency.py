@@ -13,7 +13,7 @@ from envs.cost import TabulatedCost
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem
 from envs.step.problem import StepProblem
-from tests.agents.placement.dp_graphs import Sketch, small_problem
+from tests.agents.partition.dp_graphs import Sketch, small_problem
 from tests.envs.partition.test_max_load import slow_loads
 from tests.strength import examples
 

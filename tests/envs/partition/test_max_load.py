@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envs.graphs.op_graph import NONE, Phase
 from envs.partition.max_load import MaxLoadProblem
 from envs.step.problem import StepProblem
-from tests.agents.placement.dp_graphs import small_problem
+from tests.agents.partition.dp_graphs import small_problem
 from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -18,7 +18,7 @@ from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.hardware.devices import device_spec
 from envs.partition.problem import HostTraffic, cycle, host_of
 from envs.step.problem import StepProblem
-from tests.agents.placement.dp_graphs import host_topology, small_problem, spec
+from tests.agents.partition.dp_graphs import host_topology, small_problem, spec
 
 
 @pytest.mark.parametrize("name", ["cpu", "CPU", "CPU-avx512", "cpu_2"])

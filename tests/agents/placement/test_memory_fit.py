@@ -17,7 +17,7 @@ from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.windows import WindowFormulation
 from agents.placement.list_planners import Heft, MEtf, MSct
 from agents.placement.local_search import LocalSearch
-from agents.placement.memory_fit import Packing
+from agents.placement.memory_fit import MemoryFit
 from agents.step.grouping import GroupedProblem
 from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
@@ -111,7 +111,7 @@ def test_a_packing_is_found_exactly_where_there_is_one(sizes: list[int], room: l
     grouped = GroupedProblem.of(chain(tuple(sizes), tuple(map(float, room))), len(sizes))
     every = product(range(len(room)), repeat=grouped.num_groups)
     exists = any(fits(grouped.problem, np.array(device)) for device in every)
-    packing = Packing(grouped, grouped.problem.capacity)
+    packing = MemoryFit(grouped, grouped.problem.capacity)
     assert (packing.device is not None) == exists
     assume(exists)
     for group in range(grouped.num_groups):
@@ -132,7 +132,7 @@ def test_plans_give_way_when_activations_do_not_fit(name: str) -> None:
 def test_a_first_choice_that_leads_nowhere_is_undone() -> None:
     # best fit puts a 4 on the 6 bytes, which must be for two of the 3s
     problem = chain((4, 4, 3, 3, 3), (11.0, 6.0))
-    packing = Packing(GroupedProblem.of(problem, 5), problem.capacity)
+    packing = MemoryFit(GroupedProblem.of(problem, 5), problem.capacity)
     assert packing.device is not None
     assert fits(problem, packing.device)
 
@@ -142,7 +142,7 @@ def test_thousands_of_groups_are_packed_at_once() -> None:
     sizes = tuple(random.integers(1, 100, 3000).tolist())
     problem = chain(sizes, (float(sum(sizes) // 8 + 40),) * 8)
     grouped = GroupedProblem.of(problem, len(sizes))
-    packing = Packing(grouped, grouped.problem.capacity)
+    packing = MemoryFit(grouped, grouped.problem.capacity)
     assert packing.device is not None
     assert fits(grouped.problem, packing.device)
 

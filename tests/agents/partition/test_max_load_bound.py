@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agents.partition.atoms import PartitionAtoms
 from agents.partition.bound import Cuts, dearest, max_load_bound
 from envs.partition.max_load import MaxLoadProblem
-from tests.agents.placement.dp_graphs import Sketch, small_problem
+from tests.agents.partition.dp_graphs import Sketch, small_problem
 from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -11,7 +11,7 @@ from agents.partition.kernel import in_line, latency, move, propose, settle
 from agents.partition.search import LatencyWalk, LoadWalk
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
-from tests.agents.placement.dp_graphs import braided, small_problem
+from tests.agents.partition.dp_graphs import braided, small_problem
 from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
-from tests.agents.placement.dp_graphs import small_problem
+from tests.agents.partition.dp_graphs import small_problem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.strength import examples
 

@@ -22,7 +22,7 @@ from envs.partition.max_load import MaxLoadProblem
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
-from tests.agents.placement.dp_graphs import small_problem, transformer_like
+from tests.agents.partition.dp_graphs import small_problem, transformer_like
 from tests.strength import examples
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -25,7 +25,7 @@ from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
-from tests.agents.placement.dp_graphs import (
+from tests.agents.partition.dp_graphs import (
     braided,
     host_topology,
     inception_like,
