@@ -14,7 +14,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import at_most_gpus
 from envs.errors import InputError
 from experiments.cluster.split_windows import Split, SplitTrace, SplitWindow, TracePart
-from experiments.run.targets import build, check_type, no_such_thing, unknown_key
+from experiments.run.targets import build_as, check_type, unknown_key
 
 HINTS: dict[str, Any] = {
     "nodes": float, "nodes_per_rack": int | None, "gpus_per_node": int, "gpu_types": Any,
@@ -87,10 +87,7 @@ class Condition:
         if node is None:
             return None
         key = f"conditions.{self.name}.interference"
-        rates: RateModel = build(node, key)
-        if not hasattr(rates, "tables"):
-            raise no_such_thing(key, node, "interference model")
-        return rates
+        return build_as(RateModel, node, key, "interference model")
 
     def cluster(self, split: Split, chosen: SplitTrace) -> Cluster:
         """The cluster of a trace."""

@@ -19,7 +19,7 @@ from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from experiments.run.targets import build, no_such_thing
+from experiments.run.targets import build, build_as, no_such_thing
 
 Node = Mapping[str, Any]
 WARM_UP = 64  # jobs of the trace replayed first, so that compiling is not in the time
@@ -67,17 +67,14 @@ class ClusterProblem:
         Raises:
             InputError: a node describes something else, or what cannot be.
         """
-        nodes: Cluster = build(cluster, "cluster")
-        rates = build(interference, "interference")
-        if not hasattr(rates, "tables"):
-            raise no_such_thing("interference", interference, "interference model")
+        nodes = build_as(Cluster, cluster, "cluster", "cluster")
+        rates = build_as(RateModel, interference, "interference", "interference model")
         incidents = None
         if failures is not None:
-            model = build(failures, "failures")
-            if not isinstance(model, Failures):
-                raise no_such_thing("failures", failures, "model of failing nodes")
+            model = build_as(Failures, failures, "failures", "model of failing nodes")
             incidents = model.incidents(nodes)
-        return cls(nodes, trace, rates, build(overheads, "overheads"), incidents)
+        held = build_as(Overheads, overheads, "overheads", "overheads of jobs")
+        return cls(nodes, trace, rates, held, incidents)
 
     def replay(self, policy: Scheduler, *, keep_runs: bool = False) -> Schedule:
         """What `policy` makes of it.

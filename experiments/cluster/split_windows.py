@@ -27,7 +27,7 @@ from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.trace_source import TraceGenerator
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import file_hash, text_hash
-from experiments.run.targets import build, no_such_thing
+from experiments.run.targets import build, build_as, no_such_thing
 
 TEST = "test"
 
@@ -170,10 +170,12 @@ class Split:
         for name, generator in self.generators.items():
             found = text_hash(to_json(generator.document()))
             self._same(name, found, f"config key 'split.formats.{name}'")
-        self.rates: RateModel = build(config.interference, "split.interference")
-        if not hasattr(self.rates, "tables"):
-            raise no_such_thing("split.interference", config.interference, "interference model")
-        self.overheads: Overheads = build(config.overheads, "split.overheads")
+        self.rates = build_as(
+            RateModel, config.interference, "split.interference", "interference model"
+        )
+        self.overheads = build_as(
+            Overheads, config.overheads, "split.overheads", "overheads of jobs"
+        )
 
     @cached_property
     def traces(self) -> dict[str, TracePart]:

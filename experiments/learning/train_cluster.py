@@ -27,6 +27,7 @@ from envs.cluster.environment.generator import ClusterGenerator
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
+from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -52,7 +53,7 @@ from experiments.run.display import ProgressDisplay
 from experiments.run.overrides import plain_config
 from experiments.run.provenance import file_hash, stamp
 from experiments.run.saved_run import resumed_config
-from experiments.run.targets import build, no_such_thing
+from experiments.run.targets import build, build_as, no_such_thing
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.config import ClusterTraining
@@ -160,9 +161,7 @@ def factories(
     make = build(env, "env")
     if not (isinstance(make, partial) and "windows" in make.keywords):
         raise no_such_thing("env", env, "environment of several schedulers about traces")
-    rates = build(interference, "interference")
-    if not hasattr(rates, "tables"):
-        raise no_such_thing("interference", interference, "interference model")
+    rates = build_as(RateModel, interference, "interference", "interference model")
     given = {"rates": rates, "overheads": build(overheads, "overheads")}
     clusters = _one_or_all(found.clusters)
     first = make(clusters, _one_or_all(found.traces), **given)
@@ -350,16 +349,8 @@ def training_of(node: Mapping[str, Any]) -> ClusterTraining:
 
 
 def adviser_of(node: Mapping[str, Any], key: str) -> Adviser:
-    """The adviser that a config node describes.
-
-    Raises:
-        InputError: it describes something else.
-    """
-    adviser = build(node, key)
-    if not hasattr(adviser, "begin"):
-        raise no_such_thing(key, node, "adviser of schedulers")
-    built: Adviser = adviser
-    return built
+    """The adviser that a config node describes."""
+    return build_as(Adviser, node, key, "adviser of schedulers")
 
 
 def news(row: Mapping[str, float]) -> str:

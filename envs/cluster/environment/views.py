@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,7 @@ class Advice(Protocol):
         """An independent copy, to go with a copy of the episode."""
 
 
+@runtime_checkable
 class Adviser(Protocol):
     """A known policy, asked at every decision; it changes nothing itself."""
 
