@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from layered_step import layered_step
+from refusals import run_refused
 
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main
@@ -149,32 +150,22 @@ def test_free_communication_is_never_slower(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["agnt=heft"], ["agnt", "agent"]),
-        (["agent=somebody.Noisy", "plan=none.json"], ["none.json"]),
         (["agent=ppo"], ["neither plans nor acts", "checkpoint"]),
-        (["agent=somebody.Noisy", "topology=from_graph"], ["topology", "layered_step"]),
         (["agent=somebody.Noisy", "topology=graph.npz"], ["graph.npz"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
     here: Path, arguments: list[str], words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["graph=graph.npz", *arguments, "json=true"]) == 2
-    printed, error = capfd.readouterr()
-    assert printed == ""
-    assert len(error.strip().splitlines()) == 1
-    for word in words:
-        assert word in error
-    assert not [path for path in (here / "outputs").rglob("*") if path.is_file()]
+    run_refused("evaluate", ["graph=graph.npz", *arguments, "json=true"], words, here, capfd)
 
 
-def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(work: Path) -> None:
-    save_graph(layered_step(600, 1), work / "graph.npz")
-    done = evaluate(work, "agent=somebody.Noisy", "topology=cluster.yaml", "json=true")
-    assert done.returncode == 2
-    assert "does not fit" in done.stderr
-    assert "too many" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_graph(layered_step(600, 1), here / "graph.npz")
+    asked = ["graph=graph.npz", "agent=somebody.Noisy", "topology=cluster.yaml", "json=true"]
+    run_refused("evaluate", asked, ["does not fit", "too many"], here, capfd)
 
 
 def test_a_damaged_graph_file_is_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
