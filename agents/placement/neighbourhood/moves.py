@@ -94,16 +94,19 @@ def put(facts: Facts, chosen: Chosen, units: Units, move: Move, unit: int, devic
 @numba.njit(
     cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
 )
-def pull(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> bool:
-    """Move `op` up to position `target`, and with it its ancestors that stand between.
+def reorder(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> bool:
+    """Move `op` to position `target`, and with it what must not be passed.
 
+    Moving up it takes along its ancestors that stand between, moving down its descendants.
     Everything keeps its order but for that. Returns False, and changes nothing, when the operator
-    at `target` is an ancestor, or too far away.
+    at `target` is one of those, or too far away.
     """
-    use_ptr, uses, order = facts.use_ptr, facts.uses, chosen.order
+    use_ptr, uses, input_ptr, inputs = facts.use_ptr, facts.uses, facts.input_ptr, facts.inputs
     stamp, carried, stretch, counter = move.stamp, move.carried, move.stretch, move.counter
+    order = chosen.order
     here = np.int64(chosen.position[op])
-    length = here - target + 1
+    up = target < here
+    front, length = min(here, target), abs(target - here) + 1
     if length < 2 or length > LONGEST:
         return False
     counter[TICKET] += 1
@@ -111,71 +114,32 @@ def pull(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> bool
     stamp[op] = ticket
     carried[0] = op
     many = 1
-    for back in range(1, length):
-        other = order[here - back]
-        for i in range(use_ptr[other], use_ptr[other + 1]):
-            if stamp[uses[i, 0]] == ticket:
-                stamp[other] = ticket
-                carried[many] = other
-                many += 1
-                break
+    for away in range(1, length):
+        other = order[here - away] if up else order[here + away]
+        tied = False
+        if up:
+            for i in range(use_ptr[other], use_ptr[other + 1]):
+                tied = tied or stamp[uses[i, 0]] == ticket
+        else:
+            for i in range(input_ptr[other], input_ptr[other + 1]):
+                tied = tied or stamp[inputs[i]] == ticket
+        if tied:
+            stamp[other] = ticket
+            carried[many] = other
+            many += 1
     if stamp[order[target]] == ticket:
         return False
     for i in range(length):
-        stretch[i] = order[target + i]
-    at = target
-    for wanted in range(2):  # first those that are carried, then those that are not
+        stretch[i] = order[front + i]
+    at = front
+    for first in range(2):  # moving up, first those that are carried, then those that are not
         for i in range(length):
-            if (stamp[stretch[i]] == ticket) == (wanted == 0):
+            if (stamp[stretch[i]] == ticket) == ((first == 0) == up):
                 order[at] = stretch[i]
                 chosen.position[stretch[i]] = at
                 at += 1
-    counter[STRETCH], counter[FRONT], counter[CARRIED] = length, target, many
-    counter[LOW], counter[HIGH] = min(counter[LOW], target), max(counter[HIGH], here)
-    _sort_inputs(facts, chosen, move)
-    return True
-
-
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
-def push(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> bool:
-    """Move `op` down to position `target`, and with it its descendants that stand between.
-
-    As `pull`, in the other direction.
-    """
-    input_ptr, inputs, order = facts.input_ptr, facts.inputs, chosen.order
-    stamp, carried, stretch, counter = move.stamp, move.carried, move.stretch, move.counter
-    here = np.int64(chosen.position[op])
-    length = target - here + 1
-    if length < 2 or length > LONGEST:
-        return False
-    counter[TICKET] += 1
-    ticket = counter[TICKET]
-    stamp[op] = ticket
-    carried[0] = op
-    many = 1
-    for ahead in range(1, length):
-        other = order[here + ahead]
-        for i in range(input_ptr[other], input_ptr[other + 1]):
-            if stamp[inputs[i]] == ticket:
-                stamp[other] = ticket
-                carried[many] = other
-                many += 1
-                break
-    if stamp[order[target]] == ticket:
-        return False
-    for i in range(length):
-        stretch[i] = order[here + i]
-    at = here
-    for wanted in range(2):  # first those that are not carried, then those that are
-        for i in range(length):
-            if (stamp[stretch[i]] == ticket) == (wanted == 1):
-                order[at] = stretch[i]
-                chosen.position[stretch[i]] = at
-                at += 1
-    counter[STRETCH], counter[FRONT], counter[CARRIED] = length, here, many
-    counter[LOW], counter[HIGH] = min(counter[LOW], here), max(counter[HIGH], target)
+    counter[STRETCH], counter[FRONT], counter[CARRIED] = length, front, many
+    counter[LOW], counter[HIGH] = min(counter[LOW], front), max(counter[HIGH], front + length - 1)
     _sort_inputs(facts, chosen, move)
     return True
 
@@ -335,11 +299,7 @@ def _shift(
         target += way * np.int64(np.exp(draw(random) * np.log(_FARTHEST)))
         if target < 0 or target >= len(order):
             return False
-    made: bool
-    if way > 0:
-        made = push(facts, chosen, move, op, target)
-    else:
-        made = pull(facts, chosen, move, op, target)
+    made: bool = reorder(facts, chosen, move, op, target)
     return made
 
 

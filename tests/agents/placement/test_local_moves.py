@@ -14,8 +14,7 @@ from agents.placement.neighbourhood.moves import (
     draw,
     no_move,
     propose,
-    pull,
-    push,
+    reorder,
     undo,
 )
 from agents.placement.neighbourhood.walk import Walker
@@ -94,12 +93,12 @@ def test_a_shift_takes_along_what_it_must_and_nothing_else(problem: StepProblem,
         op, target = int(random.integers(count)), int(random.integers(count))
         here = int(chosen.position[op])
         if target < here:
-            made, part = pull(facts, chosen, move, op, target), old[target : here + 1]
+            made, part = reorder(facts, chosen, move, op, target), old[target : here + 1]
             carried = [other for other in part if reach[other, op]]
             kept = [other for other in part if not reach[other, op]]
             expected = old[:target] + carried + kept + old[here + 1 :]
         else:
-            made, part = push(facts, chosen, move, op, target), old[here : target + 1]
+            made, part = reorder(facts, chosen, move, op, target), old[here : target + 1]
             carried = [other for other in part if reach[op, other]]
             kept = [other for other in part if not reach[op, other]]
             expected = old[:here] + kept + carried + old[target + 1 :]
