@@ -194,9 +194,10 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         """
         if np.size(action) != 1 or action not in range(self._actions):
             raise InputError(f"{action} is not in {self.action_space}", field="action")
-        agent = self._agent
-        seen, rewards, terminated, truncated, infos = self.parallel.step({agent: action})
-        return seen[agent], rewards[agent], terminated[agent], truncated[agent], infos[agent]
+        inner, agent = self.parallel, self._agent
+        given, terminated, truncated = inner.play([int(action)])
+        reward = sum(given[0].values())
+        return inner.observe()[agent], reward, terminated, truncated, inner.infos(given)[agent]
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the servers now; None without a render mode."""

@@ -28,7 +28,7 @@ from envs.cluster.environment.observation import ClusterGraph, ClusterObservatio
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
 from envs.cluster.environment.play_kernel import WAITED
 from envs.cluster.environment.render import cluster_frame
-from envs.cluster.environment.reward import ClusterReward, Credit, TeamCredit
+from envs.cluster.environment.reward import ClusterReward, Credit, TeamCredit, Terms
 from envs.cluster.environment.routing import ConsecutiveRacks, RackOwners, RandomRouting, Routing
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
@@ -181,6 +181,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
             agent: spaces.Discrete(table.size) for agent in self.possible_agents
         }
+        self._names = {name: f"reward_{name}" for name in self.reward.weights}
         self._rng: np.random.Generator | None = None
         self._episode: SchedulingEpisode | None = None
 
@@ -260,7 +261,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         )
         self.agents = self.possible_agents.copy()
         self._decisions = 0
-        return self._observe(), self._infos([{}] * self.schedulers)
+        return self.observe(), self.infos([{}] * self.schedulers)
 
     def step(
         self, actions: Mapping[str, Any]
@@ -276,36 +277,42 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         Raises:
             InputError: an agent has no action, or one that is not in its space.
         """
+        agents = self.agents
+        given, terminated, truncated = self.play(
+            list(checked_actions(actions, self.action_spaces).values()) if agents else []
+        )
+        return (
+            self.observe(),
+            {agent: float(sum(terms.values())) for agent, terms in zip(agents, given, strict=True)},
+            dict.fromkeys(agents, terminated),
+            dict.fromkeys(agents, truncated),
+            self.infos(given),
+        )
+
+    def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
+        """Carry out an action of every scheduler; the terms of all rewards, and what has ended."""
         if not self.agents:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
         episode = self.episode
-        chosen = list(checked_actions(actions, self.action_spaces).values())
         allowed = [bool(mask[one]) for mask, one in zip(self._masks, chosen, strict=True)]
         outcomes = [
-            episode.act(number, one) if may else WAITED
+            episode.act(number, one) if may and one != self._wait else WAITED
             for number, (one, may) in enumerate(zip(chosen, allowed, strict=True))
         ]
         waits = all(allowed) and all(one == self._wait for one in chosen)
         stuck = waits and not episode.wait()
-        own = [
-            self.reward.terms(episode.passed(number, outcomes[number], waits, allowed[number]))
-            for number in range(self.schedulers)
-        ]
-        given = self.credit(own)
+        given = self.credit(
+            [
+                self.reward.terms(episode.passed(number, outcome, waits, may))
+                for number, (outcome, may) in enumerate(zip(outcomes, allowed, strict=True))
+            ]
+        )
         self._decisions += 1
         terminated = waits and episode.ended
         truncated = not terminated and (stuck or self._decisions >= self.horizon)
-        agents = self.agents
         if terminated or truncated:
             self.agents = []
-        observed = self._observe()
-        return (
-            observed,
-            {agent: float(sum(terms.values())) for agent, terms in zip(agents, given, strict=True)},
-            dict.fromkeys(agents, terminated),
-            dict.fromkeys(agents, truncated),
-            self._infos([{f"reward_{n}": v for n, v in terms.items()} for terms in given]),
-        )
+        return given, terminated, truncated
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
@@ -316,7 +323,8 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _observe(self) -> dict[str, ClusterGraph]:
+    def observe(self) -> dict[str, ClusterGraph]:
+        """What every scheduler sees."""
         if self.schedulers > 1 or self.state_in_observation:
             self.episode.summarise()
         seen: dict[str, ClusterGraph] = {}
@@ -332,12 +340,18 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
                 graph["state_features"] = state.copy()
         return seen
 
-    def _infos(self, terms: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
-        facts = {**self.episode.facts(), "decisions": self._decisions}
-        return {
-            agent: {**facts, **own, "action_mask": mask.copy()}
-            for agent, own, mask in zip(self.possible_agents, terms, self._masks, strict=True)
-        }
+    def infos(self, given: Sequence[Terms]) -> dict[str, dict[str, Any]]:
+        """Of every scheduler, with the terms of its reward."""
+        facts = self.episode.facts()
+        facts["decisions"] = self._decisions
+        infos: dict[str, dict[str, Any]] = {}
+        for agent, terms, mask in zip(self.possible_agents, given, self._masks, strict=True):
+            info: dict[str, Any] = facts.copy()
+            for name, value in terms.items():
+                info[self._names[name]] = value
+            info["action_mask"] = mask.copy()
+            infos[agent] = info
+        return infos
 
 
 def toy_environment(**arguments: Any) -> ClusterParallelEnv:
