@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from small_split import overrides
 
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig
+from experiments.learning.train_step import TrainConfig
 from experiments.run.app import chosen_variant
 from experiments.run.overrides import check_command_line, with_recipes
 from experiments.train import VARIANTS, main
@@ -122,6 +125,14 @@ def test_the_command_line_comes_after_the_recipe() -> None:
     words = ["+experiment=cluster_known", "env=placement"]
     assert chosen_variant(VARIANTS, words) is None
     assert with_recipes(["+experiment=nowhere", "seed=1"]) == ["+experiment=nowhere", "seed=1"]
+
+
+def test_a_run_that_is_resumed_is_of_the_app_whose_keys_its_config_has(tmp_path: Path) -> None:
+    resumed = ["env=placement", f"resume='{tmp_path}'"]
+    for schema, variant in ((TrainClusterConfig, VARIANTS["env=cluster*"]), (TrainConfig, None)):
+        keys = {field.name: None for field in fields(schema)}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
+        assert chosen_variant(VARIANTS, resumed) is variant
 
 
 @pytest.fixture
