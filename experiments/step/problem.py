@@ -14,7 +14,8 @@ from envs.graphs.op_graph import FloatArray, OpGraph
 from envs.graphs.readers import READERS, GraphReader, read_graph_file
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
-from envs.graphs.zoo import ZooModel, capture_zoo_model, zoo_graph, zoo_model
+from envs.graphs.zoo import capture_zoo_model, zoo_graph
+from envs.graphs.zoo_models import ZooModel, zoo_model
 from envs.hardware.topology import Topology
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv

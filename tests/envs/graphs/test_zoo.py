@@ -19,15 +19,8 @@ from envs.errors import InputError
 from envs.graphs.fake_module import build_module
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.synthetic import synthetic_training_graph
-from envs.graphs.zoo import (
-    ZOO,
-    cache_key,
-    cached_graph,
-    capture_zoo_model,
-    default_folder,
-    zoo_graph,
-    zoo_model,
-)
+from envs.graphs.zoo import cache_key, cached_graph, capture_zoo_model, default_folder, zoo_graph
+from envs.graphs.zoo_models import ZOO, zoo_model
 from envs.graphs.zoo_modules import WORKLOADS, ExpertLayer, MixtureOfExpertsConfig
 from tests.paths import ROOT
 from tests.strength import at_full_strength
@@ -96,7 +89,8 @@ def test_forward_flop_of_bert_base() -> None:
 def test_llama_7b_is_captured_in_little_time_and_memory() -> None:
     program = (
         "import json, resource, time; start = time.perf_counter();"
-        "from envs.graphs.zoo import capture_zoo_model, zoo_model;"
+        "from envs.graphs.zoo import capture_zoo_model;"
+        "from envs.graphs.zoo_models import zoo_model;"
         "g = capture_zoo_model(zoo_model('llama_7b', batch=1, sequence=512, micro_batches=1));"
         "print(json.dumps([g.forward_flop(), g.backward_flop(), time.perf_counter() - start,"
         "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))"

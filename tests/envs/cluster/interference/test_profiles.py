@@ -10,7 +10,7 @@ import yaml
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.interference.zoo_profiles import GPUS, input_bytes, zoo_profile
 from envs.errors import InputError
-from envs.graphs.zoo import zoo_model
+from envs.graphs.zoo_models import zoo_model
 from envs.hardware.devices import CATALOGUE
 from tests.paths import CONF
 
