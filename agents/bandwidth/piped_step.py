@@ -227,7 +227,6 @@ class PipedStep:
 
     @property
     def num_crossings(self) -> int:
-        """J."""
         return len(self.pipe)
 
     def slowness(self, pipes: FloatArray) -> FloatArray:

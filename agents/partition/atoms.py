@@ -74,7 +74,6 @@ class PartitionAtoms:
 
     @property
     def num_atoms(self) -> int:
-        """A."""
         return len(self.state)
 
     def expand(self, device: NDArray[np.integer]) -> IntArray:

@@ -19,10 +19,8 @@ from agents.placement.neighbourhood.walk import Walker
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
-from envs.graphs.builder import GraphBuilder
-from envs.hardware.devices import Device, DeviceSpec
-from envs.hardware.topology import Topology
 from envs.partition.problem import PartitionProblem
+from envs.placement.toy import toy_pipeline
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 
@@ -285,25 +283,7 @@ class _Search:
 @cache
 def _compile() -> None:
     """Have the kernels compiled, once on a machine, before the clock starts."""
-    builder = GraphBuilder("two operators")
-    tensor = builder.add_tensor(builder.add_operator("first"), 1.0)
-    builder.add_use(tensor, builder.add_operator("second"))
-    spec = DeviceSpec("any", {}, 1.0, 1.0, 0.0, 1.0, 1.0, "")
-    nothing = np.zeros((1, 1), dtype=np.int64)
-    alone = Topology(
-        name="one device",
-        devices=(Device("only", spec, server=0),),
-        link_class=nothing,
-        class_names=("self",),
-        class_latency=np.zeros(1),
-        class_bandwidth=np.full(1, np.inf),
-        send_port=nothing - 1,
-        receive_port=nothing - 1,
-        port_names=(),
-    )
-    problem = StepProblem(
-        builder.build(), alone, np.ones((2, 1)), np.zeros((1, 1)), alone.memory_bytes
-    )
+    problem = toy_pipeline()
     idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), np.inf, 1)
     idle.offer_single_device()
-    idle.run(levels_of(problem, (), 2)[0], 1.0)
+    idle.run(levels_of(problem, (), problem.graph.num_operators)[0], 1.0)

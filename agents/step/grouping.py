@@ -71,7 +71,6 @@ class GroupedProblem:
 
     @property
     def num_groups(self) -> int:
-        """G."""
         return self.fusion.num_groups
 
     @property

@@ -96,7 +96,6 @@ class Pipes:
 
     @property
     def count(self) -> int:
-        """P."""
         return self.network.num_servers**2
 
 

@@ -94,7 +94,6 @@ class Items:
 
     @property
     def count(self) -> int:
-        """n."""
         return len(self.state)
 
     def line(self) -> IntArray:

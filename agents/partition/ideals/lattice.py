@@ -38,7 +38,6 @@ class Ideals:
 
     @property
     def count(self) -> int:
-        """P."""
         return len(self.size)
 
 

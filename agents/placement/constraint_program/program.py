@@ -261,7 +261,6 @@ class PlacementVariables:
 
     @property
     def num_atoms(self) -> int:
-        """A."""
         return len(self._on)
 
     def of(self, operator: int) -> dict[int, int]:

@@ -104,9 +104,9 @@ def reorder(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> b
     use_ptr, uses, input_ptr, inputs = facts.use_ptr, facts.uses, facts.input_ptr, facts.inputs
     stamp, carried, stretch, counter = move.stamp, move.carried, move.stretch, move.counter
     order = chosen.order
-    here = np.int64(chosen.position[op])
+    here = int(chosen.position[op])
     up = target < here
-    front, length = min(here, target), abs(target - here) + 1
+    front, length = (target, here - target + 1) if up else (here, target - here + 1)
     if length < 2 or length > LONGEST:
         return False
     counter[TICKET] += 1
