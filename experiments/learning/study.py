@@ -46,7 +46,7 @@ SCHEMAS = {
     "train_priority": f"{LEARNED}.train_priority.TrainPriorityConfig",
     "train_cluster": f"{LEARNED}.train_cluster.TrainClusterConfig",
     "cluster_curves": f"{LEARNED}.train_cluster.CurvesConfig",
-    "generalise": "experiments.generalise.GeneraliseConfig",
+    "generalise": "experiments.cluster.generalising.GeneraliseConfig",
 }
 
 Words = tuple[str, ...]
