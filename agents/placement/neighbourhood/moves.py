@@ -282,7 +282,7 @@ def _shift(
 ) -> bool:
     """Shift `op` past some operators, or past some of those on device `mate`."""
     order, device = chosen.order, chosen.device
-    here = int(chosen.position[op])
+    here = np.int64(chosen.position[op])
     way = 1 if draw(random) < 0.5 else -1
     target = here
     if draw(random) < _PAST_MATES:
