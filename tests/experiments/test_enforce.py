@@ -172,7 +172,7 @@ def make_unbridged(work: Path) -> None:
         (["plan=plan.json", "hosts=plan.json"], ["plan.json", "'kind'", "known: mtu"]),
         ([*GIVEN, "topology=mixed_v100_p100"], ["plan.json", "unknown channel"]),
         ([*GIVEN, "backend=nope"], ["backend=nope", "ovs", "tc"]),
-        ([*GIVEN, "backend.burst_s=-1"], ["'burst_s'", "-1"]),
+        ([*GIVEN, "backend.burst_s=-1"], ["backend.burst_s'", "-1"]),
         (
             [*GIVEN, "backend=agents.placement.list_planners.Heft", "+backend.groups=[4]"],
             ["'backend'"],

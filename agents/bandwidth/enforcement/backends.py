@@ -117,13 +117,13 @@ class PolicyRouting:
         last = self.first_table + count - 1
         if self.first_table < 1 or last >= _TABLES or self._reserved(last):
             raise InputError(
-                f"config key 'first_table': {self.first_table} to {last} are not all free tables"
+                f"{self.first_table} to {last} are not all free tables", field="first_table"
             )
         last = self.first_priority + count - 1
         if self.first_priority < 1 or last >= _MAIN_PRIORITY:
             raise InputError(
-                f"config key 'first_priority': {self.first_priority} to {last} are not all in "
-                f"1..{_MAIN_PRIORITY - 1}"
+                f"{self.first_priority} to {last} are not all in 1..{_MAIN_PRIORITY - 1}",
+                field="first_priority",
             )
 
     def _reserved(self, last: int) -> bool:
