@@ -96,6 +96,15 @@ def checkpoint_input(agent: Mapping[str, Any]) -> dict[str, str]:
     return {name: file_hash(file) for name, file in files.items()}
 
 
+def checkpoint_inputs(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The same of several agents, by "<agent> <input>"."""
+    return {
+        f"{name} {key}": digest
+        for name, agent in agents.items()
+        for key, digest in checkpoint_input(agent).items()
+    }
+
+
 def draw(
     schedule: Schedule,
     cluster: Cluster,

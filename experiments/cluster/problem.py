@@ -76,6 +76,14 @@ class ClusterProblem:
         held = build_as(Overheads, overheads, "overheads", "overheads of jobs")
         return cls(nodes, trace, rates, held, incidents)
 
+    @property
+    def title(self) -> str:
+        """The trace, the cluster and the offered load in words."""
+        load = ""
+        if self.trace.span_s:
+            load = f", offered load {self.trace.offered_load(self.cluster.num_gpus):.2f}"
+        return f"{len(self.trace):,} jobs of {self.trace.name} on {self.cluster.name} GPUs{load}"
+
     def replay(self, policy: Scheduler, *, keep_runs: bool = False) -> Schedule:
         """What `policy` makes of it.
 

@@ -23,13 +23,14 @@ from experiments.cluster.baselines import (
     problem_hash,
     replay_cell,
 )
+from experiments.cluster.split_facts import check_facts, facts_of
 from experiments.cluster.split_windows import Split, SplitWindow, reference_load
 from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import FunctionCell, Grid, Outcomes
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
-from experiments.split import SplitAppConfig, compare, facts_of, split
+from experiments.split import SplitAppConfig, split
 
 SOME = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",
@@ -109,13 +110,13 @@ def _flow(facts: Any) -> str:
 def test_compare_names_what_differs() -> None:
     facts = {"windows": {"a": 1}, "left_out": {}, "test": [{"name": "a.0", "jobs": 3}]}
     written = {**facts, "test": [{"name": "a.0", "jobs": 3, "best": "x", "gap": 0.1}]}
-    compare(written, facts)
+    check_facts(written, facts)
     with pytest.raises(InputError, match=r"facts.test\[0\].*'jobs': 3.*'jobs': 4"):
-        compare(written, {**facts, "test": [{"name": "a.0", "jobs": 4}]})
+        check_facts(written, {**facts, "test": [{"name": "a.0", "jobs": 4}]})
     with pytest.raises(InputError, match="1 windows, the files have 2"):
-        compare(written, {**facts, "test": [{}, {}]})
+        check_facts(written, {**facts, "test": [{}, {}]})
     with pytest.raises(InputError, match=r"facts.windows' is missing"):
-        compare({}, facts)
+        check_facts({}, facts)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_the_splits_that_ship(data: Path, name: str) -> None:
         [f"split={name}", f"split.data={data}"], "split_app", SplitAppConfig
     ).config
     facts = chosen.split.facts
-    compare(facts, facts_of(Split(chosen.split), {}))
+    check_facts(facts, facts_of(Split(chosen.split), {}))
     for row in facts["test"]:
         assert 0.69 < row["load"] < 1.31
     for found in facts["gaps"].values():
