@@ -47,7 +47,6 @@ class CompareConfig:
 
 
 def compare(config: CompareConfig, run: Run) -> Result:
-    """Replay the trace under every policy, those with the least mean JCT first in the table."""
     start = time.perf_counter()
     source = load_trace(config.trace)
     problem = ClusterProblem.of(
