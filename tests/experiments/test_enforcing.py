@@ -66,7 +66,7 @@ def edit_nic(document: Document, key: str, value: object) -> None:
 FAULTY_HOSTS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "no mtu": (lambda d: d.pop("mtu"), ["'mtu'", "is missing"]),
     "mtu of a text": (lambda d: d.update(mtu="1500"), ["'mtu'", "'1500' is not an integer"]),
-    "tiny mtu": (lambda d: d.update(mtu=100), ["'mtu'", "576..65535"]),
+    "tiny mtu": (lambda d: d.update(mtu=100), ["'mtu'", "between 576 and 65535"]),
     "negative overhead": (lambda d: d.update(line_overhead=-1), ["'line_overhead'", "-1"]),
     "unknown key": (lambda d: d.update(mut=3), ["'mut'", "known: mtu"]),
     "no servers": (lambda d: d.update(servers={}), ["'servers'"]),
