@@ -15,7 +15,6 @@ from experiments.run.suite import BenchmarkConfig, benchmark
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app."""
     return run_app("benchmark", BenchmarkConfig, benchmark, arguments, about=__doc__)
 
 

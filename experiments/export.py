@@ -15,7 +15,6 @@ from experiments.run.app import run_app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app."""
     return run_app("export", ExportConfig, export_run, arguments, about=__doc__)
 
 

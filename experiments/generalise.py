@@ -24,7 +24,6 @@ from experiments.run.app import run_app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app."""
     return run_app("generalise", GeneraliseConfig, generalise, arguments, about=__doc__)
 
 

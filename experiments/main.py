@@ -13,7 +13,6 @@ from experiments.run.app import run_app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app."""
     return run_app("main", MainConfig, main_job, arguments, about=__doc__)
 
 

@@ -24,8 +24,7 @@ from experiments.run.targets import build_as
 class TraceAction(Protocol):
     """One thing to do with a trace."""
 
-    def run(self, trace: TraceConfig, run: Run) -> Result:
-        """Do it."""
+    def run(self, trace: TraceConfig, run: Run) -> Result: ...
 
 
 @dataclass

@@ -30,8 +30,7 @@ class MakeSimulator(Protocol):
 
     def __call__(
         self, problem: StepProblem, *, order_rule: OrderRule | None = None
-    ) -> StepSimulator:
-        """The simulator of `problem`."""
+    ) -> StepSimulator: ...
 
 
 class WeightedStep:

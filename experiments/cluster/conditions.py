@@ -90,7 +90,6 @@ class Condition:
         return build_as(RateModel, node, key, "interference model")
 
     def cluster(self, split: Split, chosen: SplitTrace) -> Cluster:
-        """The cluster of a trace."""
         config = {**vars(split.config), **self.changes}
         nodes = max(round(chosen.nodes * self.changes.get("nodes", 1.0)), 1)
         racks, types = config["nodes_per_rack"], config["gpu_types"]

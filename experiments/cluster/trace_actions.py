@@ -151,7 +151,6 @@ class Summarise:
     picture: bool
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
-        """Summarise it."""
         loaded = load_trace(trace)
         summary = summarise(loaded.trace, loaded.origin_s)
         provenance = run.provenance.with_inputs(**loaded.inputs)

@@ -64,7 +64,6 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether all are identical."""
         return self.identical == self.decisions
 
     def document(self) -> dict[str, object]:

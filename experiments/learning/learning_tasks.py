@@ -50,12 +50,10 @@ class LearningTask(Protocol):
         """On every operator."""
 
     @property
-    def prototype(self) -> Any:
-        """The environment."""
+    def prototype(self) -> Any: ...
 
     @property
-    def goal(self) -> str:
-        """The goal."""
+    def goal(self) -> str: ...
 
     def environment(self) -> Any:
         """A copy of the prototype for training, which shares the instance."""

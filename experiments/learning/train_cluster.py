@@ -142,7 +142,6 @@ class FixedWindow:
         self.bounds, self.instance = bounds, instance
 
     def __call__(self, rng: np.random.Generator) -> ClusterInstance:
-        """The window."""
         return self.instance
 
 

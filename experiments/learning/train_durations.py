@@ -291,8 +291,6 @@ CAPTION = (
 
 @dataclass
 class EvaluationConfig:
-    """How it is judged."""
-
     smoothing: Positive
     levels: Annotated[list[Annotated[float, Gt(0.0), Lt(1.0)]], MinLen(1)]
     samples: Count

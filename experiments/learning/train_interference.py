@@ -78,7 +78,6 @@ class Errors:
         return float(np.concatenate(list(self.by_table.values())).mean())
 
     def document(self) -> dict[str, object]:
-        """As numbers."""
         return {
             "method": self.method,
             "probes": self.probes,
@@ -198,7 +197,6 @@ class Coverage:
         return self.table, f"{self.level:.0%}", held, worst, f"{self.width:.3f}"
 
     def document(self) -> dict[str, object]:
-        """As numbers."""
         return dict(vars(self))
 
 

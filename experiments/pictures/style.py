@@ -40,7 +40,6 @@ def line(number: int) -> dict[str, Any]:
 
 
 def colour(number: int) -> str:
-    """The colour with this number."""
     return PALETTE[number % len(PALETTE)]
 
 

@@ -224,7 +224,6 @@ class Outcomes:
         return {str(cell.folder.relative_to(folder)): file_hash(cell.record) for cell in apps}
 
     def faults_line(self) -> str:
-        """All faults in one line."""
         return "; ".join(f"{cell.name}: {fault.reason}" for cell, fault in self.faults.items())
 
 

@@ -56,8 +56,7 @@ class Suite(Protocol):
     """What `experiments.benchmark suite=` names."""
 
     @property
-    def title(self) -> str:
-        """For a reader."""
+    def title(self) -> str: ...
 
     @property
     def left_out(self) -> list[str]:

@@ -32,8 +32,6 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """A unit of time."""
-
     name: str
     seconds: float
 
@@ -165,15 +163,13 @@ class StoredGraph:
         return read_graph_file(self.path, readers)
 
     def inputs(self) -> dict[str, str]:
-        """The file."""
         return {Path(self.path).name: file_hash(self.path)}
 
 
 class TopologySource(Protocol):
     """A topology that depends on the graph's file."""
 
-    def __call__(self, file: GraphFile) -> Topology:
-        """The topology for `file`."""
+    def __call__(self, file: GraphFile) -> Topology: ...
 
 
 class FromGraph:
@@ -200,7 +196,6 @@ class OwnDevices:
     otherwise: Topology
 
     def __call__(self, file: GraphFile) -> Topology:
-        """The topology for `file`."""
         return self.otherwise if file.topology is None else file.topology
 
 

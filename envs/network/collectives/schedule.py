@@ -171,8 +171,7 @@ class Collective(Protocol):
         """What people call it."""
 
     @property
-    def operation(self) -> Operation:
-        """What it promises."""
+    def operation(self) -> Operation: ...
 
     def schedule(self, participants: int) -> Schedule:
         """Its messages for n participants.

@@ -139,7 +139,6 @@ class DoubleTreeBroadcast(_DoubleTree):
 
 
 def _num_rounds(n: int, chunks: int) -> int:
-    """Of the broadcast."""
     if n == 1:
         return 0
     return max(_first_rounds(n).values()) + 2 * (chunks - 1) + 1

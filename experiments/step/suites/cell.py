@@ -37,7 +37,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For a reader."""
         objective = "" if self.problem == "makespan" else f", {self.problem}"
         return f"{self.graph} on {self.topology}{objective}"
 
@@ -58,7 +57,6 @@ class PlanCell:
 
     @property
     def name(self) -> str:
-        """For a reader."""
         return f"{self.case.name}: {self.agent}, {self.budget_s:g} s"
 
     @property

@@ -142,8 +142,6 @@ class JointSuite(PlanSuite):
 
 @dataclass(frozen=True)
 class _Row:
-    """One case."""
-
     case: Case
     found: Mapping[str, Outcome]
 

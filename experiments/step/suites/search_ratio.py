@@ -76,7 +76,6 @@ class Ratio:
         return f"{'≥ ' if self.censored else ''}{self.value:.3g}x"
 
     def document(self) -> dict[str, object]:
-        """As numbers."""
         return {
             "step_time_s": self.quality,
             "fused_s": self.fused_s,

@@ -97,8 +97,6 @@ class StepTime(PlanSuite):
 
 @dataclass(frozen=True)
 class _Row:
-    """One case."""
-
     case: Case
     found: Mapping[str, Outcome]
     reference: str  # label of the best, empty when none has a plan

@@ -280,8 +280,6 @@ class ReadTrace:
 
 @runtime_checkable
 class TraceReader(Protocol):
-    """One format."""
-
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
         """The trace in `path`; with `strict` the first faulty row raises InputError."""
 
