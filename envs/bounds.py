@@ -14,12 +14,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import numbers
 import operator
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MinLen
 
 from envs.errors import InputError
@@ -35,8 +37,8 @@ Count = Annotated[int, Ge(1)]
 def bounded(target: Target) -> Target:
     """A class or a function whose arguments are held against the bounds in their annotations.
 
-    The bounds are `Gt`, `Ge`, `Lt`, `Le` and `MinLen`; they hold for the argument unless it is
-    None, and inside `Sequence`, `tuple`, `list` and `Mapping` (its values) for every item.
+    The bounds are `Gt`, `Ge`, `Lt`, `Le` and `MinLen`. They hold for the argument, unless it is
+    None and may be, and for every item of a sequence or an array and every value of a mapping.
 
     Raises:
         InputError: by what is returned: an argument is out of bounds; `field` names it.
@@ -81,16 +83,16 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
     Raises:
         InputError: it is out of bounds; `field` is named.
     """
-    if value is None:
-        return
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if origin is Annotated:
         bounds = [bound for bound in inner[1:] if isinstance(bound, BaseMetadata)]
-        if not all(_holds(value, bound) for bound in bounds):
+        if bounds and (value is None or not all(_holds(value, bound) for bound in bounds)):
             raise InputError(f"{value} {_fault(bounds)}", field=field)
         check_bounds(value, inner[0], field)
     elif origin in {typing.Union, types.UnionType}:
-        for one in inner:
+        for one in inner if value is not None else ():
             if typing.get_origin(one) is not None:
                 check_bounds(value, one, field)
     elif origin in {tuple, list} or (inspect.isclass(origin) and issubclass(origin, Sequence)):
@@ -106,7 +108,7 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
 def _holds(value: Any, bound: BaseMetadata) -> bool:
     if isinstance(bound, MinLen):
         return not isinstance(value, Sized) or len(value) >= bound.min_length
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, numbers.Real):
         return True  # of another type: what is built says so
     return bool(_COMPARED[type(bound)](value, _limit(bound)))
 

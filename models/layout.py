@@ -20,8 +20,8 @@ class FieldLayout:
 
     A dimension is a letter, which stands for any size, or a fixed number. A letter means the same
     size in all arrays: N nodes, E edges, D devices of placement; of clusters those of
-    `ClusterObservation`, and A actions. An optional array that an
-    observation does not have is one without rows.
+    `ClusterObservation`, and A actions. An optional array that an observation does not have is one
+    without rows.
     """
 
     name: str

@@ -92,7 +92,8 @@ class AllocationIncumbent(Incumbent):
     nothing = ""
 
     def __init__(self, problem: StepProblem, given: Plan, gap: float = AT_THE_BOUND) -> None:
-        super().__init__(np.inf, "; ".join(given.placement.violations(problem)), gap)
+        super().__init__(np.inf, gap=gap)
+        self.impossible = "; ".join(given.placement.violations(problem))
         self.problem = problem
         self.given = given
         self.network = problem.topology.network

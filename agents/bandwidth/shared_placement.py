@@ -94,7 +94,7 @@ class SharedPlacement:
 
 
 class SharedIncumbent(StepIncumbent):
-    """An `StepIncumbent` whose plans are played under `communication`."""
+    """A `StepIncumbent` whose plans are played under `communication`."""
 
     def __init__(self, problem: StepProblem, communication: Communication) -> None:
         super().__init__(problem)

@@ -40,6 +40,10 @@ def described(adviser: Adviser | None) -> AdviserSpec | None:
     if adviser is None:
         return None
     document, folder = spec_of(adviser)
+    kind = document["priority"]["kind"] if document.get("kind") == MIGRATION else None
+    if kind not in NUMBERS:
+        message = f"{type(adviser).__name__} cannot go into a checkpoint (nothing reads its spec)"
+        raise InputError(message, field="adviser")
     return AdviserSpec(document, {} if folder is None else {DURATIONS_FOLDER: folder})
 
 

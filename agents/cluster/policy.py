@@ -73,6 +73,6 @@ class Scheduler(Protocol):
         """The schedule at rate 1, without overheads and failures; None: by the simulator alone.
 
         Raises:
-            InputError: a job can never run.
+            InputError: a job can never run, or the times are too long to be added up.
         """
         return None

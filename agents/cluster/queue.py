@@ -228,6 +228,7 @@ class ShortestRemaining(QueuePolicy):
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
         if not only_numbers_decide(cluster, trace, self.placement):
             return None
+        job_bits(trace)  # of times that are too long to be added up
         if float(trace.duration_s.max(initial=0)) * cluster.num_gpus >= EXACT:
             return None
         start, finish = never(len(trace)), never(len(trace))

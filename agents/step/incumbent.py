@@ -25,7 +25,8 @@ AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as opt
 class Incumbent:
     """Keeps the best feasible plan of a search, when it came, and what is proved of all plans.
 
-    Making it starts the clock. What a plan takes and which rules it breaks the heirs say.
+    Making it starts the clock. Subclasses say what a plan takes and which rules it
+    breaks.
 
     Args:
         lower_bound: seconds, proved for every plan.

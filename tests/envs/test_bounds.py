@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
@@ -55,6 +56,10 @@ def rescaled(load: Positive) -> float:
         ("groups", (4, 0), "0 is below 1"),
         ("groups", (), "() is too short"),
         ("limit", -2.0, "-2.0 is not positive and finite"),
+        ("rounds", np.int64(0), "0 is below 1"),
+        ("rounds", False, "False is below 1"),
+        ("rounds", None, "None is below 1"),
+        ("groups", np.array([4, 0]), "0 is below 1"),
     ],
 )
 def test_what_is_out_of_bounds_is_told_in_one_line(field: str, value: Any, said: str) -> None:

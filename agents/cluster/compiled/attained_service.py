@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 
 class Queues(NamedTuple):
-    """Room of `run` that persists between its calls; J jobs."""
+    """Scratch of `run` that persists between its calls; J jobs."""
 
     gpus: NDArray[np.float64]  # (J,) of the job's gang
     order: IntArray  # (J,) jobs that wait or run, queue by queue

@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 
 class Ranking(NamedTuple):
-    """Room of `run` that persists between its calls."""
+    """Scratch of `run` that persists between its calls."""
 
     running: IntArray  # (J,) running jobs, those with the least left first
     number: IntArray  # (2,) how many; turns given so far

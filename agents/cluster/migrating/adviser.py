@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Protocol
 
 import numpy as np
@@ -58,11 +59,11 @@ class MigrationAdviser:
             InputError: it cannot make its order, or no checkpoint can describe that.
         """
         try:
-            order = self.priority()
+            inspect.signature(self.priority).bind()
         except TypeError as error:
-            told = f"cannot make its order ({error})"
-            raise InputError(told, field="adviser.priority") from error
-        priority, folder = spec_of(order)
+            message = f"cannot make its order ({error})"
+            raise InputError(message, field="adviser.priority") from error
+        priority, folder = spec_of(self.priority())
         document = {
             "kind": "migration",
             "gain": float(self.gain),

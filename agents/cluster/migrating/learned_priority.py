@@ -194,7 +194,7 @@ class LearnedPriority:
         told: (A, 3) of rows of `DurationFeatures`: log index; mean and deviation of the logarithm
             of the remaining seconds: `models.durations.index.GittinsPriority`.
         history: K of the rows.
-        weights: of `priority_features.NAMES`, all of them: `runs` is added for a running job, and
+        weights: of `NAMES`, all of them: `runs` is added for a running job, and
             for one that has just stopped: where jobs stop one after the other, the order does not
             change by it.
         folder: that the posterior was read from.
@@ -253,7 +253,7 @@ class LearnedPriority:
 
 
 def checked(weights: Mapping[str, float]) -> dict[str, float]:
-    """Weights in the order of `priority_features.NAMES`.
+    """Weights in the order of `NAMES`.
 
     Raises:
         InputError: one is missing, unknown or not finite.
@@ -276,7 +276,7 @@ def from_folder(path: str, weights: Mapping[str, float] | str) -> LearnedPriorit
 
     Args:
         path: the folder that `experiments.train model=durations` wrote.
-        weights: of `priority_features.NAMES`, or the file that `experiments.train model=priority`
+        weights: of `NAMES`, or the file that `experiments.train model=priority`
             wrote.
 
     Raises:

@@ -57,7 +57,7 @@ class ClusterPPO:
     anneal_decisions: Count
     tau: Annotated[float, Gt(0.0)]
     credit: Annotated[float, Gt(0.0)]
-    clip: Positive
+    clip: Annotated[float, Gt(0.0)]
     most_kl: Annotated[float, Gt(0.0)]
     value_coefficient: NonNegative
     value_memory: Annotated[float, Ge(1.0)]
@@ -126,7 +126,7 @@ class ClusterTraining:
     ppo: ClusterPPO
     cloning: Cloning
     seed: int
-    budget_s: Positive | None
+    budget_s: Annotated[float, Gt(0.0)] | None
     max_decisions: Count | None
     curriculum_decisions: Count | None
     checkpoint_every: Count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -57,9 +57,9 @@ class PPOSettings:
     anneal_steps: Count
     gamma: Share
     gae_lambda: Share
-    clip: Positive
+    clip: Annotated[float, Gt(0.0)]
     value_coefficient: NonNegative
-    max_gradient_norm: Positive
+    max_gradient_norm: Annotated[float, Gt(0.0)]
 
     def __post_init__(self) -> None:
         if self.batch_episodes % self.num_envs:
@@ -96,7 +96,7 @@ class TrainingConfig:
     model: Architecture | TeamConfig
     ppo: PPOSettings
     seed: int
-    budget_s: Positive | None
+    budget_s: Annotated[float, Gt(0.0)] | None
     max_steps: Count | None
     checkpoint_every: Count
     exam_episodes: Annotated[int, Ge(0)]
