@@ -40,7 +40,7 @@ class RooflineCost:
 
     with the figures of the device's `DeviceSpec`. An operator with neither FLOP nor bytes costs
     nothing. Operators on integers and booleans are bound by memory alone. Tensors travel in
-    latency + bytes / bandwidth (`envs.cost`).
+    latency + bytes / bandwidth (`link_transfer_seconds`).
     """
 
     def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:

@@ -112,8 +112,8 @@ class PaddedGraphLayout:
 
     def clip(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """Features inside the bounds; not finite = above all."""
-        bounded = np.fmax(np.fmin(values, self.high), self.low)  # fmin takes the number beside nan
-        return bounded.astype(np.float32)
+        inside = np.fmax(np.fmin(values, self.high), self.low)  # fmin takes the number beside nan
+        return inside.astype(np.float32)
 
     def _features(self, *shape: int) -> spaces.Box:
         return spaces.Box(self.low, self.high, shape, np.float32)

@@ -178,7 +178,7 @@ def _flop_count(namespace: str, name: str) -> FlopCount | None:
 
 def _may_multiply(func: Any, name: str) -> bool:
     """Whether it is a product by its name, or is not torch's own, so that nobody can tell."""
-    if torch.Tag.pointwise in func.tags:
+    if torch.Tag.pointwise in func.tags or name == "_cudnn_rnn_flatten_weight":
         return False
     return func.namespace not in _TORCH or _PRODUCT.search(name.removesuffix("_")) is not None
 

@@ -65,8 +65,9 @@ def capture_training_step(
         optimizer: builds the optimizer of a list of parameters.
 
     Raises:
-        InputError: the module is lazy; the loss is no scalar, or
-            depends on no parameter; an operator cannot be costed.
+        InputError: the module is lazy; the loss is no scalar, or depends on no parameter; an
+            operator cannot be costed: a product without a formula, or an operator of another
+            library that is not pointwise and has none (`register_flop_formula`).
     """
     module = build_module(module_factory)
     mode = FakeTensorMode()

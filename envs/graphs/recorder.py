@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):
             if isinstance(error, UnsupportedOperatorException) or not has_fake_kernel(func):
                 fault = "has no fake kernel; name one with torch.library.register_fake"
             else:
-                fault = f"cannot run: {str(error).splitlines()[0]}"
+                fault = f"cannot run: {(str(error) or type(error).__name__).splitlines()[0]}"
         raise InputError(f"{self._where()}: {func.name()} {fault}") from cause
 
     def _where(self) -> str:

@@ -1,7 +1,8 @@
-"""The zoo: training steps of well-known models, by their configurations alone.
+"""The zoo: training steps of well-known models.
 
 Nothing is downloaded, no weight is allocated; captured graphs are kept on disk. The modules
-themselves are in `zoo_modules`, which alone imports torch and transformers."""
+themselves are in `zoo_modules`, which alone imports torch and transformers.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from envs.units import (
 class DeviceSpec:
     """A kind of device: its datasheet.
 
-    `peak_flops` maps a dtype name (`envs.graphs.op_graph.DTYPES`) to FLOP/s. `compute_efficiency`
+    `peak_flops` maps a dtype name (`envs.units.DTYPES`) to FLOP/s. `compute_efficiency`
     and `memory_efficiency` are the fractions of the two peaks that real kernels reach.
     """
 
@@ -93,6 +93,14 @@ _HOPPER = {"float64": 34.0, "float32": 67.0, "float16": 989.5, "bfloat16": 989.5
 # 64 cores x 2.45 GHz x 2 FMA units x 8 lanes x 2 FLOP; half of it in double precision.
 _EPYC_7763 = {"float64": 64 * 2.45e-3 * 16, "float32": 64 * 2.45e-3 * 32}
 
+# Peaks are dense (no structured sparsity) at the rated boost clock. `float32` is the plain FP32
+# rate of the vector units, because that is what PyTorch's matrix multiplications use by default;
+# a run with TF32 tensor cores states it by a device of its own, `custom_device(base="A100-80GB",
+# name="A100-80GB-TF32", peak_flops={"float32": "156TFLOP/s"})`. `float16`, `bfloat16` and
+# `float8` are the tensor-core rates with FP32 accumulation where the device has them. `float64`
+# is the rate of the vector units. A dtype the maker gives no rate for is absent, and computing in
+# it is an error (`envs.cost`). The capacity is the marketed number read as GiB: a 16 GB card
+# carries 16 GiB of memory cells. The H200 alone is marketed in decimal units (141 GB).
 CATALOGUE: dict[str, DeviceSpec] = {
     spec.name: spec
     for spec in (

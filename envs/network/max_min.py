@@ -3,7 +3,8 @@
 Bertsekas and Gallager, *Data Networks*, 2nd ed., section 6.5.2: the rates of all flows grow in
 proportion to their weights until a link is full; its flows are frozen there and the others grow on.
 With strict priorities the flows of class 0 are filled first, those of class 1 on what class 0
-leaves, and so on. `max_min_rates` is the checked face of the kernel `fill`."""
+leaves, and so on. `max_min_rates` is the checked face of the kernel `fill`.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _through_pipes(problem: StepProblem, pipes: FloatArray) -> StepProblem:
 class Allocated:
     """Transfers between servers pass one after another through pipes of allocated rates.
 
-    The simulator is the one of `single_port` on `envs.step.allocated.allocated_problem`.
+    The simulator is the one of `single_port` on `allocated_problem`.
 
     Args:
         allocation: the rates, or the rule that gives them to the problem's network.

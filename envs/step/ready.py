@@ -251,7 +251,7 @@ class FasterOrder(StepSimulator):
     """As `StepSimulator`; a bare placement gets the faster of two orders.
 
     One is that of the order rule (1F1B by default). The other is the order in which a dynamic
-    runtime that ranks ready operators by the first would start them (`envs.step.ready`):
+    runtime that ranks ready operators by the first would start them (`ReadySimulator`):
     where the rule has a device wait for an input, such a runtime goes on with the next operator.
     """
 

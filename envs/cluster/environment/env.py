@@ -192,6 +192,8 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         Raises:
             InputError: the action is not in the space.
         """
+        _ = self.parallel.episode  # there is none before the first reset
+        self.parallel.require_running()
         if np.size(action) != 1 or action not in range(self._actions):
             raise InputError(f"{action} is not in {self.action_space}", field="action")
         inner, agent = self.parallel, self._agent

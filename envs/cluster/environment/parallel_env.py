@@ -181,7 +181,6 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
             agent: spaces.Discrete(table.size) for agent in self.possible_agents
         }
-        self._names = {name: f"reward_{name}" for name in self.reward.weights}
         self._rng: np.random.Generator | None = None
         self._episode: SchedulingEpisode | None = None
 
@@ -289,11 +288,15 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
             self.infos(given),
         )
 
-    def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
-        """Carry out an action of every scheduler; the terms of all rewards, and what has ended."""
+    def require_running(self) -> None:
+        """Raise where the episode has ended."""
         if not self.agents:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+
+    def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
+        """Carry out an action of every scheduler; the terms of all rewards, and what has ended."""
         episode = self.episode
+        self.require_running()
         allowed = [bool(mask[one]) for mask, one in zip(self._masks, chosen, strict=True)]
         outcomes = [
             episode.act(number, one) if may and one != self._wait else WAITED
@@ -348,7 +351,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         for agent, terms, mask in zip(self.possible_agents, given, self._masks, strict=True):
             info: dict[str, Any] = facts.copy()
             for name, value in terms.items():
-                info[self._names[name]] = value
+                info[f"reward_{name}"] = value
             info["action_mask"] = mask.copy()
             infos[agent] = info
         return infos

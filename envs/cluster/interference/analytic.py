@@ -100,7 +100,7 @@ class StepModel:
 
     Args:
         network: the links.
-        devices: device of `hardware.catalogue` of every GPU type of the cluster.
+        devices: device of `envs.hardware.devices` of every GPU type of the cluster.
         reference: the device on which durations hold.
         overlap: share of the computation beside which all-reduces can run: 0 none, 2/3 the whole
             backward pass (Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.3).

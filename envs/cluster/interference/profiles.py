@@ -28,7 +28,7 @@ class JobProfile:
         busy: share of a step alone in which its GPU computes, in (0, 1].
         least_gpus: smallest gang of an unlabelled job that may draw it.
         most_gpus: largest such gang.
-        step: seconds of a step without communication, by device of `hardware.catalogue`.
+        step: seconds of a step without communication, by device of `envs.hardware.devices`.
 
     Raises:
         InputError: naming the profile and the field that is out of range.

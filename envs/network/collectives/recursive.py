@@ -2,7 +2,8 @@
 
 Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA
 19(1), 2005 (all-reduce of short and of long messages); Rabenseifner, Optimization of collective
-reduction operations, ICCS 2004."""
+reduction operations, ICCS 2004.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA
 19(1), 2005 (binomial broadcast and reduce of short messages); Sanders, Speck and Träff, Two-tree
 algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35(12), 2009; Li et
-al., Scaling distributed machine learning with the parameter server, OSDI 2014."""
+al., Scaling distributed machine learning with the parameter server, OSDI 2014.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def generate(
     The first job is submitted at second 0, a Monday 0:00. Gaps, gang sizes and durations are
     systematic samples (`QuantileTable.sample`) put in an order in which neighbours are alike:
 
-    * jobs come in sessions of one gang size, with gaps of their own (`sessions`);
+    * jobs come in sessions of one gang size, with gaps of their own (`arrivals`);
     * gaps are long or short in episodes;
     * within a session durations are alike.
 
