@@ -130,13 +130,14 @@ def run_app(
         folder = composed.folder
         resumed = (folder / CONFIG_FILE).exists()
         claim_folder(folder, getattr(composed.config, "resume", None))
+        before = set(os.listdir(folder))
         stdout = _claim_stdout() if composed.config.json else sys.stdout
         provenance = Provenance(seed=composed.config.seed, command=command)
         try:
             _run(composed, app.task, stdout, provenance, resumed=resumed)
         except (InputError, MemoryError) as error:
             if not resumed:
-                _discard(folder)
+                _discard(folder, before)
             raise error if isinstance(error, InputError) else _too_large(error) from error
     except InputError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -250,9 +251,13 @@ def _claim_stdout() -> TextIO:
     return os.fdopen(kept, "w", encoding="utf-8")
 
 
-def _discard(folder: Path) -> None:
-    """Take back what a run that was refused has written; work of its own stays."""
-    for name in (CONFIG_FILE, ENVIRONMENT_FILE):
-        (folder / name).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+def _discard(folder: Path, before: set[str]) -> None:
+    """Take back what a run that was refused has written, unless it has work of its own to resume.
+
+    `before` are the names that the folder held before it.
+    """
+    if folder.is_dir() and set(os.listdir(folder)) - before <= {CONFIG_FILE, ENVIRONMENT_FILE}:
+        for name in (CONFIG_FILE, ENVIRONMENT_FILE):
+            (folder / name).unlink(missing_ok=True)
+        if not before:
+            folder.rmdir()

@@ -18,8 +18,11 @@ import yaml
 from layered_step import layered_step
 from refusals import run_refused
 
+from envs.errors import InputError
 from envs.graphs.storage import save_graph
+from experiments.benchmark import BenchmarkConfig
 from experiments.evaluate import main
+from experiments.run.app import Result, Run, run_app
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''
@@ -173,6 +176,32 @@ def test_a_damaged_graph_file_is_named(here: Path, capfd: pytest.CaptureFixture[
     (here / "graph.npz").write_bytes(content[: len(content) // 2])
     assert main(["graph=graph.npz", "agent=somebody.Noisy"]) == 2
     assert "graph.npz" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("written", [(), ("cells/one/result.json",)])
+def test_a_late_fault_leaves_what_can_be_resumed(
+    here: Path, capfd: pytest.CaptureFixture[str], written: tuple[str, ...]
+) -> None:
+    (here / "run").mkdir()
+    (here / "run" / "of_its_reader.txt").write_text("")
+    faults = iter([True, False])
+
+    def task(config: BenchmarkConfig, run: Run) -> Result:
+        for name in written:
+            (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (run.folder / name).write_text("{}")
+        if next(faults):
+            raise InputError("a late fault")
+        return Result({"resumed": config.resume}, run.provenance)
+
+    def started(*arguments: str) -> int:
+        return run_app("benchmark", BenchmarkConfig, task, list(arguments))
+
+    assert started("hydra.run.dir=run") == 2
+    assert (here / "run" / "config.yaml").exists() == bool(written)
+    assert (here / "run" / "of_its_reader.txt").exists()
+    assert started("resume=run" if written else "hydra.run.dir=run") == 0
+    assert "a late fault" in capfd.readouterr().err
 
 
 def test_an_interrupt_ends_with_130(work: Path) -> None:
