@@ -23,7 +23,7 @@ from experiments.learning.train_priority import WEIGHTS_FILE
 from experiments.run.grid import AppCell, Document, quoted
 from experiments.run.overrides import with_recipes
 from experiments.run.statistics import Interval
-from experiments.run.suite import Check, Report, check_seeds
+from experiments.run.suite import Check, Report, check_several_seeds
 from experiments.run.tables import Table
 
 PRIORITY = "priority"  # folder of the searches
@@ -96,7 +96,7 @@ class Study:
     left_out = ()
 
     def __post_init__(self) -> None:
-        check_seeds(self.seeds)
+        check_several_seeds(self.seeds)
         for key, names in (("recipes", self.recipes), ("splits", self.splits)):
             if not names:
                 raise InputError("there is none", field=key)

@@ -46,7 +46,7 @@ from experiments.run.provenance import portable, stamp
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
-from experiments.step.search import one_thread_each
+from experiments.run.threads import one_thread_each
 from models.artifacts import sha256_of
 from models.durations.network import SPEC_FILE
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,19 +23,18 @@ from typing import Any, NoReturn
 from rich.progress import TaskID
 
 from envs.errors import InputError
-from experiments.run.app import RESULT_FILE
+from experiments.run.app import EXIT_BAD_INPUT, RESULT_FILE
 from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
+from experiments.run.threads import THREAD_VARIABLES
 
 VERSION = 1  # of what a cell leaves: raise it where the same inputs come to something else
 FAILURE_FILE = "failure.json"
-EXIT_BAD_INPUT = 2
 POLL_S = 0.1
 PATIENCE, GRACE_S = 3.0, 300.0  # a cell may take this many budgets and so many seconds
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
-)  # fmt: skip
+STOP_S = 10.0  # how long a process may take to stop before it is killed
+CELLS = "$CELLS/"  # in a key: the folder of the cells, wherever it lies
 
 Document = Mapping[str, Any]
 
@@ -66,8 +65,12 @@ class AppCell:
 
     @property
     def key(self) -> str:
+        """The same wherever the folder of all cells lies."""
         needs = [cell.key for cell in self.needs]
-        return text_hash(json.dumps([VERSION, self.app, self.overrides, needs]))
+        folders = [self.folder.parent, *(cell.folder.parent for cell in self.needs)]
+        cells = f"{os.path.commonpath(folders)}/"
+        words = [x.replace(escaped(cells), CELLS).replace(cells, CELLS) for x in self.overrides]
+        return text_hash(json.dumps([VERSION, self.app, words, needs]))
 
     @property
     def record(self) -> Path:
@@ -86,14 +89,29 @@ class AppCell:
         """
         return _document(self.record) if self.record.is_file() and self._same_key() else None
 
+    def check_folder(self) -> None:
+        """No result of other inputs lies where this cell's is to be.
+
+        Raises:
+            InputError: there is one, which doing this cell would remove.
+        """
+        if (self.folder / RESULT_FILE).is_file() and not self._same_key():
+            message = "holds a result of other inputs: move or delete it, or begin a new run"
+            raise InputError(message, file=self.folder)
+
     def command(self) -> list[str]:
-        """The app's command line; what a killed run that cannot go on has left is removed."""
+        """The app's command line; what a killed run that cannot go on has left is removed.
+
+        Raises:
+            InputError: as `check_folder`.
+        """
         words = [sys.executable, "-m", f"experiments.{self.app}"]
         if self.resumable and self._same_key():
             from agents.rllib.restore import has_checkpoint
 
             if has_checkpoint(self.folder):
                 return [*words, f"resume={quoted(self.folder)}"]
+        self.check_folder()
         if self.folder.exists():
             shutil.rmtree(self.folder)
         write_text(self.beside("key"), self.key)
@@ -115,11 +133,11 @@ class FunctionCell:
     function: Callable[[], Document]
     folder: Path
     inputs: Document
-    needs: tuple[FunctionCell, ...] = ()
 
     @property
     def record(self) -> Path:
-        return self.folder / f"{text_hash(to_json({'version': VERSION, **self.inputs}))}.json"
+        asked = {"version": VERSION, "inputs": self.inputs}
+        return self.folder / f"{text_hash(to_json(asked))}.json"
 
     def read(self) -> Document | None:
         return _document(self.record) if self.record.is_file() else None
@@ -130,10 +148,14 @@ Cell = AppCell | FunctionCell
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a cell has no result: one line, and the exit code of its app."""
+    """Why a cell has no result: one line, the exit code of its app, and what that printed."""
 
     reason: str
     exit_code: int = EXIT_BAD_INPUT
+    log: Path | None = None
+
+    def __str__(self) -> str:
+        return self.reason if self.log is None else f"{self.reason} (log: {self.log})"
 
 
 @dataclass(frozen=True)
@@ -149,12 +171,15 @@ class Grid:
         A cell that fails stops those that need it, and no others.
 
         Raises:
-            InputError: a cell needs one that is not among `cells`, or a result is damaged.
+            InputError: a cell needs one that is not among `cells`, a result is damaged, or one of
+                other inputs lies in a cell's folder.
         """
         found = Outcomes(len(cells))
         for cell in cells:
             if (kept := cell.read()) is not None:
                 found.documents[cell] = kept
+            elif isinstance(cell, AppCell):
+                cell.check_folder()
         if found.documents:
             message = f"{len(found.documents)} of {len(cells)} cells were done before"
             display.console.print(message, highlight=False)
@@ -171,7 +196,6 @@ class Grid:
                         if isinstance(ready, FunctionCell):
                             _call(ready, found)
                             counter.count(found)
-                            waiting = _possible(waiting, found)
                         else:
                             running.append(_Process.start(ready, display))
                     for one in [one for one in running if one.ended()]:
@@ -181,9 +205,7 @@ class Grid:
                     if running:
                         time.sleep(POLL_S)
             finally:
-                for one in running:
-                    one.process.terminate()
-                    one.process.wait()
+                _stop(running)
         return found
 
     def _end(self, one: _Process, found: Outcomes) -> str:
@@ -191,16 +213,16 @@ class Grid:
         cell, code = one.cell, one.process.returncode
         fault = None
         if code != 0:
-            fault = Fault(one.reason(), code if code > 0 else 128 - code)
+            fault = Fault(one.reason(), code if code > 0 else 128 - code, cell.beside("log"))
         elif not (cell.folder / RESULT_FILE).is_file():
-            fault = Fault(f"left no {RESULT_FILE} in {cell.folder}", 1)
+            fault = Fault(f"left no {RESULT_FILE} in {cell.folder}", 1, cell.beside("log"))
         if fault is not None and cell.may_fail:
             document = {"reason": fault.reason, "exit_code": code, "overrides": cell.overrides}
             write_json(cell.folder / FAILURE_FILE, stamp(document, self.provenance, kind="failure"))
             fault = None
         if fault is not None:
             found.faults[cell] = fault
-            return f"failed: {fault.reason}"
+            return f"failed: {fault}"
         found.documents[cell] = _document(cell.record)
         reason = found.documents[cell].get("reason")
         return f"no result: {reason}" if "exit_code" in found.documents[cell] else one.took
@@ -224,7 +246,7 @@ class Outcomes:
         return {str(cell.folder.relative_to(folder)): file_hash(cell.record) for cell in apps}
 
     def faults_line(self) -> str:
-        return "; ".join(f"{cell.name}: {fault.reason}" for cell, fault in self.faults.items())
+        return "; ".join(f"{cell.name}: {fault}" for cell, fault in self.faults.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +255,7 @@ class _Process:
     process: subprocess.Popen[bytes]
     task: TaskID
     began: float
+    before: int  # bytes of the log that earlier processes have left
     display: ProgressDisplay
 
     @classmethod
@@ -240,15 +263,17 @@ class _Process:
         cell.folder.parent.mkdir(parents=True, exist_ok=True)
         command = cell.command()
         task = display.begin(cell.name, cell.budget_s)
-        with cell.beside("log").open("wb") as log:
+        with cell.beside("log").open("ab") as log:
+            before = log.tell()
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+                start_new_session=True,  # a signal to its group reaches the processes it starts
             )
-        return cls(cell, process, task, time.monotonic(), display)
+        return cls(cell, process, task, time.monotonic(), before, display)
 
     @property
     def seconds(self) -> float:
@@ -261,18 +286,39 @@ class _Process:
     def ended(self) -> bool:
         budget_s = self.cell.budget_s
         if budget_s is not None and self.seconds > PATIENCE * budget_s + GRACE_S:
-            self.process.kill()
+            self.send(signal.SIGKILL)
             self.process.wait()
         self.display.update(self.task, self.seconds, "")
         return self.process.poll() is not None
 
     def reason(self) -> str:
         """Why it failed: what it said last where its input was bad."""
-        lines = self.cell.beside("log").read_text(errors="replace").strip().splitlines()
+        said = self.cell.beside("log").read_bytes()[self.before :]
+        lines = said.decode(errors="replace").strip().splitlines()
         code = self.process.returncode
         if code == EXIT_BAD_INPUT and lines:
             return lines[-1].removeprefix("error: ")
         return f"ended with code {code} after {self.seconds:.0f} s"
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process and to all it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+def _stop(running: Sequence[_Process]) -> None:
+    """End all that still run: asked at once, killed when they take too long."""
+    alive = [one for one in running if one.process.poll() is None]
+    try:
+        for one in alive:
+            one.send(signal.SIGTERM)
+        until = time.monotonic() + STOP_S
+        while time.monotonic() < until and any(one.process.poll() is None for one in alive):
+            time.sleep(POLL_S)
+    finally:
+        for one in alive:
+            one.send(signal.SIGKILL)
+            one.process.wait()
 
 
 class _Counter:
@@ -296,10 +342,14 @@ class _Counter:
             self._display.end(self._task, f"{self._calls}, {time.monotonic() - self._began:.0f} s")
 
 
+def _needs(cell: Cell) -> Sequence[AppCell]:
+    return cell.needs if isinstance(cell, AppCell) else ()
+
+
 def _next(waiting: Sequence[Cell], found: Outcomes, busy: bool) -> Cell | None:
     """The first cell that has all it needs."""
     for cell in waiting:
-        if all(need in found.documents for need in cell.needs):
+        if all(need in found.documents for need in _needs(cell)):
             return cell
     if busy:
         return None
@@ -310,18 +360,21 @@ def _possible(waiting: Sequence[Cell], found: Outcomes) -> list[Cell]:
     """Without the cells that need one that has failed, and those that need them."""
 
     def hopeless(cell: Cell) -> bool:
-        return any(need in found.faults or hopeless(need) for need in cell.needs)
+        return any(need in found.faults or hopeless(need) for need in _needs(cell))
 
     return [cell for cell in waiting if not hopeless(cell)] if found.faults else list(waiting)
 
 
 def _call(cell: FunctionCell, found: Outcomes) -> None:
+    """Call the function, unless another cell of the same inputs was called since."""
+    kept = cell.read()
     try:
-        document = cell.function()
+        document = cell.function() if kept is None else kept
     except InputError as error:
         found.faults[cell] = Fault(str(error))
         return
-    write_json(cell.record, document)
+    if kept is None:
+        write_json(cell.record, document)
     found.documents[cell] = document
 
 
@@ -337,33 +390,27 @@ def _document(path: Path) -> Document:
 
 def quoted(value: object) -> str:
     """A value in Hydra's quotes."""
-    return "'" + str(value).replace("'", r"\'") + "'"
+    return f"'{escaped(str(value))}'"
 
 
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Processes started inside use one thread."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def escaped(text: str) -> str:
+    """A text between Hydra's quotes."""
+    return text.replace("'", r"\'")
 
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does."""
+    """SIGTERM ends this process as Ctrl-C does; so does a terminal that is closed."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

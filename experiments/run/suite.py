@@ -17,7 +17,7 @@ from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Document, Grid
-from experiments.run.overrides import CONFIG_FILE, check_command_line
+from experiments.run.overrides import check_command_line
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import SEEDS, build, no_such_thing, object_in_file
@@ -101,7 +101,7 @@ def checked_cells(suite: Suite, folder: Path, seed: int) -> list[AppCell]:
     return cells
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
+def check_several_seeds(seeds: Sequence[int]) -> None:
     """Two or more different ones, each a seed of every generator in use."""
     if len(seeds) < 2 or len(set(seeds)) != len(seeds):
         raise InputError(f"{seeds} are not two or more different ones", field="seeds")
@@ -134,10 +134,6 @@ class BenchmarkConfig:
     resume: str | None
     seed: int
     json: bool
-
-    def __post_init__(self) -> None:
-        if self.resume is not None and not (Path(self.resume) / CONFIG_FILE).is_file():
-            raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=self.resume)
 
 
 def benchmark(config: BenchmarkConfig, run: Run) -> Result:

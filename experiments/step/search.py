@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +21,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.display import ProgressDisplay
 from experiments.run.targets import build
+from experiments.run.threads import one_thread_each
 from experiments.step.objectives import problems_of
 from experiments.step.problem import placement_env
 
@@ -31,9 +30,6 @@ Observations = dict[str, NDArray[Any]]  # every array stacked: (K, ...)
 
 WARM_UP_S = 0.2
 POLL_S = 0.2
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
-)  # fmt: skip
 
 
 def search(node: Node, problem: StepProblem, budget_s: float) -> PlannerResult:
@@ -87,21 +83,6 @@ def describe(found: PlannerResult) -> str:
     if found.plan is None:
         return f"no plan: {found.reason}"
     return f"{found.step_time * 1e3:.1f} ms in {found.seconds:.1f} s"
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Processes started inside use one thread."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def agent_of(node: Node, env: Node) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -267,7 +268,11 @@ def test_a_benchmark_that_is_killed_in_real_processes_goes_on(tmp_path: Path) ->
             assert process.poll() is None, "the benchmark ended by itself"
             assert time.monotonic() < deadline, "no cell within four minutes"
             time.sleep(0.05)
-        os.killpg(process.pid, 9)
+        os.kill(process.pid, signal.SIGSTOP)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for group in (process.pid, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
     before = results(tmp_path / "run")
     assert 1 <= len(before) < 3
     subprocess.run([*command, "resume=run"], check=True, timeout=240, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +70,40 @@ def test_a_cell_of_other_inputs_is_done_again(tmp_path: Path, display: ProgressD
     assert other.key != replace(other, needs=()).key
 
 
+@pytest.mark.parametrize("name", ["run", "it's one"])
+def test_a_run_folder_may_be_moved(tmp_path: Path, display: ProgressDisplay, name: str) -> None:
+    def cells(folder: Path) -> list[Cell]:
+        first = script(folder / "durations" / "seed_0")
+        words = (f"path={quoted(first.folder / 'durations')}",)
+        second = replace(script(folder / "small" / "seed_0", needs=(first,)), overrides=words)
+        words = (f"runs=[{quoted(second.folder)}]", f"path={folder}-else/graph")
+        third = replace(script(folder / "small" / "curves", needs=(second,)), overrides=words)
+        return [first, second, third]
+
+    (tmp_path / name).mkdir()
+    run(cells(tmp_path / name), display)
+    (tmp_path / name).rename(tmp_path / "moved")
+    moved = cells(tmp_path / "moved")
+    moved[2] = replace(
+        moved[2], overrides=(moved[2].overrides[0], f"path={tmp_path / name}-else/graph")
+    )
+    assert all(cell.read() is not None for cell in moved)
+
+
+def test_a_result_of_other_inputs_is_never_removed(
+    tmp_path: Path, display: ProgressDisplay
+) -> None:
+    first = script(tmp_path / "one")
+    run([first], display)
+    for other in (replace(first, overrides=("a=c",)), replace(first, resumable=True, app="other")):
+        with pytest.raises(InputError, match="move or delete it"):
+            run([script(tmp_path / "two"), other], display)
+        with pytest.raises(InputError, match="move or delete it"):
+            other.command()
+    assert first.read() is not None
+    assert not (tmp_path / "two").exists()
+
+
 def test_another_version_does_all_again(
     tmp_path: Path, display: ProgressDisplay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +135,7 @@ def test_a_fault_stops_those_that_need_it_alone(
     assert {cell.name: (f.reason, f.exit_code) for cell, f in found.faults.items()} == {
         "bad": ("no such thing", 2)
     }
-    assert found.faults_line() == "bad: no such thing"
+    assert found.faults_line() == f"bad: no such thing (log: {tmp_path / 'bad.log'})"
     assert "bad: failed: no such thing" in capfd.readouterr().out
     assert not (tmp_path / "after").exists()
 
@@ -165,6 +200,70 @@ def test_functions_are_kept_by_what_they_depend_on(
         assert [found.documents[one]["square"] for one in cells[:2]] == [4, 9]
         assert "is negative" in found.faults_line()
     assert calls == [2, 3, -1, -1]
+
+
+def test_calls_of_equal_inputs_are_one(tmp_path: Path, display: ProgressDisplay) -> None:
+    calls: list[str] = []
+
+    def cell(name: str, **inputs: int) -> FunctionCell:
+        def function() -> dict[str, str]:
+            calls.append(name)
+            return {"by": name}
+
+        return FunctionCell(name, function, tmp_path, inputs)
+
+    cells = [cell("one", version=1), cell("two", version=1), cell("other", version=2)]
+    found = run(list(cells), display)
+    assert [found.documents[one]["by"] for one in cells] == ["one", "one", "other"]
+    assert calls == ["one", "other"]
+
+
+def test_stopping_reaches_what_the_cells_have_started(
+    tmp_path: Path, display: ProgressDisplay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cells that ignore SIGTERM, each with a child; Ctrl-C while both run."""
+    monkeypatch.setattr(grid, "STOP_S", 0.3)
+    text = (
+        "import pathlib, signal, subprocess, sys, time; "
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+        "pathlib.Path({0!r}, 'child').write_text(str(child.pid)); time.sleep(60)"
+    )
+    cells: list[Cell] = [script(tmp_path / name, text) for name in ("one", "two")]
+    files = [tmp_path / name / "child" for name in ("one", "two")]
+    rest = time.sleep
+
+    def sleep(seconds: float) -> None:
+        rest(seconds)
+        if all(file.is_file() and file.read_text() for file in files):
+            monkeypatch.setattr(grid.time, "sleep", rest)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid.time, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        run(cells, display)
+    deadline = time.monotonic() + 10
+    while any(alive(int(file.read_text())) for file in files):
+        assert time.monotonic() < deadline
+        rest(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_log_of_a_run_that_goes_on_is_kept(tmp_path: Path, display: ProgressDisplay) -> None:
+    bad = script(tmp_path / "bad", "import sys; print('error: no such thing'); sys.exit(2)")
+    run([bad], display)
+    silent = replace(bad, script="import sys; sys.exit(2)")
+    (fault,) = run([silent], display).faults.values()
+    assert "ended with code 2" in fault.reason
+    run([bad], display)
+    assert (tmp_path / "bad.log").read_text().count("no such thing") == 2
 
 
 def test_a_killed_app_begins_again_or_goes_on(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from envs.placement.toy import OPTIMUM_S, toy_pipeline
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.display import ProgressDisplay
+from experiments.run.threads import THREAD_VARIABLES
 from experiments.step.problem import placement_env
 from experiments.step.search import (
-    THREAD_VARIABLES,
     DecidingPlanner,
     episode,
     search_in_turn,

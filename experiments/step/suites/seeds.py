@@ -12,7 +12,7 @@ import numpy as np
 from envs.errors import InputError
 from experiments.run.grid import AppCell, Document
 from experiments.run.statistics import half_width
-from experiments.run.suite import SUITE_KEY, Check, Report, check_seeds
+from experiments.run.suite import SUITE_KEY, Check, Report, check_several_seeds
 from experiments.run.tables import Table
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")
@@ -88,7 +88,7 @@ class Seeds:
         if self.app not in SCHEMAS:
             message = f"{self.app!r} is none of {', '.join(SCHEMAS)}"
             raise InputError(message, file=SUITE_KEY, field="app")
-        check_seeds(self.seeds)
+        check_several_seeds(self.seeds)
 
     def checks(self) -> Iterator[Check]:
         yield Check(self.app, self.app, SCHEMAS[self.app], _overrides(self.job))
