@@ -30,7 +30,8 @@ from envs.errors import InputError
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 EXACT = 2.0**53  # above it not every whole number is a float
-Advance = Callable[[], bool]  # goes on in compiled code; False: the log must be lengthened first
+# Goes on in compiled code; False: the log must be lengthened first, which makes a new state.
+Advance = Callable[[], bool]
 
 
 class QueuePolicy(Scheduler):
@@ -92,10 +93,10 @@ class NonPreemptive(QueuePolicy):
     def _compiled(
         self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
     ) -> Advance:
-        state, tables, overheads = simulator.state, simulator.tables, simulator.overheads
+        tables, overheads = simulator.tables, simulator.overheads
         key = self.priority(simulator.trace).astype(np.float64)
         return lambda: in_order.run(
-            state, tables, overheads, waiting, key, code, room, self.blocking
+            simulator.state, tables, overheads, waiting, key, code, room, self.blocking
         )
 
     def reset(self, simulator: ClusterSimulator) -> None:
@@ -242,10 +243,10 @@ class ShortestRemaining(QueuePolicy):
     def _compiled(
         self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
     ) -> Advance:
-        state, tables, overheads = simulator.state, simulator.tables, simulator.overheads
+        tables, overheads = simulator.tables, simulator.overheads
         ranking = shortest_first.empty_ranking(len(simulator.trace))
         return lambda: shortest_first.run(
-            state, tables, overheads, waiting, ranking, code, room, self.times_gpus
+            simulator.state, tables, overheads, waiting, ranking, code, room, self.times_gpus
         )
 
     def reset(self, simulator: ClusterSimulator) -> None:
@@ -310,11 +311,11 @@ class AttainedService(QueuePolicy):
     def _compiled(
         self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
     ) -> Advance:
-        state, tables, overheads = simulator.state, simulator.tables, simulator.overheads
+        tables, overheads = simulator.tables, simulator.overheads
         queues = attained_service.empty_queues(_gpus(simulator))
         options = (self.limits, self.published)
         return lambda: attained_service.run(
-            state, tables, overheads, waiting, queues, *options, code, room
+            simulator.state, tables, overheads, waiting, queues, *options, code, room
         )
 
     def reset(self, simulator: ClusterSimulator) -> None:
