@@ -25,6 +25,7 @@ from experiments.run.overrides import with_recipes
 from experiments.run.statistics import Interval
 from experiments.run.suite import Check, Report, check_several_seeds
 from experiments.run.tables import Table
+from experiments.step.suites.cell import axis
 
 PRIORITY = "priority"  # folder of the searches
 DURATIONS_VARIABLE = "$DURATIONS"  # in overrides: the folder of the posterior of the same seed
@@ -48,6 +49,8 @@ SCHEMAS = {
     "cluster_curves": f"{LEARNED}.train_cluster.CurvesConfig",
     "generalise": "experiments.cluster.generalising.GeneraliseConfig",
 }
+
+WORDS = ("durations", "weights", "training", "curves", "generalise")  # lists of overrides
 
 Words = tuple[str, ...]
 
@@ -100,7 +103,11 @@ class Study:
         for key, names in (("recipes", self.recipes), ("splits", self.splits)):
             if not names:
                 raise InputError("there is none", field=key)
+            if not isinstance(names, Mapping):
+                raise InputError(f"{names!r} is no mapping of names", field=key)
             for name in names:
+                if not isinstance(name, str):
+                    raise InputError(f"{name!r} is no text", field=key)
                 if name in ("", ".", "..", DURATIONS, PRIORITY) or "/" in name:
                     raise InputError(f"{name!r} cannot be the name of a folder", field=key)
         for name, recipe in self.recipes.items():
@@ -108,6 +115,9 @@ class Study:
                 message = "is not of the form {information: .., overrides: [..]}"
                 raise InputError(message, field=f"recipes.{name}")
             check_class(recipe["information"], f"suite.recipes.{name}.information")
+            axis({name: recipe["overrides"]}, "recipes")
+        axis(self.splits, "splits")
+        axis({key: getattr(self, key) for key in WORDS}, "overrides")
 
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
         posteriors = [self._posterior(folder, one) for one in self.seeds]
