@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hydra.utils import get_object
 
 from agents.cluster.lower_bound import completion_bound
 from envs.cluster.simulation.cluster_metrics import measure
@@ -24,7 +26,8 @@ CLASSES = {
     KNOWN: frozenset({"nothing", "predictions", "durations"}),
 }
 VERSION = 1  # of policies and simulator: raise it where a replay comes to something else
-FOLDERS = ("path", "checkpoint")  # arguments of policies that name what they read
+FOLDERS = ("path", "checkpoint", "weights")  # arguments of policies that name what they read
+OURS = ("agents", "envs", "experiments", "models")  # packages whose changes `VERSION` tells
 
 Node = Mapping[str, Any]
 
@@ -64,7 +67,7 @@ def check_class(information: str, key: str) -> None:
     Raises:
         InputError: it is none.
     """
-    if information not in CLASSES:
+    if information not in list(CLASSES):  # which may be anything that YAML can say
         message = f"{information!r} is unknown (known: {', '.join(CLASSES)})"
         raise InputError(f"config key '{key}': {message}")
 
@@ -135,11 +138,13 @@ def replay_cell(
     """The replay of a problem under the policy that `node` describes, kept in `folder`.
 
     It is kept by the hash of the problem (`digest`), the policy's arguments, the files that these
-    name, and `VERSION`.
+    name, the source of classes that are not of this project, and `VERSION`.
     """
     inputs: dict[str, object] = {"version": VERSION, "problem": digest, "agent": node}
     if files := files_of(node):
         inputs["files"] = files
+    if sources := sources_of(node):
+        inputs["sources"] = sources
 
     def outcome() -> dict[str, object]:
         return {"baseline": name, **asdict(replayed(problem, build()))}
@@ -213,4 +218,16 @@ def files_of(node: Node) -> dict[str, str]:
             path = Path(value)
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
             found |= {str(file): file_hash(file) for file in files}
+    return found
+
+
+def sources_of(node: Node) -> dict[str, str]:
+    """SHA-256 of the files that define what `_target_`s outside this project name."""
+    inner = [value for value in node.values() if isinstance(value, Mapping)]
+    found = {name: digest for value in inner for name, digest in sources_of(value).items()}
+    target = str(node.get("_target_", OURS[0]))
+    if target.partition(".")[0] not in OURS:
+        module = inspect.getmodule(get_object(target))
+        if path := getattr(module, "__file__", None):
+            found[target] = file_hash(path)
     return found

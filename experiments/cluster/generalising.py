@@ -59,6 +59,8 @@ class GeneraliseConfig:
                 raise InputError(f"config key 'only': {name!r} is unknown (known: {known})")
         if self.only == []:
             raise InputError("config key 'only': no condition")
+        if self.conditions and self.references:
+            raise InputError("config key 'references': no table shows them under conditions")
         if self.conditions and not self.checkpoints:
             raise InputError("config key 'checkpoints': no checkpoint")
 

@@ -11,10 +11,11 @@ import pytest
 from PIL import Image
 from small_split import overrides
 
-from experiments.cluster.baselines import files_of
+from experiments.cluster.baselines import files_of, sources_of
 from experiments.cluster.comparison import best_overall
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.run.app import run_app
+from experiments.run.provenance import file_hash
 from experiments.run.statistics import bootstrap
 
 FEW = [
@@ -130,6 +131,23 @@ def test_a_posterior_that_changed_is_replayed_anew(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text("2")
     assert files_of(node) != before
     assert files_of({"path": str(tmp_path / "absent")}) == {}
+    weights = tmp_path / "spec.json"
+    assert files_of({"weights": str(weights)}) == {str(weights): file_hash(weights)}
+
+
+def test_a_policy_of_ones_own_that_changed_is_replayed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "policy_of_ones_own.py"
+    file.write_text("class Mine: ...\n")
+    ours = {"_target_": "agents.cluster.policies.FIFO"}
+    node = {"placement": {"_target_": "policy_of_ones_own.Mine"}, **ours}
+    before = sources_of(node)
+    assert before == {"policy_of_ones_own.Mine": file_hash(file)}
+    file.write_text("class Mine: pass\n")
+    assert sources_of(node) != before
+    assert sources_of({**ours, "placement": {"n": 1}}) == {}
 
 
 def test_without_a_checkpoint(work: Path) -> None:

@@ -152,6 +152,7 @@ def test_changes_that_cannot_be(work: Path, changes: Any, told: str) -> None:
         ("only=[elsewhere]", "'elsewhere' is unknown"),
         ("only=[]", "no condition"),
         ("checkpoints=[]", "no checkpoint"),
+        ("+agent@references.fifo=fifo", "'references': no table shows them under conditions"),
         ("samples=0", "samples"),
         ("window=later", "'later' is unknown"),
         ("information=all", "'all' is unknown"),
