@@ -15,10 +15,11 @@ from experiments.learning.one_problem import Learned, learn, only_policy
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run
-from experiments.run.artifacts import to_json, write_figure, write_json, write_sidecar, write_text
+from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.overrides import plain_config
 from experiments.run.provenance import Provenance, stamp
+from experiments.run.tables import write_markdown
 from experiments.run.targets import build, no_such_thing
 from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluation import require_fit
@@ -164,6 +165,5 @@ def _write(
         learned.curve, baselines, comparison.lower_bound, f"{name}: learning to place"
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
-    write_sidecar(run.folder / "metrics.csv", provenance, kind="metrics")
-    header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n\n"
-    write_text(run.folder / "table.md", f"{header}# {name}\n\n{comparison.markdown()}")
+    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    write_markdown(run, name, [comparison.markdown()], provenance)

@@ -20,7 +20,7 @@ from envs.step.order import OneFOneB
 from envs.step.plans import Placement
 from experiments.learning.learning_tasks import JointLearning, LearningTask, Node
 from experiments.pictures.learning import Curve
-from experiments.run.artifacts import write_json
+from experiments.run.artifacts import METRICS_FILE, write_json
 from experiments.run.display import ProgressDisplay, training_news
 from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.run.statistics import half_width
@@ -31,12 +31,8 @@ from experiments.step.search import describe
 
 if TYPE_CHECKING:
     from agents.rllib.step.config import TrainingConfig
-    from agents.rllib.step.environment import WarmStart
     from agents.rllib.step.training import TrainingResult
     from models.step.policy import PlacementPolicy
-
-
-METRICS_FILE = "metrics.csv"
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,13 @@ from experiments.learning.exporting import (
     same_inputs,
 )
 from experiments.pictures.learning import (
-    METRICS_FILE,
     common,
     draw_exams,
     interquartile_mean,
     read_exams,
 )
 from experiments.run.app import Result, Run
-from experiments.run.artifacts import write_figure, write_json, write_sidecar
+from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.overrides import plain_config
 from experiments.run.provenance import file_hash, stamp

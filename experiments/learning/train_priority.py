@@ -40,7 +40,13 @@ from experiments.cluster.sampled_windows import (
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.pictures.learning import draw_search
 from experiments.run.app import Result, Run
-from experiments.run.artifacts import to_json, write_figure, write_sidecar, write_text
+from experiments.run.artifacts import (
+    METRICS_FILE,
+    to_json,
+    write_figure,
+    write_sidecar,
+    write_text,
+)
 from experiments.run.display import ProgressDisplay
 from experiments.run.provenance import portable, stamp
 from experiments.run.statistics import Interval, bootstrap
@@ -144,7 +150,7 @@ def _replay(request: Request) -> FloatArray:
     return _mine[0].replay(request)
 
 
-WEIGHTS_FILE, METRICS_FILE, PICTURE_FILE = "priority.json", "metrics.csv", "search.png"
+WEIGHTS_FILE, PICTURE_FILE = "priority.json", "search.png"
 
 SEARCH, EXAM = 0, 1  # second word of the seed of a part
 

@@ -9,7 +9,6 @@ from typing import Any
 from envs.bounds import Positive
 from experiments.learning.learning_tasks import LearningTask, learning_task
 from experiments.learning.one_problem import (
-    METRICS_FILE,
     WarmStartConfig,
     learn,
     require_start,
@@ -17,7 +16,7 @@ from experiments.learning.one_problem import (
 )
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run
-from experiments.run.artifacts import write_figure, write_sidecar
+from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config

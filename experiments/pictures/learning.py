@@ -30,6 +30,7 @@ from experiments.pictures.style import (
     note,
     titled,
 )
+from experiments.run.artifacts import METRICS_FILE
 from experiments.run.statistics import Interval
 
 BOUND = "proved lower bound"
@@ -123,7 +124,6 @@ def _other(number: int) -> str:
     return others[number % len(others)]
 
 
-METRICS_FILE = "metrics.csv"
 RESAMPLED, QUANTILES = 2_000, (0.025, 0.975)
 
 

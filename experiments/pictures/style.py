@@ -15,7 +15,7 @@ PALETTE = (
     "#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2",
     "#7f7f7f", "#bcbd22",
 )  # fmt: skip
-RED, BLUE, GREEN, PURPLE, ORANGE = PALETTE[:5]
+BLUE, GREEN, PURPLE, ORANGE = PALETTE[1:5]
 Dashes = tuple[float, Sequence[float]]
 DASHES: tuple[Dashes, ...] = ((0, ()), (0, (5, 1.5)), (0, (1, 1)))  # the next as colours run out
 PALE = "#a6cbe3"  # what lies behind: one seed of several, the middle half, the mean of an iteration

@@ -17,6 +17,8 @@ from experiments.run.provenance import Provenance, file_hash, stamp
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+METRICS_FILE = "metrics.csv"  # of a training, in its run folder
+
 
 def to_json(document: Mapping[str, object]) -> str:
     """Readable JSON; infinities become null, numpy scalars and arrays become numbers and lists."""

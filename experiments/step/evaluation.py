@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +100,3 @@ def evaluation_values(
 
 def _by_name(names: list[str], values: FloatArray) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-
-Node = Mapping[str, Any]
-Observations = dict[str, NDArray[Any]]  # every array stacked: (K, ...)

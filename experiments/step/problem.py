@@ -166,12 +166,6 @@ class StoredGraph:
         return {Path(self.path).name: file_hash(self.path)}
 
 
-class TopologySource(Protocol):
-    """A topology that depends on the graph's file."""
-
-    def __call__(self, file: GraphFile) -> Topology: ...
-
-
 class FromGraph:
     """The devices, capacities and links that the graph's own file gives."""
 

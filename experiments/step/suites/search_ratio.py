@@ -266,14 +266,14 @@ def _panel(races: Sequence[_Race]) -> Panel:
     """All curves of one case."""
     found = races[0].found
     outcome = found[races[0].label]
-    scale = 1e-3 if outcome.unit in ("s", "ms") else outcome.unit_s
+    unit, scale = outcome.shown_unit
     curves = {race.label: race.fused.scaled(1 / scale) for race in races}
     return Panel(
         title=races[0].case.name,
         curves={**curves, UNFUSED: races[0].unfused.scaled(1 / scale)},
         lower_bound=max(outcome.lower_bound for outcome in found.values()) / scale,
         best_known=min(outcome.objective for outcome in found.values()) / scale,
-        unit="ms" if scale == 1e-3 else "the file's unit",
+        unit=unit,
     )
 
 
