@@ -52,15 +52,15 @@ class Reference:
         self.running = [int(j) for j in self.sim.running() if self.book.home[j] == me]
         held = {
             QUEUE: lambda j: 0.0,
-            SERVICE: lambda j: self.jobs[j]["executed"] * self.weight(j),
+            SERVICE: lambda j: self.service(j, "executed"),
             REMAINING_TIME: lambda j: self.jobs[j]["remaining"],
-            REMAINING_SERVICE: lambda j: self.jobs[j]["remaining"] * self.weight(j),
+            REMAINING_SERVICE: lambda j: self.service(j, "remaining"),
         }[self.sizes.key]
         self.window = sorted(self.queue, key=held)[: self.sizes.window]
 
-    def weight(self, job: int) -> int:
-        """Thousandths of GPUs: whole, so that equal services are equal numbers."""
-        return int(self.jobs[job]["gpus"]) * int(self.jobs[job]["milli"])
+    def service(self, job: int, seconds: str) -> float:
+        """Seconds of a job times thousandths of GPUs: ties are those of the kernel's products."""
+        return float(self.jobs[job][seconds] * self.jobs[job]["gpus"] * self.jobs[job]["milli"])
 
     def fraction(self, job: int) -> float:
         """GPUs a job holds."""
