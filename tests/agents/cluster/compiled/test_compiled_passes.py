@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agents.cluster.policy import PlacementRule
@@ -81,6 +81,7 @@ class Neighbours:
     rule=st.sampled_from(RULES),
     disturbed=st.booleans(),
 )
+@example(seed=295218, policy=by_service(LAS2D), rule=Spread(), disturbed=False)  # a log that grows
 def test_compiled_and_literal_passes_agree(
     seed: int, policy: Policy, rule: PlacementRule, disturbed: bool
 ) -> None:
