@@ -339,3 +339,13 @@ def test_jobs_that_can_never_run_are_named() -> None:
     with pytest.raises(ValueError, match="may not run"):
         simulator.start(0, [(0, 1)])
     simulator.start(0, [(1, 1)])
+
+
+@given(amount=st.integers(0, 10**6), gpus=st.lists(st.integers(1, 8), min_size=1, max_size=5))
+def test_the_parts_of_a_jobs_processors_are_never_less_than_it_asks_for(
+    amount: int, gpus: list[int]
+) -> None:
+    of = sum(gpus)
+    parts = [kernel.part(amount, each, of) for each in gpus]
+    assert all(one * of >= amount * each for one, each in zip(parts, gpus, strict=True))
+    assert amount <= sum(parts) < amount + len(gpus)
