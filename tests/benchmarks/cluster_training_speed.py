@@ -30,7 +30,7 @@ from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 
 from agents.rllib.cluster.config import Cloning, ClusterPPO, ClusterTraining
 from agents.rllib.cluster.session import ClusterProgress, ClusterSession
-from agents.rllib.learner import ARCHITECTURE_KEY, PolicyModule
+from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.restore import seeded_generators
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.generator import RandomJobs

@@ -10,7 +10,8 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from agents.rllib.cluster.learner import POSTERIOR_COEFFICIENT, SchedulerLearner, SchedulerModule
-from agents.rllib.learner import ARCHITECTURE_KEY, MAX_GRADIENT_NORM_KEY
+from agents.rllib.learner import MAX_GRADIENT_NORM_KEY
+from agents.rllib.module import ARCHITECTURE_KEY
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 from models.architecture import Architecture

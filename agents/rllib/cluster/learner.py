@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from agents.rllib.cluster.memory import ObservationMemory
-from agents.rllib.learner import ClippedPPOLearner, PolicyModule
+from agents.rllib.learner import ClippedPPOLearner
+from agents.rllib.module import PolicyModule
 
 TAUGHT = "taught_actions"  # (n,) what the teacher would have done; where it is, policies are cloned
 REMAINING_BIN = "remaining_bin"  # (n, W + M) bin of the seconds a job still needs, `NO_BIN`: no job

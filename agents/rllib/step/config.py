@@ -11,12 +11,8 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
-from agents.rllib.learner import (
-    ARCHITECTURE_KEY,
-    MAX_GRADIENT_NORM_KEY,
-    ClippedPPOLearner,
-    PolicyModule,
-)
+from agents.rllib.learner import MAX_GRADIENT_NORM_KEY, ClippedPPOLearner
+from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.step.tasks import Task
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from agents.rllib.learner import PolicyModule
+from agents.rllib.module import PolicyModule
 from agents.rllib.step.tasks import Task
 
 # The actions in several environments; of a team, an observation and an action is one of every agent

@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from agents.rllib.learner import PolicyModule
+from agents.rllib.module import PolicyModule
 from agents.rllib.step.decisions import stacked, within
 from agents.rllib.step.environment import TrainingEnv
 from agents.rllib.step.tasks import Task

@@ -16,8 +16,9 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from torch import nn
 
 from agents.rllib import restore
-from agents.rllib.learner import GRADIENT_NORM_METRIC, PolicyModule
+from agents.rllib.learner import GRADIENT_NORM_METRIC
 from agents.rllib.metrics import ITERATION, MetricsLog, Row
+from agents.rllib.module import PolicyModule
 from agents.rllib.step.config import TrainingConfig, rllib_config
 from agents.rllib.step.decisions import Act, examine, follow_look_ahead, greedy
 from agents.rllib.step.environment import (

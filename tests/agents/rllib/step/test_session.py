@@ -8,7 +8,8 @@ import torch
 from identity_env import DEVICES, LAYOUT, IdentityEnv, small_config, small_ppo
 from ray.rllib.core.rl_module.rl_module import DEFAULT_MODULE_ID
 
-from agents.rllib.learner import ClippedPPOLearner, PolicyModule
+from agents.rllib.learner import ClippedPPOLearner
+from agents.rllib.module import PolicyModule
 from agents.rllib.step.decisions import examine
 from agents.rllib.step.environment import ALONE, Archive, EpisodeKeeper, TrainingEnv
 from agents.rllib.step.tasks import PlacementTask
