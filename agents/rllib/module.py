@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from gymnasium import spaces
 from ray.rllib.core.columns import Columns
@@ -14,6 +15,33 @@ from torch import Tensor
 from models.architecture import Policy
 
 ARCHITECTURE_KEY = "architecture"  # in the model config, where PPO adds its own keys beside it
+LABELS = "auxiliary_labels"  # (n, K) class of each of K things, `NO_LABEL`: none
+AUXILIARY = "auxiliary_logits"  # (n, K, classes)
+NO_LABEL = -1
+
+
+class Outlook(Protocol):
+    """What a policy with an auxiliary head says in one pass."""
+
+    @property
+    def logits(self) -> Tensor:
+        """(B, A), masked."""
+
+    @property
+    def value(self) -> Tensor:
+        """(B,)."""
+
+    @property
+    def posterior(self) -> Tensor:
+        """(B, K, classes) logits of the auxiliary head."""
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A policy with an auxiliary head."""
+
+    def assess(self, observation: Mapping[str, Tensor]) -> Outlook:
+        """All of it, for (B, ...) observations."""
 
 
 class PolicyModule(TorchRLModule, ValueFunctionAPI):
@@ -40,8 +68,16 @@ class PolicyModule(TorchRLModule, ValueFunctionAPI):
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
         # The value travels as the "embedding": the loss asks for it through `compute_values` and
         # would otherwise pay for a second pass through the encoder.
-        inputs, value = self.policy.decide(batch[Columns.OBS])
-        return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: value}
+        if LABELS not in batch:
+            inputs, value = self.policy.decide(batch[Columns.OBS])
+            return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: value}
+        assert isinstance(self.policy, Foresighted)
+        outlook = self.policy.assess(batch[Columns.OBS])
+        return {
+            Columns.ACTION_DIST_INPUTS: outlook.logits,
+            Columns.EMBEDDINGS: outlook.value,
+            AUXILIARY: outlook.posterior,
+        }
 
     def compute_values(self, batch: dict[str, Any], embeddings: Tensor | None = None) -> Tensor:
         """(B,) values; `embeddings` is what `_forward_train` gave."""

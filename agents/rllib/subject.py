@@ -1,0 +1,209 @@
+"""The one adapter between what is learned about and the learner.
+
+A *subject* makes *lanes*, environments that are stepped together, and the *memories* their
+observations are written into. Neither knows Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, from_numpy
+
+from models.architecture import Architecture
+
+Array = NDArray[Any]
+Numbers = dict[str, Any]  # what JSON takes
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The best decisions met in training."""
+
+    objective: float  # less is better
+    decisions: Mapping[str, Array]  # by name
+
+
+class Stepped(NamedTuple):
+    """What one joint action of a lane's agents led to."""
+
+    rewards: Sequence[float]  # of every agent
+    elapsed: float  # time that passed, in the units of discounting
+    terminated: bool
+    truncated: bool
+
+
+class Memory(Protocol):
+    """T x B observations of the agents of one module."""
+
+    @property
+    def masks(self) -> NDArray[np.int8] | None:
+        """(T, B, A) which actions are allowed; None where all are."""
+
+    def move(self, source: int, target: int) -> None:
+        """Copy all observations of a time to another."""
+
+    def at(self, time: int, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+        """(n, ...) observations of some rows at one time, as a policy takes them."""
+
+    def observations(self, times: int) -> dict[str, Array]:
+        """(times x B, ...) those of the first times, without a copy."""
+
+    def labels(self, times: int) -> NDArray[np.int64] | None:
+        """(times x B, K) classes that an auxiliary head is taught, -1: none; None: it is not."""
+
+
+class Lane(Protocol):
+    """One environment of many that are stepped together.
+
+    `problem` numbers what the running episode is about: episodes of one number compare.
+    """
+
+    problem: int
+
+    @property
+    def now(self) -> float:
+        """Time of the running episode, in the units of discounting."""
+
+    def attach(self, slots: Sequence[tuple[Memory, int]]) -> None:
+        """Where observations of every agent are written from now on: a memory and a row of it."""
+
+    def reset(
+        self,
+        seed: int,
+        stage: float = 1.0,
+        adviser: Any = None,
+        explorer: np.random.Generator | None = None,
+    ) -> None:
+        """Begin an episode.
+
+        Args:
+            seed: of the environment.
+            stage: progress of a curriculum, from 0 to 1.
+            adviser: whose advice on the episode is asked for; None: nobody's.
+            explorer: draws where a training episode starts from; None: as the environment does.
+        """
+
+    def observe(self, time: int) -> None:
+        """Write what every agent sees."""
+
+    def step(self, actions: Sequence[Any]) -> Stepped:
+        """Carry out one action of every agent."""
+
+    def advice(self, agent: int) -> int:
+        """What the adviser would do for the agent with this number."""
+
+    def outcome(self) -> float:
+        """The objective of the ended episode, less being better; inf: it failed."""
+
+    def at_least(self) -> float:
+        """What the outcome of the running episode will not fall below."""
+
+    def ended(self) -> Mapping[str, float]:
+        """The ended episode in numbers, by the name of their chart; nan: not known."""
+
+    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+        """What the running episode needs to go on: plain numbers, and arrays by name."""
+
+    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+        """Bring the episode that `reset` has just begun to where `document` was taken.
+
+        Raises:
+            InputError: the arrays are of another episode.
+        """
+
+
+class Subject(Protocol):
+    """What is learned about.
+
+    Attributes:
+        agents: of a lane, in the order of its rewards and actions.
+        charts: names of the numbers of ended episodes, `Lane.ended`.
+        teacher: who is imitated; None: nobody can be.
+        reference: whose outcomes those of an exam are divided by; None: the first exam's own.
+    """
+
+    agents: Sequence[str]
+    charts: Sequence[str]
+    teacher: Any
+    reference: Any
+
+    def module_of(self, agent: str) -> str:
+        """The module that decides for `agent`."""
+
+    def architectures(self, model: Any) -> dict[str, Architecture]:
+        """The policy of every module, by its name.
+
+        Raises:
+            InputError: `model` is not what this subject needs.
+        """
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        """Of its observations and of its actions."""
+
+    def memory(self, module: str, times: int, rows: int) -> Memory:
+        """A memory for observations of agents that `module` decides for."""
+
+    def lane(self, index: int) -> Lane:
+        """An environment to train in, the one with this number of the run's."""
+
+    def exam_lane(self, number: int) -> Lane:
+        """The environment of the exam's episode with this number."""
+
+    @property
+    def best(self) -> Solution | None:
+        """The best met in its lanes so far; None: there is none, or solutions are not kept."""
+
+    def document(self) -> Numbers:
+        """What its lanes share, for a checkpoint."""
+
+    def restore(self, numbers: Numbers) -> None:
+        """Go on from what `document` gave."""
+
+
+class ArrayMemory:
+    """`Memory` of any observation space of arrays by name.
+
+    Args:
+        space: of what an agent sees.
+        times: T.
+        rows: B.
+    """
+
+    def __init__(self, space: spaces.Dict, times: int, rows: int) -> None:
+        self.arrays: dict[str, Array] = {}
+        for name, box in space.spaces.items():
+            assert box.shape is not None
+            self.arrays[name] = np.zeros((times, rows, *box.shape), box.dtype)
+        self.rows = rows
+
+    @property
+    def masks(self) -> NDArray[np.int8] | None:
+        return self.arrays.get("action_mask")
+
+    def write(self, time: int, row: int, observation: Mapping[str, Array]) -> None:
+        for name, array in self.arrays.items():
+            array[time, row] = observation[name]
+
+    def move(self, source: int, target: int) -> None:
+        for array in self.arrays.values():
+            array[target] = array[source]
+
+    def at(self, time: int, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+        if len(rows) == self.rows:  # all, without a copy
+            return {name: from_numpy(array[time]) for name, array in self.arrays.items()}
+        return {name: from_numpy(array[time, rows]) for name, array in self.arrays.items()}
+
+    def observations(self, times: int) -> dict[str, Array]:
+        return {
+            name: array[:times].reshape(times * self.rows, *array.shape[2:])
+            for name, array in self.arrays.items()
+        }
+
+    def labels(self, times: int) -> NDArray[np.int64] | None:
+        return None
