@@ -18,9 +18,12 @@ from torch.nn import functional
 
 from agents.rllib.config import Training
 from agents.rllib.module import AUXILIARY, LABELS, NO_LABEL
+from models.architecture import Policy
 
 TAUGHT = "taught_actions"  # what the teacher would have done; where it is, policies are cloned
 TRAINING = "training"  # key of `learner_config_dict`
+
+_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 Metrics = dict[str, float]
 
@@ -90,9 +93,9 @@ class PPOLearner(TorchLearner):
             for group in self.get_optimizer(name).param_groups:
                 group["lr"] = instruction.learning_rate
         self.entropy_coefficient = instruction.entropy_coefficient
-        if self.reference is None and self.training.ppo.reference_kl > 0.0:
-            if all(TAUGHT not in part for part in batches.values()):
-                self.refer_to_present()
+        cloning = any(TAUGHT in part for part in batches.values())
+        if self.training.ppo.reference_kl > 0.0 and self.reference is None and not cloning:
+            self.refer_to_present()
         generator = torch.Generator().manual_seed(instruction.seed)
         made = 0
         for _ in range(instruction.num_epochs):
@@ -150,22 +153,70 @@ class PPOLearner(TorchLearner):
             terms["explained_variance"] = 1.0 - (targets - values).var() / spread
         if LABELS in batch:
             known = (batch[LABELS] != NO_LABEL).sum().clamp(min=1)
-            auxiliary = functional.cross_entropy(
-                fwd_out[AUXILIARY].flatten(0, 1),
-                batch[LABELS].flatten(),
-                ignore_index=NO_LABEL,
-                reduction="sum",
-            ) / known
+            auxiliary = (
+                functional.cross_entropy(
+                    fwd_out[AUXILIARY].flatten(0, 1),
+                    batch[LABELS].flatten(),
+                    ignore_index=NO_LABEL,
+                    reduction="sum",
+                )
+                / known
+            )
             loss = loss + ppo.auxiliary_coefficient * auxiliary
             terms["auxiliary_loss"] = auxiliary
         terms["total_loss"] = loss
         return loss
 
+    def weights(self) -> dict[str, dict[str, Tensor]]:
+        """Of every policy, by module and name, on the CPU."""
+        return {
+            name: {key: x.detach().cpu() for key, x in policy.state_dict().items()}
+            for name, policy in self.policies().items()
+        }
+
+    def policies(self) -> dict[str, Policy]:
+        """Those that learn, by module."""
+        return {name: self.module[name].unwrapped().policy for name in self.module.keys()}  # noqa: SIM118
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that learning needs to go on: arrays by name of the file and `<module>/<name>`."""
+        files: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "reference": {}}
+        for module, policy in self.policies().items():
+            state = self.get_optimizer(module).state
+            for name, value in policy.state_dict().items():
+                files["weights"][f"{module}/{name}"] = value.detach().cpu()
+            for name, parameter in policy.named_parameters():
+                for key in _ADAM_STATE if parameter in state else ():
+                    files["optimizer"][f"{key}/{module}/{name}"] = state[parameter][key].cpu()
+            if self.reference is not None:
+                for name, value in self.reference[module].state_dict().items():
+                    files["reference"][f"{module}/{name}"] = value.cpu()
+        return files
+
+    def restore(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Go on from what `tensors` gave.
+
+        Raises:
+            RuntimeError: they are another policy's.
+        """
+        for module, policy in self.policies().items():
+            policy.load_state_dict(of_module(files["weights"], module))
+            state = self.get_optimizer(module).state
+            for name, parameter in policy.named_parameters():
+                if f"step/{module}/{name}" in files["optimizer"]:
+                    state[parameter] = {
+                        key: files["optimizer"][f"{key}/{module}/{name}"].to(parameter.device)
+                        for key in _ADAM_STATE
+                    }
+        if files["reference"]:
+            self.refer_to_present()
+            for module, past in self.reference.items():  # type: ignore[union-attr]
+                past.load_state_dict(of_module(files["reference"], module))
+
     def refer_to_present(self) -> None:
         """Policies are from now on kept near what they are now."""
-        self.reference = nn.ModuleDict(
-            {name: copy.deepcopy(self.module[name].unwrapped().policy) for name in self.module.keys()}
-        ).requires_grad_(False)
+        past = {name: copy.deepcopy(policy) for name, policy in self.policies().items()}
+        self.reference = nn.ModuleDict(past).requires_grad_(False)
 
     def _reference_loss(self, module_id: str, batch: dict[str, Any], present: Any) -> Tensor:
         assert self.reference is not None
@@ -221,6 +272,12 @@ class PPOLearner(TorchLearner):
             name: {**{key: float(x.detach()) for key, x in terms.items()}, "gradient_steps": made}
             for name, terms in self.metrics_of.items()
         }
+
+
+def of_module(arrays: Mapping[str, Tensor], module: str) -> dict[str, Tensor]:
+    """Those whose names start with the module's, by the rest of the name."""
+    start = f"{module}/"
+    return {name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)}
 
 
 def _decisions(batch: Mapping[str, Any]) -> Tensor:

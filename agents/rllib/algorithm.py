@@ -1,0 +1,446 @@
+"""PPO as an RLlib `Algorithm`: our runner samples, RLlib's learner group learns ready batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import ray
+import torch
+from ray.rllib.algorithms import ppo as rllib_ppo
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.policy.policy import PolicySpec
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    LEARNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+)
+from torch import Tensor
+
+from agents.rllib.batch import BatchMaker
+from agents.rllib.config import Learner, Training
+from agents.rllib.module import Foresighted, PolicyModule
+from agents.rllib.ppo import TRAINING as OF_LEARNER
+from agents.rllib.ppo import Instruction, Metrics, PPOLearner, parts_of
+from agents.rllib.runner import (
+    SUBJECT,
+    TRAINING,
+    Fragment,
+    LockStepRunner,
+    Order,
+    Shared,
+    policies,
+    specs,
+)
+from agents.rllib.subject import Numbers, Solution, Subject
+from envs.errors import InputError
+from models.architecture import Policy
+
+RESTART_S = 120.0  # seconds within which some runner must come back when all have died
+
+R = TypeVar("R")
+
+
+@dataclass
+class Counters:
+    """How far sampling and learning are."""
+
+    iteration: int = 0
+    steps: int = 0  # of environments
+    learned: int = 0  # of them, by PPO
+    episodes: int = 0
+    horizon: int = 1  # steps of the longest episode met
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """What one training step came to."""
+
+    cloning: bool
+    stage: float
+    pupil: float | None
+    steps: int
+    learning_rate: float
+    entropy_coefficient: float
+    ended: Sequence[Mapping[str, float]]
+    best: Solution | None
+    losses: Mapping[str, Metrics]  # by module
+    sample_seconds: float
+    learn_seconds: float
+
+
+class LockStepPPO(rllib_ppo.PPO):
+    """PPO whose environments step together, on one machine or on a Ray cluster.
+
+    With no remote actor nothing of Ray runs: one runner and one learner of this process share their
+    modules. That is what `setup` is overridden for: RLlib's puts the config into Ray's object store
+    even then, which starts a cluster on this machine. With remote actors RLlib's own groups hold
+    them; weights travel with each order to sample, so that a runner that was restarted is no
+    different from the others.
+
+    Tune and `Algorithm.save_to_path` do not know how to save a run; `training.train` does.
+    """
+
+    def setup(self, config: PPOConfig) -> None:
+        """Make runners and learners."""
+        self.training: Training = config.env_config[TRAINING].value
+        self.subject: Subject = config.env_config[SUBJECT].value
+        self.counters = Counters()
+        self.documents: dict[int, Numbers] = {}  # of remote runners, by number
+        self.last: Iteration | None = None
+        if self.training.learner.remote:
+            super().setup(config)
+            group = self.env_runner_group
+            self.runner = None if self.training.learner.num_env_runners else group.local_env_runner
+        else:
+            self.env_runner_group = self.eval_env_runner_group = None
+            self.callbacks = []
+            self.evaluation_config = config
+            spec = MultiRLModuleSpec(rl_module_specs=specs(self.subject, self.training.model))
+            self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
+            self.runner = LockStepRunner(config=config, worker_index=0)
+            self._set_up_metrics()
+        self.modules = self._modules()
+        agents: dict[str, int] = {}
+        for agent in self.subject.agents:
+            name = self.subject.module_of(agent)
+            agents[name] = agents.get(name, 0) + 1
+        self.batches = BatchMaker(self.training.ppo, agents)
+
+    def restore_env_runners(self, env_runner_group: Any) -> list[int]:
+        """Bring back runners that died; the next order has all they need."""
+        if env_runner_group is None:
+            return []
+        restored: list[int] = env_runner_group.probe_unhealthy_env_runners()
+        return restored
+
+    @property
+    def cloning(self) -> bool:
+        """Whether the next iteration imitates the teacher."""
+        return self.counters.iteration < self.training.cloning.iterations
+
+    @property
+    def stage(self) -> float:
+        """Of the curriculum, from 0 to 1."""
+        whole = self.training.curriculum_steps
+        return 1.0 if whole is None else min(self.counters.steps / whole, 1.0)
+
+    def training_step(self) -> None:
+        """Sample, learn, and give the runners of this process the new weights."""
+        start = time.perf_counter()
+        cloning, stage = self.cloning, self.stage
+        pupil = self.training.cloning.share(self.counters.iteration) if cloning else None
+        fragments = self._sample(stage, pupil)
+        sampled = time.perf_counter()
+        instruction, losses = self._learn(fragments)
+        learned = time.perf_counter()
+        self._count(fragments)
+        ended = [episode for fragment in fragments for episode in fragment.ended]
+        found = [fragment.best for fragment in fragments if fragment.best is not None]
+        self.last = Iteration(
+            cloning=cloning,
+            stage=stage,
+            pupil=pupil,
+            steps=sum(fragment.steps for fragment in fragments),
+            learning_rate=instruction.learning_rate,
+            entropy_coefficient=instruction.entropy_coefficient,
+            ended=ended,
+            best=min(found, key=lambda solution: solution.objective, default=None),
+            losses=losses,
+            sample_seconds=sampled - start,
+            learn_seconds=learned - sampled,
+        )
+        self._log(self.last)
+
+    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+        """What sampling needs to go on: plain numbers, and arrays by name."""
+        numbers: Numbers = {"counters": asdict(self.counters), "scales": self.batches.document()}
+        if self.runner is not None:
+            found = [self.runner.document()]
+        else:
+            found = self._asked([_document] * len(self._runners()))
+        numbers["runners"] = [own for own, _ in found]
+        arrays = {f"{k}.{name}": x for k, (_, own) in enumerate(found) for name, x in own.items()}
+        return numbers, arrays
+
+    def restore_sampling(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+        """Go on from what `document` gave."""
+        self.counters = Counters(**numbers["counters"])
+        self.batches.restore(numbers["scales"])
+        calls = []
+        for k, own in enumerate(numbers["runners"]):
+            of_runner = {
+                name.partition(".")[2]: value
+                for name, value in arrays.items()
+                if name.partition(".")[0] == str(k)
+            }
+            calls.append(partial(_restore, numbers=own, arrays=of_runner))
+        if self.runner is not None:
+            calls[0](self.runner)
+        else:
+            self._asked(calls)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """What learning needs to go on, as of `PPOLearner.tensors`."""
+        return self._of_learners(PPOLearner.tensors)[0]
+
+    def restore_learning(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Go on from what `tensors` gave.
+
+        Raises:
+            RuntimeError: they are another policy's.
+        """
+        self._of_learners(partial(PPOLearner.restore, files=files))
+        self._refresh()
+
+    def policies(self) -> dict[str, Policy]:
+        """The policies as they are now, by module."""
+        return {name: module.policy for name, module in self.modules.items()}
+
+    def cleanup(self) -> None:
+        """Let go of remote actors, if there are any."""
+        if self.training.learner.remote:
+            super().cleanup()
+
+    def _modules(self) -> dict[str, PolicyModule]:
+        """Modules of this process with the learner's weights: its own, where it learns here."""
+        learner = self.training.learner
+        shared = not learner.num_learners and learner.device == "cpu"
+        if shared:
+            (found,) = self._of_learners(lambda one: dict(one.module.items()))
+            modules: dict[str, PolicyModule] = found
+        else:
+            modules = policies(self.subject, self.training.model)
+        if self.runner is not None:
+            self.runner.modules = modules
+        self.shared = shared
+        return modules
+
+    def _refresh(self) -> None:
+        """Give the modules of this process the learner's weights."""
+        if self.shared:
+            return
+        weights = self._of_learners(PPOLearner.weights)[0]
+        for name, module in self.modules.items():
+            module.policy.load_state_dict(weights[name])
+
+    def _sample(self, stage: float, pupil: float | None) -> list[Fragment]:
+        """A fragment of every runner that is alive."""
+        ppo, counters = self.training.ppo, self.counters
+        steps = ppo.steps or (ppo.episodes or 1) * counters.horizon
+        order = Order(counters.iteration, stage, steps, pupil)
+        if self.runner is not None:
+            return [self.runner.sample(order)]
+        stored = ray.put({name: one.state_dict() for name, one in self.policies().items()})
+        deadline = time.monotonic() + RESTART_S
+        while time.monotonic() < deadline:
+            calls = [
+                partial(_sample, order=replace(order, weights=stored, document=document))
+                for document in (self.documents.get(number) for number in self._runners())
+            ]
+            fragments: list[Fragment] = self._asked(calls)
+            if fragments:
+                for fragment in fragments:
+                    self.documents[int(fragment.lanes[0])] = fragment.document
+                return fragments
+            time.sleep(1.0)
+            self.restore_env_runners(self.env_runner_group)
+        raise RuntimeError(f"no env runner came back within {RESTART_S:.0f} s")
+
+    def _learn(self, fragments: Sequence[Fragment]) -> tuple[Instruction, dict[str, Metrics]]:
+        ppo, counters, cloning = self.training.ppo, self.counters, self.training.cloning
+        learners = max(self.training.learner.num_learners, 1)
+        ready = self.batches.ready(fragments, learners)
+        seed = np.random.SeedSequence((self.training.seed, counters.iteration, 1))
+        size = ppo.minibatch_size if learners == 1 else -(-ppo.minibatch_size // learners)
+        rate = ppo.fallen(ppo.learning_rate, ppo.final_learning_rate, counters.learned)
+        bonus = ppo.fallen(ppo.entropy_coefficient, ppo.final_entropy_coefficient, counters.learned)
+        instruction = Instruction(
+            seed=int(seed.generate_state(1)[0]),
+            num_epochs=cloning.num_epochs if self.cloning else ppo.num_epochs,
+            parts=parts_of(min(ready.decisions.values()), size),
+            learning_rate=cloning.learning_rate if self.cloning else rate,
+            entropy_coefficient=bonus,
+        )
+        given = {"batch": ready.batches[0]} if learners == 1 else {"batches": ready.batches}
+        results = self.learner_group.update(**given, instruction=instruction)
+        self._refresh()
+        return instruction, _mean_of(results)
+
+    def _count(self, fragments: Sequence[Fragment]) -> None:
+        counters, cloning = self.counters, self.cloning
+        steps = sum(fragment.steps for fragment in fragments)
+        counters.iteration += 1
+        counters.steps += steps
+        counters.learned += 0 if cloning else steps
+        for fragment in fragments:
+            counters.episodes += len(fragment.ended)
+            counters.horizon = longer_horizon(counters.horizon, fragment)
+
+    def _log(self, last: Iteration) -> None:
+        """What RLlib's results, and so Tune, know of an iteration."""
+        log, runners = self.metrics.log_value, ENV_RUNNER_RESULTS
+        for name, key in (("return", "episodic_return"), ("len", "episodic_length")):
+            values = [episode[key] for episode in last.ended]
+            if values:
+                log((runners, f"episode_{name}_mean"), float(np.mean(values)), window=1)
+        log((runners, NUM_ENV_STEPS_SAMPLED_LIFETIME), last.steps, reduce="lifetime_sum")
+        for module, losses in last.losses.items():
+            for name, value in losses.items():
+                log((LEARNER_RESULTS, module, name), value, window=1)
+
+    def _of_learners(self, call: Callable[[PPOLearner], R]) -> list[R]:
+        found = self.learner_group.foreach_learner(func=call)
+        return [one.get() for one in found]
+
+    def _runners(self) -> list[int]:
+        """Remote ones that are alive."""
+        found: list[int] = self.env_runner_group.healthy_env_runner_ids()
+        return found
+
+    def _asked(self, calls: Sequence[Callable[[LockStepRunner], Any]]) -> list[Any]:
+        """One call of every runner alive, what those return that survive it.
+
+        Raises:
+            Exception: that of a runner; Ray would log it and go on without its samples.
+        """
+        found = self.env_runner_group.foreach_env_runner(
+            [partial(_tried, call=call) for call in calls],
+            remote_worker_ids=self._runners(),
+            local_env_runner=False,
+        )
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+        return list(found)
+
+
+def _tried(runner: LockStepRunner, call: Callable[[LockStepRunner], R]) -> R | Exception:
+    try:
+        return call(runner)
+    except Exception as error:
+        return error
+
+
+def _sample(runner: LockStepRunner, order: Order) -> Fragment:
+    return runner.sample(order)
+
+
+def _document(runner: LockStepRunner) -> tuple[Numbers, dict[str, Tensor]]:
+    return runner.document()
+
+
+def _restore(runner: LockStepRunner, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+    runner.restore(numbers, arrays)
+
+
+def _mean_of(results: Sequence[Mapping[str, Metrics]]) -> dict[str, Metrics]:
+    """Over learners."""
+    return {
+        module: {name: float(np.mean([one[module][name] for one in results])) for name in metrics}
+        for module, metrics in results[0].items()
+    }
+
+
+def longer_horizon(horizon: int, fragment: Fragment) -> int:
+    """Steps per episode of the next fragment: those of the longest met.
+
+    Twice as many as before when one was cut at the horizon itself.
+    """
+    ended = [int(episode["episodic_length"]) for episode in fragment.ended]
+    over = fragment.terminated | fragment.cut
+    reached = False
+    for lane in range(over.shape[1]):
+        (ends,) = np.nonzero(over[:, lane])
+        last = int(ends[-1]) + 1 if len(ends) else 0
+        reached |= len(over) - last >= horizon
+    return max([2 * horizon if reached else horizon, *ended])
+
+
+def algorithm(training: Training, subject: Subject) -> LockStepPPO:
+    """The algorithm of a run, built.
+
+    Raises:
+        InputError: the policy is not for these environments, or the config asks for something that
+            policy, subject, machine or Ray cluster do not have.
+    """
+    learner, modules = training.learner, specs(subject, training.model)
+    if training.cloning.iterations and subject.teacher is None:
+        raise InputError("there is no teacher to imitate: 0 it must be", field="iterations")
+    if training.ppo.auxiliary_coefficient:
+        for policy in (module.policy for module in policies(subject, training.model).values()):
+            if not isinstance(policy, Foresighted):
+                message = f"{type(policy).__name__} has no auxiliary head: 0 it must be"
+                raise InputError(message, field="auxiliary_coefficient")
+    if learner.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("this machine has no GPU that torch can use", field="device")
+    if learner.remote:
+        require_ray(learner)
+    config = (
+        PPOConfig(algo_class=LockStepPPO)
+        .environment(
+            env_config={TRAINING: Shared(training), SUBJECT: Shared(subject)},
+            disable_env_checking=True,
+        )
+        .framework("torch")
+        .env_runners(
+            env_runner_cls=LockStepRunner,
+            num_env_runners=learner.num_env_runners,
+            create_local_env_runner=learner.num_env_runners == 0,
+        )
+        .learners(
+            num_learners=learner.num_learners,
+            num_gpus_per_learner=learner.num_gpus_per_learner
+            or int(not learner.num_learners and learner.device == "cuda"),
+        )
+        .training(
+            learner_class=PPOLearner,
+            learner_config_dict={OF_LEARNER: Shared(training)},
+        )
+        .multi_agent(
+            policies={name: PolicySpec() for name in modules},  # a mapping: a set has no order
+            policy_mapping_fn=lambda agent, *_, **__: subject.module_of(agent),
+        )
+        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules))
+    )
+    built = config.build_algo()
+    Path(built.logdir).rmdir()  # RLlib's own place for results, in which nothing is written
+    return built
+
+
+def require_ray(learner: Learner) -> None:
+    """Connect to the Ray cluster, or start one on this machine.
+
+    Raises:
+        InputError: there is none at the address, or it has not what the learner asks for, which
+            Ray would wait for without a word.
+    """
+    if not ray.is_initialized():
+        try:
+            ray.init(
+                address=learner.ray_address,
+                include_dashboard=None if learner.ray_address else False,
+                log_to_driver=False,
+                logging_level="error",
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            message = " ".join(str(error).split())
+            raise InputError(f"{learner.ray_address!r}: {message}", field="ray.address") from error
+    held = ray.cluster_resources()
+    gpus = learner.num_learners * learner.num_gpus_per_learner
+    cpus = learner.num_env_runners + (0 if gpus else learner.num_learners)
+    for kind, asked in (("CPU", cpus), ("GPU", gpus)):
+        if asked > held.get(kind, 0.0):
+            raise InputError(
+                f"{learner.num_env_runners} runners and {learner.num_learners} learners ask for "
+                f"{asked:g} {kind}s, Ray has {held.get(kind, 0.0):g}",
+                field="learner.num_env_runners"
+                if kind == "CPU"
+                else "learner.num_gpus_per_learner",
+            )
