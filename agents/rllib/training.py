@@ -1,0 +1,461 @@
+"""The training loop: sample, learn, examine, record, checkpoint; go on after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+import torch
+
+from agents.rllib import restore
+from agents.rllib.algorithm import Iteration, LockStepPPO, algorithm
+from agents.rllib.config import Training
+from agents.rllib.metrics import ITERATION, MetricsLog, Row
+from agents.rllib.module import PolicyModule
+from agents.rllib.runner import Seats, most_probable, within
+from agents.rllib.subject import Array, Solution, Subject
+from envs.errors import InputError
+from models.architecture import Policy
+
+OnIteration = Callable[[Row], None]
+
+CHARTS = (
+    ITERATION,
+    "charts/global_step",  # steps of environments so far
+    "charts/episodes",  # so far
+    "charts/seconds",  # wall clock spent training so far
+    "charts/SPS",  # steps per second of this iteration, learning included, without its exam
+    "charts/sample_seconds",  # of this iteration
+    "charts/learn_seconds",  # of this iteration
+    "charts/gradient_steps",  # of this iteration
+    "charts/cloning",  # 1: the teacher is imitated, 0: PPO
+    "charts/pupil_share",  # of the decisions of cloning; nan in PPO
+    "charts/curriculum",  # progress, 0 to 1
+    "charts/learning_rate",
+    "charts/entropy_coefficient",
+    "charts/episodic_return",  # mean over this iteration's episodes and over agents
+    "charts/episodic_length",  # mean, steps
+    "charts/best_objective",  # of the decisions met in training; inf before any
+    "exam/score",  # mean of outcome / the reference's; nan in iterations without
+    "exam/outcome",  # mean over the episodes
+    "exam/best_score",  # so far
+)
+LOSSES = (  # all of the last minibatch of the iteration; nan where there is none
+    "policy_loss",
+    "value_loss",
+    "total_loss",
+    "entropy",  # nats
+    "old_approx_kl",  # from the sampling policy, nats; unbiased and may be negative
+    "approx_kl",  # the same, never negative
+    "clipfrac",  # share of the decisions beyond the clip
+    "explained_variance",
+    "gradient_norm",  # before clipping
+    "cross_entropy",  # of the teacher's actions, nats
+    "agreement",  # share of the teacher's actions that are the most probable ones
+    "auxiliary_loss",  # cross entropy of the auxiliary head, nats
+    "reference_kl",  # from the policy that PPO began with, nats
+)
+IDENTITY = (  # what a resumed run keeps
+    "model", "parameters", "ppo", "cloning", "restarts", "seed", "curriculum_steps", "exam_every",
+    "exam_episodes", "exam_give_up",
+)  # fmt: skip
+NAN, INF = float("nan"), float("inf")
+
+
+def columns(charts: Sequence[str], modules: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a run's metrics, in order."""
+    losses = (loss_column(module, name, len(modules)) for module in modules for name in LOSSES)
+    return (*CHARTS, *(f"charts/{name}" for name in charts), *losses)
+
+
+def loss_column(module: str, name: str, modules: int) -> str:
+    """The column of a loss; with several modules it says whose."""
+    return f"losses/{name}" if modules == 1 else f"losses/{module}/{name}"
+
+
+@dataclass
+class Progress:
+    """What a run has come to."""
+
+    iteration: int = 0
+    seconds: float = 0.0  # wall clock spent training
+    reference: list[float] = field(default_factory=list)  # outcomes of the exam's episodes
+    untrained: list[float] = field(default_factory=list)  # those of the first policies
+    trained: list[float] = field(default_factory=list)  # those of the last exam
+    exams: list[tuple[int, float]] = field(default_factory=list)  # (iteration, score)
+    best_score: float = INF
+    best_iteration: int = 0
+    best_objective: float = INF  # of the decisions met in training
+    best_decisions: dict[str, list[Any]] | None = None
+    trajectory: list[tuple[float, float]] = field(default_factory=list)  # (seconds, best so far)
+
+    def __post_init__(self) -> None:
+        self.exams = [(iteration, score) for iteration, score in self.exams]
+        self.trajectory = [(seconds, best) for seconds, best in self.trajectory]
+
+    def note(self, found: Solution | None, seconds: float) -> None:
+        """Keep decisions that are better than all before."""
+        if found is not None and found.objective < self.best_objective:
+            self.best_objective, self.best_decisions = found.objective, _as_lists(found)
+            self.trajectory.append((seconds, found.objective))
+
+    @property
+    def best(self) -> Solution | None:
+        if self.best_decisions is None:
+            return None
+        decisions = {name: np.array(values) for name, values in self.best_decisions.items()}
+        return Solution(self.best_objective, decisions)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a run found and learned."""
+
+    policies: Mapping[str, Policy]  # of the best exam, by module
+    best: Solution | None  # decisions met in training
+    trajectory: list[tuple[float, float]]  # (seconds since the start, objective of the best)
+    untrained: tuple[float, ...]  # outcomes of the exam's episodes before training; inf: failed
+    trained: tuple[float, ...]  # of the same in the last exam
+    reference: tuple[float, ...]  # and of the reference; () where there is none
+    exams: tuple[tuple[int, float], ...]  # (iteration, score)
+    best_score: float
+    best_iteration: int
+    iterations: int
+    steps: int
+    episodes: int
+    seconds: float  # wall clock, all sessions of the run together
+
+
+class Examined(NamedTuple):
+    """One episode."""
+
+    outcome: float
+    length: int  # steps
+
+
+class Exam:
+    """Episodes 0, 1, ... stepped together; episode k starts at `reset(seed=k)`.
+
+    Args:
+        subject: makes their environments; a curriculum is at its end.
+        episodes: how many.
+    """
+
+    def __init__(self, subject: Subject, episodes: int) -> None:
+        self.lanes = [subject.exam_lane(number) for number in range(episodes)]
+        self.seats = Seats(subject, self.lanes, 1)
+        self.agents = len(subject.agents)
+
+    def of_policies(
+        self, modules: Mapping[str, PolicyModule], limits: Sequence[float] | None = None
+    ) -> list[Examined]:
+        """The most probable actions; an episode whose outcome exceeds its limit is given up."""
+        return self._played(modules, None, limits)
+
+    def of_adviser(self, adviser: Any) -> list[Examined]:
+        """What an adviser does."""
+        return self._played(None, adviser, None)
+
+    def _played(
+        self,
+        modules: Mapping[str, PolicyModule] | None,
+        adviser: Any,
+        limits: Sequence[float] | None,
+    ) -> list[Examined]:
+        for number, lane in enumerate(self.lanes):
+            lane.reset(number, 1.0, adviser)
+            lane.observe(0)
+        lengths = [0] * len(self.lanes)
+        found: dict[int, Examined] = {}
+        running = list(range(len(self.lanes)))
+        while running:
+            actions = self._actions(running, modules)
+            for number in list(running):
+                lane = self.lanes[number]
+                step = lane.step(actions[number])
+                lengths[number] += 1
+                if step.terminated or step.truncated:
+                    found[number] = Examined(lane.outcome(), lengths[number])
+                elif limits is not None and lane.at_least() > limits[number]:
+                    found[number] = Examined(INF, lengths[number])
+                else:
+                    lane.observe(0)
+                    continue
+                running.remove(number)
+        return [found[number] for number in range(len(self.lanes))]
+
+    def _actions(
+        self, running: Sequence[int], modules: Mapping[str, PolicyModule] | None
+    ) -> dict[int, list[Any]]:
+        """One action of every agent of the lanes that run."""
+        actions = {number: [None] * self.agents for number in running}
+        for name, memory in self.seats.memories.items():
+            rows = [
+                (row, lane, agent)
+                for row, (lane, agent) in enumerate(self.seats.of_row[name])
+                if lane in actions
+            ]
+            if modules is None:
+                for _, lane, agent in rows:
+                    actions[lane][agent] = self.lanes[lane].advice(agent)
+                continue
+            numbers = np.array([row for row, *_ in rows], np.int64)
+            made = _decided(modules[name], memory, numbers)
+            for (_, lane, agent), action in zip(rows, made, strict=True):
+                actions[lane][agent] = action
+        return actions
+
+
+def _decided(module: PolicyModule, memory: Any, numbers: Any) -> Array:
+    """The most probable actions; nobody is asked where only one is allowed."""
+    masks = memory.masks
+    if masks is None or masks.ndim != 3:
+        return within(module.action_space, most_probable(module, memory.at(0, numbers)))
+    actions: Array = masks[0, numbers].argmax(axis=1)
+    choice = masks[0, numbers].sum(axis=1, dtype=np.int64) > 1
+    if choice.any():
+        actions[choice] = most_probable(module, memory.at(0, numbers[choice]))
+    return actions
+
+
+def train(
+    training: Training,
+    subject: Subject,
+    run_folder: Path,
+    on_iteration: OnIteration = lambda row: None,
+    *,
+    resume: bool = False,
+    start: Solution | None = None,
+    spent_s: float = 0.0,
+) -> Trained:
+    """Train policies until the budget is spent.
+
+    Args:
+        training: the run.
+        subject: what is learned about.
+        run_folder: receives `metrics.csv`, `tensorboard/`, `checkpoints/` and `best/`, the policies
+            of the best exam.
+        on_iteration: called with each iteration's metrics, when they are on the disk.
+        resume: go on from the last checkpoint in `run_folder`; the budget counts from the start of
+            the run.
+        start: decisions that somebody found before, which the subject knows; a resumed run has the
+            same.
+        spent_s: seconds that it took, which are part of the budget.
+
+    Raises:
+        InputError: `run_folder` holds a run already and `resume` is not set, there is nothing (or
+            something else) to resume, or the config asks for what is not there.
+    """
+    if not resume and restore.has_checkpoint(run_folder):
+        raise InputError("holds a run already: resume it, or take another folder", file=run_folder)
+    started = time.perf_counter()
+    logging.getLogger("ray._common.deprecation").setLevel(logging.ERROR)
+    threads, connected = torch.get_num_threads(), ray.is_initialized()
+    torch.set_num_threads(training.torch_threads)
+    try:
+        built = algorithm(training, subject)
+        try:
+            return _Run(built, run_folder, start).train(started, spent_s, on_iteration, resume)
+        finally:
+            built.stop()
+    finally:
+        torch.set_num_threads(threads)
+        if ray.is_initialized() and not connected:
+            ray.shutdown()
+
+
+class _Run:
+    def __init__(self, built: LockStepPPO, folder: Path, start: Solution | None) -> None:
+        self.algorithm, self.training, self.folder = built, built.training, folder
+        self.exam = Exam(built.subject, self.training.exam_episodes)
+        self.start, self.progress = start, Progress()
+        self.exam_seconds = 0.0
+        chosen = asdict(self.training)
+        self.identity = {
+            **{name: chosen[name] for name in IDENTITY},
+            "num_env_runners": self.training.learner.num_env_runners,
+            "start": None if start is None else _hash_of(start),
+        }
+
+    def train(
+        self, started: float, spent_s: float, on_iteration: OnIteration, resume: bool
+    ) -> Trained:
+        """Until the budget is spent."""
+        if resume:
+            self._resume()
+        else:
+            self.progress.seconds = spent_s
+            self.progress.note(self.start, spent_s)
+            self._begin()
+            self._save()
+        progress, training = self.progress, self.training
+        begun = started - progress.seconds
+        saved = progress.iteration
+        reserve = 0.0  # seconds that another iteration and the last exam will take
+        names = columns(self.algorithm.subject.charts, list(self.algorithm.modules))
+        with MetricsLog(self.folder, progress.iteration, names) as log:
+            while not self._spent(time.perf_counter() - begun + reserve):
+                start = time.perf_counter()
+                row = self._iterate(begun)
+                reserve = time.perf_counter() - start
+                if training.exam_every is None:
+                    reserve += self.exam_seconds
+                log.write(row)
+                on_iteration(row)
+                if progress.iteration % training.checkpoint_every == 0:
+                    self._save()
+                    saved = progress.iteration
+        if saved != progress.iteration:
+            self._save()
+        if progress.exams[-1][0] != progress.iteration:
+            self._examine()
+        policies = self.algorithm.policies()
+        restore.load_best(self.folder, policies)
+        counters = self.algorithm.counters
+        return Trained(
+            policies=policies,
+            best=progress.best,
+            trajectory=list(progress.trajectory),
+            untrained=tuple(progress.untrained),
+            trained=tuple(progress.trained),
+            reference=tuple(progress.reference),
+            exams=tuple(progress.exams),
+            best_score=progress.best_score,
+            best_iteration=progress.best_iteration,
+            iterations=progress.iteration,
+            steps=counters.steps,
+            episodes=counters.episodes,
+            seconds=time.perf_counter() - begun,
+        )
+
+    def _begin(self) -> None:
+        """The first exam, of the reference and of what has learned nothing."""
+        reference = self.algorithm.subject.reference
+        if reference is not None:
+            self.progress.reference = [one.outcome for one in self.exam.of_adviser(reference)]
+        found = self._examine()
+        self.progress.untrained = list(self.progress.trained)
+        self.algorithm.counters.horizon = max(one.length for one in found)
+
+    def _resume(self) -> None:
+        state, files = restore.restore(self.folder, self.identity)
+        path = self.folder / "checkpoints"
+        try:
+            self.progress = Progress(**state["progress"])
+            self.algorithm.restore_learning(files)
+            self.algorithm.restore_sampling(state["sampling"], files.get("episodes", {}))
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            message = " ".join(str(error).split())
+            raise InputError(f"is not what a run writes ({message})", file=path) from error
+
+    def _save(self) -> None:
+        sampling, episodes = self.algorithm.document()
+        state = {"progress": asdict(self.progress), "sampling": sampling}
+        files = {**self.algorithm.tensors(), "episodes": episodes}
+        restore.save(self.folder, self.progress.iteration, state, files, self.identity)
+
+    def _spent(self, seconds: float) -> bool:
+        """Whether a limit is reached, or would be by going on."""
+        budget_s, most = self.training.budget_s, self.training.max_steps
+        if budget_s is not None and seconds >= budget_s:
+            return True
+        return most is not None and self.algorithm.counters.steps >= most
+
+    def _iterate(self, begun: float) -> Row:
+        """Sample and learn once, and examine where it is time to."""
+        progress, every = self.progress, self.training.exam_every
+        start = time.perf_counter()
+        self.algorithm.train()
+        seconds = time.perf_counter() - start
+        last = self.algorithm.last
+        assert last is not None
+        progress.iteration = self.algorithm.counters.iteration
+        progress.note(last.best, time.perf_counter() - begun)
+        examined = every is not None and progress.iteration % every == 0
+        if examined:
+            self._examine()
+        progress.seconds = time.perf_counter() - begun
+        return self._row(last, seconds, examined)
+
+    def _examine(self) -> list[Examined]:
+        """Examine the policies, and keep the best so far; while none has finished, the last."""
+        start, progress = time.perf_counter(), self.progress
+        limits = [self.training.exam_give_up * by for by in self._yardstick()]
+        given = limits if progress.reference else None
+        found = self.exam.of_policies(self.algorithm.modules, given)
+        progress.trained = [one.outcome for one in found]
+        if not progress.untrained and not progress.reference:
+            progress.untrained = list(progress.trained)
+        reached = float(np.mean(np.array(progress.trained) / self._yardstick()))
+        progress.exams.append((progress.iteration, reached))
+        if reached < progress.best_score or not np.isfinite(progress.best_score):
+            progress.best_score, progress.best_iteration = reached, progress.iteration
+            score = {
+                "score": reached,
+                "iteration": progress.iteration,
+                "steps": self.algorithm.counters.steps,
+            }
+            restore.save_best(self.folder, self.algorithm.tensors()[restore.WEIGHTS], score)
+        self.exam_seconds = time.perf_counter() - start
+        return found
+
+    def _yardstick(self) -> Array:
+        """What outcomes are divided by: the reference's, or the mean of the first exam's.
+
+        Where the reference fails, the mean of its other outcomes.
+        """
+        known = np.array(self.progress.reference or self.progress.untrained or [INF])
+        finite = known[np.isfinite(known)]
+        mean = float(finite.mean()) if len(finite) else 1.0
+        if not self.progress.reference:
+            return np.full(self.training.exam_episodes, mean)
+        return np.where(np.isfinite(known), known, mean)
+
+    def _row(self, last: Iteration, seconds: float, examined: bool) -> Row:
+        progress, counters = self.progress, self.algorithm.counters
+        row = {
+            ITERATION: progress.iteration,
+            "charts/global_step": counters.steps,
+            "charts/episodes": counters.episodes,
+            "charts/seconds": progress.seconds,
+            "charts/SPS": last.steps / seconds,
+            "charts/sample_seconds": last.sample_seconds,
+            "charts/learn_seconds": last.learn_seconds,
+            "charts/gradient_steps": next(iter(last.losses.values()))["gradient_steps"],
+            "charts/cloning": float(last.cloning),
+            "charts/pupil_share": NAN if last.pupil is None else last.pupil,
+            "charts/curriculum": last.stage,
+            "charts/learning_rate": last.learning_rate,
+            "charts/entropy_coefficient": last.entropy_coefficient,
+            "charts/best_objective": progress.best_objective,
+            "exam/score": progress.exams[-1][1] if examined else NAN,
+            "exam/outcome": float(np.mean(progress.trained)) if examined else NAN,
+            "exam/best_score": progress.best_score,
+        }
+        for name in ("episodic_return", "episodic_length", *self.algorithm.subject.charts):
+            row[f"charts/{name}"] = _mean([episode[name] for episode in last.ended])
+        for module, losses in last.losses.items():
+            for name in LOSSES:
+                row[loss_column(module, name, len(last.losses))] = losses.get(name, NAN)
+        return row
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else NAN
+
+
+def _as_lists(found: Solution) -> dict[str, list[Any]]:
+    return {name: values.tolist() for name, values in found.decisions.items()}
+
+
+def _hash_of(found: Solution) -> str:
+    return hashlib.sha256(json.dumps(_as_lists(found), sort_keys=True).encode()).hexdigest()
