@@ -257,7 +257,8 @@ def train(
     if not resume and restore.has_checkpoint(run_folder):
         raise InputError("holds a run already: resume it, or take another folder", file=run_folder)
     started = time.perf_counter()
-    logging.getLogger("ray._common.deprecation").setLevel(logging.ERROR)
+    for name in ("ray.rllib", "ray.tune", "ray._common.deprecation"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     threads, connected = torch.get_num_threads(), ray.is_initialized()
     torch.set_num_threads(training.torch_threads)
     try:
