@@ -458,13 +458,13 @@ class _Log:
         self, numbers: Sequence[int], best: Solution | None, document: Numbers
     ) -> Fragment:
         """All that was sampled."""
-        parts = {}
+        parts, taught = {}, self.runner.training.ppo.auxiliary_coefficient > 0.0
         for name, log in self.modules.items():
             lanes = np.array([numbers[lane] for lane, _ in self.seats.of_row[name]])
             parts[name] = Part(
                 lanes=lanes,
                 observations=log.memory.observations(self.steps),
-                labels=log.memory.labels(self.steps),
+                labels=log.memory.labels(self.steps) if taught else None,
                 decides=log.decides,
                 actions=log.actions,
                 taught=log.taught,
