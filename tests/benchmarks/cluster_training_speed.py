@@ -28,10 +28,15 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 
-from agents.rllib.cluster.config import Cloning, ClusterPPO, ClusterTraining
-from agents.rllib.cluster.session import ClusterProgress, ClusterSession
+from agents.cluster.teachers import FirstFit
+from agents.rllib.advantages import PerTime
+from agents.rllib.algorithm import LockStepPPO, algorithm
+from agents.rllib.cluster.subject import Schedulers
+from agents.rllib.config import PPO, Cloning, Learner, Training
 from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
+from agents.rllib.ppo import Instruction, parts_of
 from agents.rllib.restore import seeded_generators
+from agents.rllib.runner import Order
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.generator import RandomJobs
 from envs.cluster.environment.observation import ClusterObservation
@@ -83,11 +88,12 @@ def model() -> HierarchicalConfig:
     return HierarchicalConfig(**chosen)
 
 
-def ours() -> ClusterSession:
+def ours() -> LockStepPPO:
     """Our sampler and learner."""
-    ppo = ClusterPPO(
+    ppo = PPO(
         num_envs=ENVS,
-        fragment=STEPS,
+        steps=STEPS,
+        episodes=None,
         alike=1,
         minibatch_size=MINIBATCH,
         num_epochs=PASSES,
@@ -95,33 +101,44 @@ def ours() -> ClusterSession:
         final_learning_rate=3e-4,
         entropy_coefficient=0.001,
         final_entropy_coefficient=0.001,
-        anneal_decisions=1,
-        tau=10.0,
-        credit=2.0,
+        anneal_steps=1,
+        discounting=PerTime(tau=10.0, credit=2.0),
         clip=0.2,
-        most_kl=float("inf"),
+        most_kl=None,
+        reference_kl=0.0,
         value_coefficient=0.5,
         value_memory=20.0,
-        per_gpu=True,
         normalise_rewards=True,
-        posterior_coefficient=0.0,
+        normalise_advantages="batch",
+        auxiliary_coefficient=0.0,
         max_gradient_norm=0.5,
     )
-    config = ClusterTraining(
+    training = Training(
         model=model(),
+        parameters="shared",
         ppo=ppo,
         cloning=Cloning(0, 1e-3, 1, 0.0, 0.0),
+        restarts=None,
+        learner=Learner(0, 0, 0.0, "cpu", None),
         seed=0,
         budget_s=None,
-        max_decisions=1,
-        curriculum_decisions=None,
+        max_steps=1,
+        curriculum_steps=None,
         checkpoint_every=1,
-        exam_every=1,
-        exam_windows=1,
+        exam_every=None,
+        exam_episodes=1,
         exam_give_up=5.0,
         torch_threads=1,
     )
-    return ClusterSession(config, environment, None)
+    subject = Schedulers(
+        environment,
+        lambda _: environment(),
+        parameters="shared",
+        per_gpu=True,
+        teacher=None,
+        reference=FirstFit(),
+    )
+    return algorithm(training, subject)
 
 
 def stock() -> tuple[MultiAgentEnvRunner, Any]:
@@ -170,13 +187,18 @@ def main() -> None:
         seconds.setdefault(name, []).append(time.process_time() - start)
 
     with seeded_generators(0):
-        session, (runner, learner), progress = ours(), stock(), ClusterProgress()
-        for _ in range(ROUNDS + 1):  # the first compiles
+        own, (runner, learner) = ours(), stock()
+        assert own.runner is not None
+        for number in range(ROUNDS + 1):  # the first compiles
             start = time.process_time()
-            fragment = session.sample(progress)
+            fragment = own.runner.sample(Order(number, 1.0, STEPS))
             timed("ours, sampling", start)
             start = time.process_time()
-            session.learn(fragment, progress)
+            ready = own.batches.ready([fragment], 1)
+            parts = parts_of(min(ready.decisions.values()), MINIBATCH)
+            own.learner_group.update(
+                batch=ready.batches[0], instruction=Instruction(number, PASSES, parts, 3e-4, 0.001)
+            )
             timed("ours, learning", start)
             start = time.process_time()
             episodes = runner.sample(num_timesteps=ENVS * STEPS)
@@ -196,8 +218,8 @@ def main() -> None:
     print(f"{ENVS} environments, {SCHEDULERS} schedulers, {STEPS} steps: {decisions} decisions")
     print(f"{'':12}{'ours':>14}{'RLlib stock':>14}{'ratio':>8}   decisions per second")
     for part in ("sampling", "learning"):
-        own, other = rate[f"ours, {part}"], rate[f"stock, {part}"]
-        print(f"{part:12}{own:>14,.0f}{other:>14,.0f}{own / other:>8.1f}")
+        mine, other = rate[f"ours, {part}"], rate[f"stock, {part}"]
+        print(f"{part:12}{mine:>14,.0f}{other:>14,.0f}{mine / other:>8.1f}")
     both = [
         1 / sum(1 / rate[f"{side}, {part}"] for part in ("sampling", "learning"))
         for side in ("ours", "stock")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,15 +11,161 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.rllib.cluster.memory import ObservationMemory
+from agents.rllib.cluster.memory import NO_JOB, ObservationMemory
+from agents.rllib.subject import Memory, Numbers, Stepped
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
 from envs.cluster.environment.views import Advice, Adviser
-from envs.cluster.simulation.cluster_state import NONE, RUNNING
+from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
 from envs.errors import InputError
 
-NO_JOB = -1.0
+LOOKS_EVERY = 64  # steps
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A generator of episodes with a curriculum."""
+
+    progress: float  # of training, from 0 to 1
+
+
+class SchedulingLane:
+    """Steps the `SchedulingEpisode` of an environment as `ClusterParallelEnv.step` does.
+
+    The environment makes episodes and says what they are worth; observations go straight to where
+    a batch is taken from, and neither `info` nor dictionaries of agents are made. Time is counted
+    in mean durations of the episode's jobs, and so are rewards: traces of short and of long jobs
+    weigh alike.
+
+    Args:
+        env: the environment.
+        per_gpu: whether rewards are divided by the GPUs of the episode's cluster, so that clusters
+            of all sizes weigh alike.
+    """
+
+    def __init__(self, env: ClusterParallelEnv, per_gpu: bool) -> None:
+        self.env, self.per_gpu = env, per_gpu
+        self.decisions = 0
+        self.problem = 0
+        self._slots: list[tuple[ObservationMemory, int]] = []
+        self._masks: list[NDArray[np.int8]] = []  # of what was last observed
+        self._adviser: Adviser | None = None
+        self._advice: Advice | None = None
+        self._wait = 0
+        self._unit_s = self._share = 1.0  # a step's rewards are divided by
+        self._bound_s = 0.0
+
+    @property
+    def episode(self) -> SchedulingEpisode:
+        return self.env.episode
+
+    @property
+    def now(self) -> float:
+        """Since the episode's second 0."""
+        return self.episode.simulator.now / self._unit_s
+
+    def attach(self, slots: Sequence[tuple[Memory, int]]) -> None:
+        self._slots = [(cast("ObservationMemory", memory), row) for memory, row in slots]
+
+    def reset(
+        self,
+        seed: int,
+        stage: float = 1.0,
+        adviser: Adviser | None = None,
+        explorer: np.random.Generator | None = None,
+    ) -> None:
+        """Begin an episode; those of one seed have the same jobs."""
+        del explorer
+        if isinstance(self.env.generator, Staged):
+            self.env.generator.progress = stage
+        self.env.reset(seed=seed)
+        simulator = self.episode.simulator
+        self.problem, self.decisions, self._bound_s = seed, 0, 0.0
+        self._adviser = adviser
+        self._begin_advice()
+        self._wait = self.episode.action_table.size - 1
+        self._unit_s = float(simulator.trace.duration_s.mean())
+        self._share = self._unit_s * (simulator.cluster.num_gpus if self.per_gpu else 1)
+
+    def observe(self, time: int) -> None:
+        episode = self.episode
+        episode.summarise()
+        self._masks = []
+        for scheduler, (memory, row) in enumerate(self._slots):
+            buffers, mask = memory.cleared(time, row)
+            episode.fill(scheduler, buffers, mask)
+            remaining_seconds(episode, scheduler, memory.remaining[time, row])
+            self._masks.append(mask)
+        if self.env.state_in_observation:
+            state = episode.shared_state(
+                [memory.one(time, row, ("cluster_features",)) for memory, row in self._slots]
+            )
+            for memory, row in self._slots:
+                assert memory.state is not None
+                memory.state[time, row] = state
+
+    def step(self, actions: Sequence[Any]) -> Stepped:
+        episode, env = self.episode, self.env
+        allowed = [bool(mask[one]) for mask, one in zip(self._masks, actions, strict=True)]
+        outcomes = [
+            episode.act(s, action) if allowed[s] and action != self._wait else WAITED
+            for s, action in enumerate(actions)
+        ]
+        waits = all(allowed) and all(action == self._wait for action in actions)
+        before = self.now
+        stuck = waits and not episode.wait()
+        rewards = [0.0] * len(outcomes)
+        if waits or not all(allowed) or PREEMPTED in outcomes or FORWARDED in outcomes:
+            own = [
+                env.reward.terms(episode.passed(s, outcome, waits, allowed[s]))
+                for s, outcome in enumerate(outcomes)
+            ]
+            rewards = [float(sum(terms.values())) / self._share for terms in env.credit(own)]
+        self.decisions += 1
+        terminated = waits and episode.ended
+        return Stepped(
+            rewards=rewards,
+            elapsed=self.now - before,
+            terminated=terminated,
+            truncated=not terminated and (stuck or self.decisions >= env.horizon),
+        )
+
+    def advice(self, agent: int) -> int:
+        assert self._advice is not None
+        return self._advice.action(self.episode, agent)
+
+    def outcome(self) -> float:
+        """Mean JCT in seconds; inf: jobs were left over."""
+        schedule = self.episode.simulator.schedule()
+        return float(schedule.jct.mean()) if schedule.finished.all() else float("inf")
+
+    def at_least(self) -> float:
+        """Below which the mean JCT will not fall, looked up now and then."""
+        if self.decisions % LOOKS_EVERY == 0:
+            simulator = self.episode.simulator
+            jobs = simulator.state.jobs
+            until = np.where(jobs["finish"] == NEVER, simulator.now, jobs["finish"])
+            self._bound_s = float(np.maximum(until - jobs["submit"], 0.0).mean())
+        return self._bound_s
+
+    def ended(self) -> Mapping[str, float]:
+        jct = self.episode.simulator.schedule().jct
+        return {
+            "mean_jct_s": float(jct.mean()) if len(jct) else float("nan"),
+            "finished_share": len(jct) / len(self.episode.instance.trace),
+        }
+
+    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+        return {"decisions": self.decisions}, snapshot(self.episode)
+
+    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+        restored(self.episode, arrays)
+        self.decisions = int(numbers["decisions"])
+        self._begin_advice()
+
+    def _begin_advice(self) -> None:
+        self._advice = None if self._adviser is None else self._adviser.begin(self.episode)
 
 
 def remaining_seconds(episode: SchedulingEpisode, scheduler: int, out: NDArray[np.float32]) -> None:
@@ -87,92 +233,3 @@ def _arrays(episode: SchedulingEpisode) -> Iterator[tuple[str, NDArray[Any]]]:
     for group, record in (("state", episode.simulator.state), ("book", episode.book)):
         for field, value in record._asdict().items():
             yield f"{group}.{field}", value
-
-
-class Stepped(NamedTuple):
-    rewards: list[float]  # of every scheduler, as the environment gives them
-    seconds: float  # that passed
-    terminated: bool
-    truncated: bool
-
-
-class Lane:
-    """Steps the `SchedulingEpisode` of an environment as `ClusterParallelEnv.step` does.
-
-    The environment makes episodes and says what they are worth; observations go straight to where
-    a batch is taken from, and neither `info` nor dictionaries of agents are made.
-
-    Args:
-        env: the environment.
-        index: its number; the observations of its S schedulers are rows `index` S and on.
-    """
-
-    def __init__(self, env: ClusterParallelEnv, index: int) -> None:
-        self.env, self.schedulers = env, env.schedulers
-        self.rows = slice(index * self.schedulers, (index + 1) * self.schedulers)
-        self.decisions = 0
-        self.advice: Advice | None = None
-        self._wait = 0
-
-    @property
-    def episode(self) -> SchedulingEpisode:
-        return self.env.episode
-
-    @property
-    def now(self) -> float:
-        """Seconds since the episode's second 0."""
-        return self.episode.simulator.now
-
-    def reset(self, seed: int, teacher: Adviser | None = None) -> None:
-        """Begin an episode; `advice` is what the teacher says about it."""
-        self.env.reset(seed=seed)
-        self.advice = None if teacher is None else teacher.begin(self.episode)
-        self.decisions = 0
-        self._wait = self.episode.action_table.size - 1
-
-    def observe(
-        self, memory: ObservationMemory, time: int, remaining: NDArray[np.float32] | None = None
-    ) -> None:
-        """Write what all schedulers see to `memory`, and into `remaining` (B, W + M) its labels."""
-        episode = self.episode
-        episode.summarise()
-        memory.clear(time, self.rows)
-        for scheduler in range(self.schedulers):
-            row = self.rows.start + scheduler
-            buffers, mask = memory.row(time, row)
-            episode.fill(scheduler, buffers, mask)
-            if remaining is not None:
-                remaining_seconds(episode, scheduler, remaining[row])
-        if memory.state is not None:
-            seen = [
-                {"cluster_features": row}
-                for row in memory.array("cluster_features", time, self.rows)
-            ]
-            memory.state[time, self.rows] = episode.shared_state(seen)
-
-    def step(self, actions: Sequence[int], masks: NDArray[np.int8]) -> Stepped:
-        """Carry out one action of every scheduler; `masks` (S, A) say which are allowed."""
-        episode, env = self.episode, self.env
-        allowed = [bool(masks[s, action]) for s, action in enumerate(actions)]
-        outcomes = [
-            episode.act(s, action) if allowed[s] and action != self._wait else WAITED
-            for s, action in enumerate(actions)
-        ]
-        waits = all(allowed) and all(action == self._wait for action in actions)
-        before = self.now
-        stuck = waits and not episode.wait()
-        rewards = [0.0] * self.schedulers
-        if waits or not all(allowed) or PREEMPTED in outcomes or FORWARDED in outcomes:
-            own = [
-                env.reward.terms(episode.passed(s, outcomes[s], waits, allowed[s]))
-                for s in range(self.schedulers)
-            ]
-            rewards = [float(sum(terms.values())) for terms in env.credit(own)]
-        self.decisions += 1
-        terminated = waits and episode.ended
-        return Stepped(
-            rewards=rewards,
-            seconds=self.now - before,
-            terminated=terminated,
-            truncated=not terminated and (stuck or self.decisions >= env.horizon),
-        )

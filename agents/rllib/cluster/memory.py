@@ -11,10 +11,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agents.rllib.subject import Array
 from envs.cluster.environment.observation import Buffers, ClusterObservation
+from models.durations.network import bins_of
 
 STATE, MASK = "state_features", "action_mask"
 BUFFERS: Mapping[str, int] = {"float32": 0, "int64": 1, "int8": 2}  # dtype -> position in `Buffers`
+NO_JOB, NO_BIN = -1.0, -1
 
 
 class Segment(NamedTuple):
@@ -43,7 +46,7 @@ class ObservationMemory:
     def __init__(
         self, builder: ClusterObservation, space: spaces.Dict, times: int, rows: int
     ) -> None:
-        sizes = [len(buffer) for buffer in builder.buffers()]
+        table, sizes = builder.table, [len(buffer) for buffer in builder.buffers()]
         self.segments = _segments(builder)
         self.floats = np.zeros((times, rows, sizes[0]), np.float32)
         self.indices = np.zeros((times, rows, sizes[1]), np.int64)
@@ -51,44 +54,50 @@ class ObservationMemory:
         self.masks = np.zeros((times, rows, _size(space, MASK)), np.int8)
         state = _size(space, STATE) if STATE in space.spaces else 0
         self.state = np.zeros((times, rows, state), np.float32) if state else None
-        self._arrays = [a for a in (*self._buffers(), self.masks, self.state) if a is not None]
+        # (T, B, W + M) seconds of `lane.remaining_seconds`
+        self.remaining = np.zeros((times, rows, table.window + table.running), np.float32)
+        arrays = (self.floats, self.indices, self.flags, self.masks, self.state)
+        self._seen: list[Array] = [array for array in arrays if array is not None]
 
-    def clear(self, time: int, rows: slice) -> None:
-        """Make observations all zero, as builders take their memory."""
-        for array in (*self._buffers(), self.masks):
-            array[time, rows] = 0
+    def cleared(self, time: int, row: int) -> tuple[Buffers, NDArray[np.int8]]:
+        """The memory of one observation and of its (A,) mask, all zero, as builders take it."""
+        floats, indices, flags, mask = (array[time, row] for array in self._seen[:4])
+        for array in (floats, indices, flags, mask):
+            array.fill(0)
+        return Buffers(floats, indices, flags), mask
 
-    def row(self, time: int, row: int) -> tuple[Buffers, NDArray[np.int8]]:
-        """The memory of one observation and of its (A,) mask."""
-        floats, indices, flags = (array[time, row] for array in self._buffers())
-        return Buffers(floats, indices, flags), self.masks[time, row]
-
-    def array(self, key: str, time: int, rows: slice) -> NDArray[Any]:
-        """(n, ...) one of the builder's arrays in observations of one time; no copy."""
-        segment = self.segments[key]
-        piece = self._buffers()[segment.buffer][time, rows, segment.first : segment.last]
-        return piece.reshape(len(piece), *segment.shape)
+    def one(self, time: int, row: int, names: tuple[str, ...]) -> dict[str, Array]:
+        """Some of the builder's arrays in one observation; no copies."""
+        found = {}
+        for name in names:
+            segment = self.segments[name]
+            piece = self._seen[segment.buffer][time, row, segment.first : segment.last]
+            found[name] = piece.reshape(segment.shape)
+        return found
 
     def move(self, source: int, target: int) -> None:
-        """Copy all observations of a time to another."""
-        for array in self._arrays:
+        for array in (*self._seen, self.remaining):
             array[target] = array[source]
 
     def at(self, time: int, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        """(n, ...) observations of some rows at one time, as a policy takes them."""
+        batch = self._named([torch.from_numpy(array[time]) for array in self._seen])
         if len(rows) == self.masks.shape[1]:  # all, without a copy
-            return self._batch([torch.from_numpy(array[time]) for array in self._arrays])
-        return self.take(torch.from_numpy(rows + time * self.masks.shape[1]))
+            return batch
+        numbers = torch.from_numpy(rows)
+        return {key: piece.index_select(0, numbers) for key, piece in batch.items()}
 
-    def take(self, numbers: Tensor) -> dict[str, Tensor]:
-        """(n, ...) the observations `numbers` (n,), counted as time x B + row; contiguous."""
-        flat = [torch.from_numpy(array).flatten(0, 1) for array in self._arrays]
-        return {key: piece.index_select(0, numbers) for key, piece in self._batch(flat).items()}
+    def observations(self, times: int) -> dict[str, Array]:
+        flat = [torch.from_numpy(array[:times]).flatten(0, 1) for array in self._seen]
+        return {key: piece.numpy() for key, piece in self._named(flat).items()}
 
-    def _buffers(self) -> tuple[NDArray[Any], ...]:
-        return self.floats, self.indices, self.flags
+    def labels(self, times: int) -> NDArray[np.int64]:
+        """(times x B, W + M) bins of what the jobs shown still need."""
+        left = torch.from_numpy(self.remaining[:times]).flatten(0, 1)
+        bins: NDArray[np.int64] = bins_of(left).masked_fill(left == NO_JOB, NO_BIN).numpy()
+        return bins
 
-    def _batch(self, tensors: list[Tensor]) -> dict[str, Tensor]:
+    def _named(self, tensors: list[Tensor]) -> dict[str, Tensor]:
+        """Views of the (n, ...) pieces of an observation, by name."""
         batch = {
             key: tensors[segment.buffer][:, segment.first : segment.last].unflatten(
                 1, segment.shape
