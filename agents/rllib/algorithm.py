@@ -96,17 +96,18 @@ class LockStepPPO(rllib_ppo.PPO):
         self.last: Iteration | None = None
         if self.training.learner.remote:
             super().setup(config)
-            group = self.env_runner_group
-            self.runner = None if self.training.learner.num_env_runners else group.local_env_runner
+            local: LockStepRunner = self.env_runner_group.local_env_runner
+            self.runner = None if self.training.learner.num_env_runners else local
         else:
-            self.env_runner_group = self.eval_env_runner_group = None
-            self.callbacks = []
+            self.env_runner_group: Any = None
+            self.callbacks: list[Any] = []
             self.evaluation_config = config
             spec = MultiRLModuleSpec(rl_module_specs=specs(self.subject, self.training.model))
             self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
             self.runner = LockStepRunner(config=config, worker_index=0)
             self._set_up_metrics()
         self.modules = self._modules()
+        self._refresh()
         agents: dict[str, int] = {}
         for agent in self.subject.agents:
             name = self.subject.module_of(agent)
@@ -392,7 +393,6 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
         .env_runners(
             env_runner_cls=LockStepRunner,
             num_env_runners=learner.num_env_runners,
-            create_local_env_runner=learner.num_env_runners == 0,
         )
         .learners(
             num_learners=learner.num_learners,
@@ -409,7 +409,7 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
         )
         .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules))
     )
-    built = config.build_algo()
+    built: LockStepPPO = config.build_algo()
     Path(built.logdir).rmdir()  # RLlib's own place for results, in which nothing is written
     return built
 

@@ -93,12 +93,12 @@ class BatchMaker:
         rewards = np.concatenate([part.rewards for part in parts], axis=1)
         rewards = discounting.accrued(rewards, elapsed)
         if ppo.normalise_rewards:
-            scale, count = self.reward_scales[name], self.agents[name]
+            past, count = self.reward_scales[name], self.agents[name]
             agents = np.concatenate(
                 [part.lanes * count + np.arange(len(part.lanes)) % count for part in parts]
             )
-            scale.add(rewards, discounting.discounts(elapsed), ends, agents)
-            rewards = rewards / scale.deviation
+            past.add(rewards, discounting.discounts(elapsed), ends, agents)
+            rewards = rewards / past.deviation
         values = np.concatenate([part.scores for part in parts], axis=1)
         after = np.concatenate([part.after for part in parts], axis=1)
         scale = self.value_scales[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,10 +63,11 @@ class PPOLearner(TorchLearner):
     def build(self) -> None:
         self.training: Training = self.config.learner_config_dict[TRAINING].value
         self.metrics_of: dict[str, dict[str, Tensor]] = {}
-        self.reference: nn.ModuleDict | None = None
+        self.reference: dict[str, Policy] | None = None
         self.entropy_coefficient = 0.0
-        if self.config.num_learners > 0:
+        if self.config.num_learners > 0:  # an actor, and its batches lie in Ray's object store
             torch.set_num_threads(self.training.torch_threads)
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.training.seed)
             super().build()
@@ -76,7 +78,7 @@ class PPOLearner(TorchLearner):
         optimizer = torch.optim.Adam(parameters, lr=self.training.ppo.learning_rate, fused=True)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters)
 
-    def update(  # type: ignore[override]
+    def update(
         self, *, training_data: TrainingData, instruction: Instruction, **_: Any
     ) -> dict[str, Metrics]:
         """Gradient steps on minibatches, shuffled anew in every pass.
@@ -87,13 +89,13 @@ class PPOLearner(TorchLearner):
         Raises:
             FloatingPointError: a gradient is not finite.
         """
-        batches = {name: dict(part) for name, part in training_data.batch.policy_batches.items()}
-        rows = {name: _decisions(part) for name, part in batches.items()}
+        batches = {name: dict(own) for name, own in training_data.batch.policy_batches.items()}
+        rows = {name: _decisions(own) for name, own in batches.items()}
         for name in batches:
             for group in self.get_optimizer(name).param_groups:
                 group["lr"] = instruction.learning_rate
         self.entropy_coefficient = instruction.entropy_coefficient
-        cloning = any(TAUGHT in part for part in batches.values())
+        cloning = any(TAUGHT in own for own in batches.values())
         if self.training.ppo.reference_kl > 0.0 and self.reference is None and not cloning:
             self.refer_to_present()
         generator = torch.Generator().manual_seed(instruction.seed)
@@ -105,11 +107,8 @@ class PPOLearner(TorchLearner):
                 )
                 for name, numbers in rows.items()
             }
-            for part in range(instruction.parts):
-                minibatch = {
-                    name: self._taken(batches[name], shuffled[name][part]) for name in batches
-                }
-                self._step(minibatch)
+            for k in range(instruction.parts):
+                self._step({x: self._taken(own, shuffled[x][k]) for x, own in batches.items()})
                 made += 1
                 if self._far():
                     return self._reported(made)
@@ -165,7 +164,8 @@ class PPOLearner(TorchLearner):
             loss = loss + ppo.auxiliary_coefficient * auxiliary
             terms["auxiliary_loss"] = auxiliary
         terms["total_loss"] = loss
-        return loss
+        total: Tensor = loss
+        return total
 
     def weights(self) -> dict[str, dict[str, Tensor]]:
         """Of every policy, by module and name, on the CPU."""
@@ -210,13 +210,15 @@ class PPOLearner(TorchLearner):
                     }
         if files["reference"]:
             self.refer_to_present()
-            for module, past in self.reference.items():  # type: ignore[union-attr]
+            for module, past in (self.reference or {}).items():
                 past.load_state_dict(of_module(files["reference"], module))
 
     def refer_to_present(self) -> None:
         """Policies are from now on kept near what they are now."""
-        past = {name: copy.deepcopy(policy) for name, policy in self.policies().items()}
-        self.reference = nn.ModuleDict(past).requires_grad_(False)
+        self.reference = {
+            name: copy.deepcopy(policy).requires_grad_(False)
+            for name, policy in self.policies().items()
+        }
 
     def _reference_loss(self, module_id: str, batch: dict[str, Any], present: Any) -> Tensor:
         assert self.reference is not None
@@ -234,7 +236,7 @@ class PPOLearner(TorchLearner):
             self.get_optimizer(name).zero_grad(set_to_none=True)
         outputs = self.module.forward_train(minibatch)
         losses = self.compute_losses(fwd_out=outputs, batch=minibatch)
-        sum(losses.values()).backward()  # type: ignore[union-attr]
+        torch.stack(list(losses.values())).sum().backward()
         limit = self.training.ppo.max_gradient_norm
         for name in minibatch:
             norm = nn.utils.clip_grad_norm_(self.get_parameters(self.module[name]), limit)

@@ -153,6 +153,11 @@ def critic(module: PolicyModule, observations: Mapping[str, Tensor]) -> NDArray[
         return module.policy.decide(observations)[1].double().numpy()
 
 
+def masks_of(module: PolicyModule, memory: Memory) -> NDArray[np.int8] | None:
+    """(T, B, A) which of A actions are allowed; None where actions are no single choice."""
+    return memory.masks if isinstance(module.action_space, spaces.Discrete) else None
+
+
 def within(space: spaces.Space[Any], actions: Array) -> Array:
     """`actions` as they act: real numbers beyond the bounds of a `Box` as the bounds."""
     return np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
@@ -170,17 +175,17 @@ class Seats:
     def __init__(self, subject: Subject, lanes: Sequence[Lane], times: int) -> None:
         self.lanes, self.times = lanes, times
         self.agents: dict[str, list[int]] = {}  # of a lane, by module
-        for number, agent in enumerate(subject.agents):
-            self.agents.setdefault(subject.module_of(agent), []).append(number)
+        for number, who in enumerate(subject.agents):
+            self.agents.setdefault(subject.module_of(who), []).append(number)
         self.memories: dict[str, Memory] = {}
         self.of_row: dict[str, list[tuple[int, int]]] = {}  # lane and agent
         slots: list[list[Any]] = [[None] * len(subject.agents) for _ in lanes]
         for name, agents in self.agents.items():
-            rows = [(lane, agent) for lane in range(len(lanes)) for agent in agents]
+            rows = [(number, agent) for number in range(len(lanes)) for agent in agents]
             memory = self.memories[name] = subject.memory(name, times, len(rows))
             self.of_row[name] = rows
-            for row, (lane, agent) in enumerate(rows):
-                slots[lane][agent] = (memory, row)
+            for row, (number, agent) in enumerate(rows):
+                slots[number][agent] = (memory, row)
         for lane, slot in zip(lanes, slots, strict=True):
             lane.attach(slot)
 
@@ -212,19 +217,19 @@ class LockStepRunner(EnvRunner):
         self.numbers = range(self.number * share, (self.number + 1) * share)
         if self.worker_index:
             torch.set_num_threads(self.training.torch_threads)
-        self.lanes = [self.subject.lane(index) for index in self.numbers]
+        self.lanes: list[Lane] = []  # made with the first order: RLlib keeps a runner that gets none
         self.modules: Mapping[str, PolicyModule] = {}
         self.teacher = self.subject.teacher if self.training.cloning.iterations else None
         self.goes_on = ppo.steps is not None
         self.seats: Seats | None = None
-        count = len(self.lanes)
+        count = len(self.numbers)
         self.started = [0] * count  # episodes
         self.stages = [0.0] * count  # progress when the episode began
         self.returns = [0.0] * count  # of the episode so far, mean over agents
         self.lengths = [0] * count  # of the episode so far
         self.begun = False
 
-    def sample(self, order: Order) -> Fragment:  # type: ignore[override]
+    def sample(self, order: Order) -> Fragment:
         """T steps of all environments."""
         if order.document is not None and not self.begun and not any(self.started):
             self._recall(order.document)
@@ -242,8 +247,8 @@ class LockStepRunner(EnvRunner):
             for memory in seats.memories.values():
                 memory.move(steps, 0)
         else:
-            for lane in range(len(self.lanes)):
-                self._reset(lane, 0, order.stage)
+            for index in range(len(self.lanes)):
+                self._reset(index, 0, order.stage)
             self.begun = True
         log = _Log(self, seats, steps)
         for t in range(steps):
@@ -279,7 +284,8 @@ class LockStepRunner(EnvRunner):
 
     def document(self) -> tuple[Numbers, dict[str, Tensor]]:
         """All that a runner needs to go on from here: plain numbers, and arrays by name."""
-        numbers, arrays = self.numbers_now(), {}
+        numbers = self.numbers_now()
+        arrays: dict[str, Tensor] = {}
         numbers["lanes"] = []
         if self.begun and self.goes_on:
             for index, lane in enumerate(self.lanes):
@@ -313,8 +319,8 @@ class LockStepRunner(EnvRunner):
         self.begun = True
 
     def assert_healthy(self) -> None:
-        """It has its environments."""
-        assert self.lanes
+        """It has a subject."""
+        assert self.subject.agents
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """Of observations and actions, by module."""
@@ -332,6 +338,8 @@ class LockStepRunner(EnvRunner):
         if self.seats is None or self.seats.times != steps + 1:
             if self.seats is not None and self.goes_on:
                 raise InputError("episodes go on: fragments have one length", field="steps")
+            if not self.lanes:
+                self.lanes = [self.subject.lane(index) for index in self.numbers]
             self.seats = Seats(self.subject, self.lanes, steps + 1)
         return self.seats
 
@@ -502,8 +510,8 @@ class _Module:
 
     def choose(self, t: int, *, all_first: bool) -> None:
         """Who has a choice, and what those do who have none."""
-        masks = self.memory.masks
-        if masks is None or not isinstance(self.module.action_space, spaces.Discrete):
+        masks = masks_of(self.module, self.memory)
+        if masks is None:
             return
         self.decides[t] = masks[t].sum(axis=1, dtype=np.int64) > 1
         self.decides[t] |= all_first and t == 0
@@ -526,7 +534,7 @@ class _Module:
             InputError: the teacher does what is not allowed.
         """
         if taught is not None:
-            masks = self.memory.masks
+            masks = masks_of(self.module, self.memory)
             if masks is not None and not masks[t, numbers, taught].all():
                 raise InputError("does what is not allowed", field="teacher")
             if self.taught is None:
@@ -540,5 +548,5 @@ class _Module:
         self.log_probabilities[t, numbers] = made.log_probabilities
         self.actions[t, numbers] = made.actions
         if taught is not None:
-            driven = (torch.rand(len(taught)) < pupil).numpy()
+            driven = torch.rand(len(taught)).numpy() < pupil
             self.actions[t, numbers] = np.where(driven, made.actions, taught)

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
+from numpy.typing import NDArray
 
 from agents.rllib import restore
 from agents.rllib.algorithm import Iteration, LockStepPPO, algorithm
 from agents.rllib.config import Training
 from agents.rllib.metrics import ITERATION, MetricsLog, Row
 from agents.rllib.module import PolicyModule
-from agents.rllib.runner import Seats, most_probable, within
-from agents.rllib.subject import Array, Solution, Subject
+from agents.rllib.runner import Seats, masks_of, most_probable, within
+from agents.rllib.subject import Array, Memory, Solution, Subject
 from envs.errors import InputError
 from models.architecture import Policy
 
@@ -196,7 +197,7 @@ class Exam:
         self, running: Sequence[int], modules: Mapping[str, PolicyModule] | None
     ) -> dict[int, list[Any]]:
         """One action of every agent of the lanes that run."""
-        actions = {number: [None] * self.agents for number in running}
+        actions: dict[int, list[Any]] = {n: [None] * self.agents for n in running}
         for name, memory in self.seats.memories.items():
             rows = [
                 (row, lane, agent)
@@ -214,10 +215,10 @@ class Exam:
         return actions
 
 
-def _decided(module: PolicyModule, memory: Any, numbers: Any) -> Array:
+def _decided(module: PolicyModule, memory: Memory, numbers: NDArray[np.int64]) -> Array:
     """The most probable actions; nobody is asked where only one is allowed."""
-    masks = memory.masks
-    if masks is None or masks.ndim != 3:
+    masks = masks_of(module, memory)
+    if masks is None:
         return within(module.action_space, most_probable(module, memory.at(0, numbers)))
     actions: Array = masks[0, numbers].argmax(axis=1)
     choice = masks[0, numbers].sum(axis=1, dtype=np.int64) > 1
