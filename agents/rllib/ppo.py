@@ -100,7 +100,7 @@ class PPOLearner(TorchLearner):
             self.refer_to_present()
         generator = torch.Generator().manual_seed(instruction.seed)
         made = 0
-        for _ in range(instruction.num_epochs):
+        for _epoch in range(instruction.num_epochs):
             shuffled = {
                 name: numbers[torch.randperm(len(numbers), generator=generator)].tensor_split(
                     instruction.parts

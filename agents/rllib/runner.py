@@ -217,7 +217,7 @@ class LockStepRunner(EnvRunner):
         self.numbers = range(self.number * share, (self.number + 1) * share)
         if self.worker_index:
             torch.set_num_threads(self.training.torch_threads)
-        self.lanes: list[Lane] = []  # made with the first order: RLlib keeps a runner that gets none
+        self.lanes: list[Lane] = []  # made with the first order
         self.modules: Mapping[str, PolicyModule] = {}
         self.teacher = self.subject.teacher if self.training.cloning.iterations else None
         self.goes_on = ppo.steps is not None
