@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -57,28 +57,41 @@ class Order:
     document: Numbers | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Part:
-    """What the B agents of one module did in T steps.
+    """What the B agents of one module do in T steps.
 
     Where an agent has no choice nobody is asked, and it is no decision. In the first step all are,
     where episodes go on, so that the critic learns what to expect of such states too: fragments end
     in them. Observations belong to the runner and hold until it samples again.
     """
 
-    lanes: NDArray[np.int64]  # (B,) environment of each
-    observations: Mapping[str, Array]  # (T x B, ...)
-    labels: NDArray[np.int64] | None  # (T x B, K) of the auxiliary head
+    lanes: NDArray[np.int64]  # (B,) number of the environment of each, in the run
     decides: NDArray[np.bool_]  # (T, B)
     actions: Array  # (T, B, ...) taken
-    taught: NDArray[np.int64] | None  # (T, B) what the teacher would have done; None: not asked
     log_probabilities: NDArray[np.float32]  # (T, B) of the actions; 0 where there is no choice
     scores: NDArray[np.float64]  # (T, B) of the critic, before each decision
     after: NDArray[np.float64]  # (T, B) of the critic, after the last step and where cut
     rewards: NDArray[np.float64]  # (T, B)
+    taught: NDArray[np.int64] | None = None  # (T, B) what the teacher would do; None: not asked
+    observations: Mapping[str, Array] = field(default_factory=dict)  # (T x B, ...)
+    labels: NDArray[np.int64] | None = None  # (T x B, K) of the auxiliary head
+
+    @classmethod
+    def empty(cls, lanes: NDArray[np.int64], steps: int, space: spaces.Space[Any]) -> Part:
+        shape = (steps, len(lanes))
+        return cls(
+            lanes,
+            decides=np.ones(shape, np.bool_),
+            actions=np.zeros((*shape, *(space.shape or ())), space.dtype),
+            log_probabilities=np.zeros(shape, np.float32),
+            scores=np.zeros(shape),
+            after=np.zeros(shape),
+            rewards=np.zeros(shape),
+        )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Fragment:
     """T steps of E environments."""
 
@@ -90,9 +103,16 @@ class Fragment:
     problem: NDArray[np.int64]  # (T, E) what the episode is about
     terminated: NDArray[np.bool_]  # (T, E) the episode is over
     cut: NDArray[np.bool_]  # (T, E) the episode is truncated
-    ended: Sequence[Mapping[str, float]]  # episodes, by chart
-    best: Solution | None
-    document: Numbers  # as of `LockStepRunner.document`, without arrays
+    ended: list[Mapping[str, float]] = field(default_factory=list)  # episodes, by chart
+    best: Solution | None = None
+    document: Numbers = field(default_factory=dict)  # of the runner, without running episodes
+
+    @classmethod
+    def empty(cls, parts: Mapping[str, Part], lanes: NDArray[np.int64], steps: int) -> Fragment:
+        shape = (steps, len(lanes))
+        times, numbers = np.zeros((2, *shape)), np.zeros((2, *shape), np.int64)
+        flags = np.zeros((2, *shape), np.bool_)
+        return cls(parts, lanes, *times, *numbers, *flags)
 
     @property
     def steps(self) -> int:
@@ -189,6 +209,10 @@ class Seats:
         for lane, slot in zip(lanes, slots, strict=True):
             lane.attach(slot)
 
+    def lane_of(self, name: str) -> NDArray[np.int64]:
+        """(B,) the lane of every row of a module."""
+        return np.array([lane for lane, _ in self.of_row[name]])
+
     def rows_of(self, name: str, lane: int) -> slice:
         """The rows of a lane's agents in the memory of a module."""
         size = len(self.agents[name])
@@ -250,26 +274,40 @@ class LockStepRunner(EnvRunner):
             for index in range(len(self.lanes)):
                 self._reset(index, 0, order.stage)
             self.begun = True
-        log = _Log(self, seats, steps)
+        numbers = np.array(self.numbers)
+        parts = {
+            name: Part.empty(numbers[seats.lane_of(name)], steps, self.modules[name].action_space)
+            for name in seats.memories
+        }
+        fragment = Fragment.empty(parts, numbers, steps)
         for t in range(steps):
-            actions = log.decide(t, order.pupil)
+            actions = self._decide(fragment, t, order.pupil)
             for index, lane in enumerate(self.lanes):
-                log.now[t, index], log.episode[t, index] = lane.now, self.started[index]
-                log.problem[t, index] = lane.problem
+                fragment.now[t, index], fragment.problem[t, index] = lane.now, lane.problem
+                fragment.episode[t, index] = self.started[index]
                 step = lane.step(actions[index])
-                log.note(t, index, step.rewards, step.elapsed)
+                fragment.elapsed[t, index] = step.elapsed
+                for name, part in parts.items():
+                    rewards = [step.rewards[agent] for agent in seats.agents[name]]
+                    part.rewards[t, seats.rows_of(name, index)] = rewards
                 self.returns[index] += sum(step.rewards) / len(step.rewards)
                 self.lengths[index] += 1
-                over = step.terminated or step.truncated
-                if not over or step.truncated:
+                if not step.terminated:
                     lane.observe(t + 1)
-                if over:
-                    log.end(t, index, step.terminated)
-                    log.ended.append(self._ended(index))
-                    if t + 1 < steps or self.goes_on:
-                        self._reset(index, t + 1, order.stage)
-        log.finish()
-        return log.fragment(self.numbers, self.subject.best, self.numbers_now())
+                if not (step.terminated or step.truncated):
+                    continue
+                self._end(fragment, t, index, step.terminated)
+                if t + 1 < steps or self.goes_on:
+                    self._reset(index, t + 1, order.stage)
+        running = ~(fragment.terminated[-1] | fragment.cut[-1])
+        for name, memory in seats.memories.items():
+            part, goes_on = parts[name], running[seats.lane_of(name)]
+            if goes_on.any():
+                last = critic(self.modules[name], memory.at(steps, np.arange(len(goes_on))))
+                part.after[-1] = np.where(goes_on, last, part.after[-1])
+            part.observations, part.labels = memory.observations(steps), memory.labels(steps)
+        fragment.best, fragment.document = self.subject.best, self.numbers_now()
+        return fragment
 
     def numbers_now(self) -> Numbers:
         """All that a runner needs to go on, but for the running episodes."""
@@ -366,12 +404,72 @@ class LockStepRunner(EnvRunner):
         seed, explorer = int(entropy.generate_state(1)[0]), np.random.default_rng(entropy)
         self.lanes[index].reset(seed, stage, self.teacher, explorer)
 
-    def _ended(self, index: int) -> Mapping[str, float]:
-        return {
-            **self.lanes[index].ended(),
-            "episodic_return": self.returns[index],
-            "episodic_length": self.lengths[index],
-        }
+    def _end(self, fragment: Fragment, t: int, index: int, terminated: bool) -> None:
+        """The episode of a lane ends with step t; where it is cut, its end has been observed."""
+        assert self.seats is not None
+        (fragment.terminated if terminated else fragment.cut)[t, index] = True
+        for name, memory in () if terminated else self.seats.memories.items():
+            rows = self.seats.rows_of(name, index)
+            seen = memory.at(t + 1, np.arange(rows.start, rows.stop))
+            fragment.parts[name].after[t, rows] = critic(self.modules[name], seen)
+        own = {"episodic_return": self.returns[index], "episodic_length": self.lengths[index]}
+        fragment.ended.append({**self.lanes[index].ended(), **own})
+
+    def _decide(self, fragment: Fragment, t: int, pupil: float | None) -> list[list[Any]]:
+        """One action of every agent of every lane."""
+        seats = self.seats
+        assert seats is not None
+        actions: list[list[Any]] = [[None] * len(self.subject.agents) for _ in self.lanes]
+        for name, part in fragment.parts.items():
+            module, rows = self.modules[name], seats.of_row[name]
+            masks = masks_of(module, seats.memories[name])
+            if masks is not None:
+                part.decides[t] = masks[t].sum(axis=1, dtype=np.int64) > 1
+                part.decides[t] |= self.goes_on and t == 0
+                part.actions[t] = masks[t].argmax(axis=1)
+            numbers = np.flatnonzero(part.decides[t])
+            if len(numbers) and pupil is None:
+                self._draw(part, name, t, numbers)
+            elif len(numbers) and pupil is not None:
+                self._be_taught(part, name, t, numbers, pupil)
+            acted = within(module.action_space, part.actions[t])
+            for (lane, agent), action in zip(rows, acted, strict=True):
+                actions[lane][agent] = action
+        return actions
+
+    def _draw(self, part: Part, name: str, t: int, numbers: NDArray[np.int64]) -> None:
+        """The policy decides for some rows."""
+        assert self.seats is not None
+        made = draw(self.modules[name], self.seats.memories[name].at(t, numbers))
+        part.scores[t, numbers], part.actions[t, numbers] = made.scores, made.actions
+        part.log_probabilities[t, numbers] = made.log_probabilities
+
+    def _be_taught(
+        self, part: Part, name: str, t: int, numbers: NDArray[np.int64], pupil: float
+    ) -> None:
+        """The teacher decides for some rows, or the policy now and then.
+
+        So the policy is taught in states that its own mistakes lead to (DAgger: Ross et al., "A
+        reduction of imitation learning and structured prediction to no-regret online learning",
+        AISTATS 2011).
+
+        Raises:
+            InputError: the teacher does what is not allowed.
+        """
+        assert self.seats is not None
+        asked = (self.seats.of_row[name][number] for number in numbers)
+        taught = np.array([self.lanes[lane].advice(agent) for lane, agent in asked], np.int64)
+        masks = masks_of(self.modules[name], self.seats.memories[name])
+        if masks is not None and not masks[t, numbers, taught].all():
+            raise InputError("does what is not allowed", field="teacher")
+        if part.taught is None:
+            part.taught = np.zeros(part.actions.shape, np.int64)
+        part.taught[t, numbers] = taught
+        driven = np.zeros(len(numbers), np.bool_)
+        if pupil > 0.0:
+            self._draw(part, name, t, numbers)
+            driven = torch.rand(len(taught)).numpy() < pupil
+        part.actions[t, numbers] = np.where(driven, part.actions[t, numbers], taught)
 
 
 def policies(subject: Subject, model: Any) -> dict[str, PolicyModule]:
@@ -399,154 +497,3 @@ def specs(subject: Subject, model: Any) -> dict[str, RLModuleSpec]:
         )
         for name, architecture in subject.architectures(model).items()
     }
-
-
-class _Log:
-    """The arrays of a fragment while it is sampled."""
-
-    def __init__(self, runner: LockStepRunner, seats: Seats, steps: int) -> None:
-        self.runner, self.seats, self.steps = runner, seats, steps
-        lanes = len(runner.lanes)
-        self.elapsed, self.now = np.zeros((2, steps, lanes))
-        self.episode, self.problem = np.zeros((2, steps, lanes), np.int64)
-        self.terminated, self.cut = np.zeros((2, steps, lanes), np.bool_)
-        self.ended: list[Mapping[str, float]] = []
-        self.modules: dict[str, _Module] = {}
-        for name, memory in seats.memories.items():
-            module, rows = runner.modules[name], len(seats.of_row[name])
-            self.modules[name] = _Module(module, memory, steps, rows)
-
-    def decide(self, t: int, pupil: float | None) -> list[list[Any]]:
-        """One action of every agent of every lane."""
-        count = sum(len(agents) for agents in self.seats.agents.values())
-        actions: list[list[Any]] = [[None] * count for _ in self.runner.lanes]
-        for name, log in self.modules.items():
-            rows = self.seats.of_row[name]
-            log.choose(t, all_first=self.runner.goes_on)
-            numbers = np.flatnonzero(log.decides[t])
-            if len(numbers):
-                taught = None
-                if pupil is not None:
-                    asked = (rows[number] for number in numbers)
-                    taught = np.array(
-                        [self.runner.lanes[lane].advice(agent) for lane, agent in asked], np.int64
-                    )
-                log.take(t, numbers, taught, pupil)
-            acted = within(log.module.action_space, log.actions[t])
-            for (lane, agent), action in zip(rows, acted, strict=True):
-                actions[lane][agent] = action
-        return actions
-
-    def note(self, t: int, index: int, rewards: Sequence[float], elapsed: float) -> None:
-        self.elapsed[t, index] = elapsed
-        for name, log in self.modules.items():
-            agents = self.seats.agents[name]
-            log.rewards[t, self.seats.rows_of(name, index)] = [rewards[s] for s in agents]
-
-    def end(self, t: int, index: int, terminated: bool) -> None:
-        """The episode of a lane ends with step t; where it is cut, its end has been observed."""
-        self.terminated[t, index], self.cut[t, index] = terminated, not terminated
-        if terminated:
-            return
-        for name, log in self.modules.items():
-            rows = self.seats.rows_of(name, index)
-            of_lane = np.arange(rows.start, rows.stop)
-            log.after[t, rows] = critic(log.module, log.memory.at(t + 1, of_lane))
-
-    def finish(self) -> None:
-        """Ask the critic what is to come where the fragment ends."""
-        running = ~(self.terminated[-1] | self.cut[-1])
-        for name, log in self.modules.items():
-            goes_on = running[[lane for lane, _ in self.seats.of_row[name]]]
-            if goes_on.any():
-                last = critic(log.module, log.memory.at(self.steps, np.arange(len(goes_on))))
-                log.after[-1] = np.where(goes_on, last, log.after[-1])
-
-    def fragment(
-        self, numbers: Sequence[int], best: Solution | None, document: Numbers
-    ) -> Fragment:
-        """All that was sampled."""
-        parts, taught = {}, self.runner.training.ppo.auxiliary_coefficient > 0.0
-        for name, log in self.modules.items():
-            lanes = np.array([numbers[lane] for lane, _ in self.seats.of_row[name]])
-            parts[name] = Part(
-                lanes=lanes,
-                observations=log.memory.observations(self.steps),
-                labels=log.memory.labels(self.steps) if taught else None,
-                decides=log.decides,
-                actions=log.actions,
-                taught=log.taught,
-                log_probabilities=log.log_probabilities,
-                scores=log.scores,
-                after=log.after,
-                rewards=log.rewards,
-            )
-        return Fragment(
-            parts=parts,
-            lanes=np.array(numbers),
-            elapsed=self.elapsed,
-            now=self.now,
-            episode=self.episode,
-            problem=self.problem,
-            terminated=self.terminated,
-            cut=self.cut,
-            ended=self.ended,
-            best=best,
-            document=document,
-        )
-
-
-class _Module:
-    """The part of a fragment that one module decides."""
-
-    def __init__(self, module: PolicyModule, memory: Memory, steps: int, rows: int) -> None:
-        self.module, self.memory = module, memory
-        space = module.action_space
-        self.actions: Array = np.zeros((steps, rows, *space.shape), space.dtype)
-        self.taught: NDArray[np.int64] | None = None
-        self.log_probabilities = np.zeros((steps, rows), np.float32)
-        self.scores, self.after, self.rewards = np.zeros((3, steps, rows))
-        self.decides = np.ones((steps, rows), np.bool_)
-
-    def choose(self, t: int, *, all_first: bool) -> None:
-        """Who has a choice, and what those do who have none."""
-        masks = masks_of(self.module, self.memory)
-        if masks is None:
-            return
-        self.decides[t] = masks[t].sum(axis=1, dtype=np.int64) > 1
-        self.decides[t] |= all_first and t == 0
-        self.actions[t] = masks[t].argmax(axis=1)
-
-    def take(
-        self,
-        t: int,
-        numbers: NDArray[np.int64],
-        taught: NDArray[np.int64] | None,
-        pupil: float | None,
-    ) -> None:
-        """Decide for the rows `numbers`: the policy, or its teacher now and then.
-
-        So the policy is taught in states that its own mistakes lead to (DAgger: Ross et al., "A
-        reduction of imitation learning and structured prediction to no-regret online learning",
-        AISTATS 2011).
-
-        Raises:
-            InputError: the teacher does what is not allowed.
-        """
-        if taught is not None:
-            masks = masks_of(self.module, self.memory)
-            if masks is not None and not masks[t, numbers, taught].all():
-                raise InputError("does what is not allowed", field="teacher")
-            if self.taught is None:
-                self.taught = np.zeros(self.actions.shape, np.int64)
-            self.taught[t, numbers] = taught
-            if pupil == 0.0:
-                self.actions[t, numbers] = taught
-                return
-        made = draw(self.module, self.memory.at(t, numbers))
-        self.scores[t, numbers] = made.scores
-        self.log_probabilities[t, numbers] = made.log_probabilities
-        self.actions[t, numbers] = made.actions
-        if taught is not None:
-            driven = torch.rand(len(taught)).numpy() < pupil
-            self.actions[t, numbers] = np.where(driven, made.actions, taught)
