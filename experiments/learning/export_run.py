@@ -15,12 +15,11 @@ from experiments.learning.exporting import (
     adviser_inputs,
     export_checkpoint,
     export_trained,
-    require_exportable,
     same_inputs,
     verify_checkpoint,
     verify_schedulers,
 )
-from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
+from experiments.learning.train_cluster import TrainClusterConfig, subject_of
 from experiments.run.app import Result, Run
 from experiments.run.overrides import CONFIG_FILE, plain_config
 from experiments.run.provenance import Provenance, file_hash
@@ -88,22 +87,22 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
         InputError: the run has no such policy, or it, the traces or what its adviser reads is
             missing or another.
     """
-    from agents.rllib.cluster.training import load_best
+    from agents.rllib.restore import load_best
 
     source = Path(config.run)
     saved = saved_config(source, TrainClusterConfig)
-    training = training_of(saved.training)
-    found, _, make_exam = environments(saved, training)
-    env = make_exam(0)
+    training, found, subject = subject_of(saved)
+    if training.parameters != "shared":
+        raise InputError("a checkpoint folder holds one policy", file=source, field="parameters")
+    env = subject.make_exam(0)
     shown = described(env.observation.adviser)
-    require_exportable(training.model, env.observation.adviser)
     provenance = run.provenance.with_inputs(
         **found.inputs, **adviser_inputs(shown), run=file_hash(source / CONFIG_FILE)
     )
     same_inputs(source, shown)
-    agent = env.possible_agents[0]
-    policy = training.model.policy(env.observation_space(agent), env.action_space(agent))
-    load_best(source, policy)
+    ((name, architecture),) = subject.architectures(training.model).items()
+    policy = architecture.policy(*subject.spaces_of(subject.agents[0]))
+    load_best(source, {name: policy})
     checkpoint = export_trained(
         policy,
         output_of(config, run),

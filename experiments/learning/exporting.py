@@ -239,7 +239,7 @@ def export_trained(
         InputError: the policy or its adviser is of a kind that is not exported, or the run folder
             lacks a file.
     """
-    from agents.rllib.cluster.training import BEST, SCORE_FILE
+    from agents.rllib.restore import BEST, SCORE_FILE
     from models.cluster.hierarchical import HierarchicalPolicy
     from models.export.exporter import ModelCard, export_scheduler
 
@@ -259,7 +259,7 @@ def export_trained(
         evaluation=[
             {
                 "exam after iteration": str(best["iteration"]),
-                "decisions": f"{best['decisions']:,}",
+                "steps": f"{best['steps']:,}",
                 "mean JCT / reference's": f"{best['score']:.4f}",
             }
         ],

@@ -32,7 +32,7 @@ DURATIONS_VARIABLE = "$DURATIONS"  # in overrides: the folder of the posterior o
 PRIORITY_VARIABLE = "$PRIORITY"  # the weights that were sought with it
 TEST_COLUMNS = ("recipe", "split", "windows", "against", *MEASURES)
 TRAINING_COLUMNS = (
-    "recipe", "seed", "iterations", "decisions", "untrained exam", "best exam", "after iteration",
+    "recipe", "seed", "iterations", "steps", "untrained exam", "best exam", "after iteration",
     "seconds",
 )  # fmt: skip
 FILE_COLUMNS = ("what", "where")
@@ -212,7 +212,7 @@ class Study:
 
     def _numbers(self, recipe: Recipe, documents: Mapping[str, Document]) -> dict[str, Any]:
         reported = (
-            "iterations", "decisions", "untrained_score", "best_score", "best_iteration", "seconds",
+            "iterations", "steps", "untrained_score", "best_score", "best_iteration", "seconds",
             "checkpoint",
         )  # fmt: skip
         trainings = []
@@ -230,7 +230,7 @@ class Study:
         return {
             "information": recipe.information,
             "trainings": trainings,
-            "curves": {key: curves[key] for key in ("decisions", "interquartile_mean", "picture")},
+            "curves": {key: curves[key] for key in ("steps", "interquartile_mean", "picture")},
             "tests": tests,
         }
 
@@ -303,7 +303,7 @@ def _test_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def _training_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
-            name, str(one["seed"]), f"{one['iterations']:,}", f"{one['decisions']:,}",
+            name, str(one["seed"]), f"{one['iterations']:,}", f"{one['steps']:,}",
             _score(one["untrained_score"]), _score(one["best_score"]), str(one["best_iteration"]),
             f"{one['seconds']:,.0f}",
         )

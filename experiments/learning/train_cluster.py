@@ -1,10 +1,10 @@
-"""Train one policy for all schedulers of a cluster: imitate a teacher, then multi-agent PPO.
+"""Train policies for the schedulers of a cluster: imitate a teacher, then multi-agent PPO.
 
 python -m experiments.train env=cluster_mixed +split@splits.itp=itp +split@splits.philly=philly \\
     interference=analytic overheads.restart_s=60 training.budget_s=3600
 python -m experiments.train env=cluster_parallel trace.format=synthetic trace.jobs=4000 \\
     clusters='[{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 8, gpus_per_node: 8,
-    nodes_per_rack: 2}]' agent.posterior_coefficient=0.1
+    nodes_per_rack: 2}]'
 python -m experiments.train resume=<run folder>
 
 The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpoint.
@@ -13,7 +13,7 @@ The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,8 @@ from annotated_types import MinLen
 
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.teachers import FirstFit, ShownAdvice
+from agents.rllib.config import Training
 from envs.cluster.environment.generator import ClusterGenerator
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
@@ -55,7 +57,7 @@ from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build, build_as, no_such_thing
 
 if TYPE_CHECKING:
-    from agents.rllib.cluster.config import ClusterTraining
+    from agents.rllib.cluster.subject import Schedulers
 
 
 Node = Mapping[str, Any]
@@ -65,73 +67,56 @@ Factory = Callable[[], ClusterParallelEnv]
 ExamFactory = Callable[[int], ClusterParallelEnv]  # by the number of the window
 
 
-@dataclass(frozen=True, eq=False)
-class JobsAndClusters:
+@dataclass(eq=False)
+class Jobs:
     """What episodes are drawn from."""
 
-    traces: tuple[Trace, ...]  # of training
-    exams: tuple[Trace, ...] | tuple[ClusterInstance, ...]  # windows drawn from, or those there are
-    clusters: tuple[Cluster, ...]
-    inputs: Mapping[str, str]  # SHA-256 by name
+    clusters: list[Cluster]
+    traces: list[Trace] = field(default_factory=list)  # of training
+    exams: list[Trace] = field(default_factory=list)  # windows drawn from,
+    windows: list[ClusterInstance] = field(default_factory=list)  # or those there are
+    inputs: dict[str, str] = field(default_factory=dict)  # SHA-256 by name
 
     @classmethod
-    def of_splits(
-        cls, splits: Mapping[str, SplitConfig], window: str, exam_window: str
-    ) -> JobsAndClusters:
-        """The windows of all traces of some splits, and the clusters they run on.
+    def of(cls, config: TrainClusterConfig) -> Jobs:
+        """Two windows of one trace, or of all traces of the splits, whose clusters come first.
 
-        The exams are the split's own parts of `exam_window`, on their clusters, at their load.
-
-        Raises:
-            InputError: a split's file is missing or another, or it has no such window.
-        """
-        traces: list[Trace] = []
-        exams: list[ClusterInstance] = []
-        clusters: dict[str, Cluster] = {}
-        inputs: dict[str, str] = {}
-        for config in splits.values():
-            split = Split(config)
-            for key, asked in (("window", window), ("exam_window", exam_window)):
-                if asked not in config.shares:
-                    known = ", ".join(config.shares)
-                    message = f"{asked!r} is unknown in split {config.name} (known: {known})"
-                    raise InputError(f"config key '{key}': {message}")
-            for part in split.traces.values():
-                traces.append(part.windows[window].trace.canonical())
-                clusters.setdefault(part.cluster.name, part.cluster)
-            for chosen in split.windows(exam_window):
-                exams.append(ClusterInstance(chosen.problem.cluster, chosen.problem.trace))
-            inputs |= config.inputs
-        return cls(tuple(traces), tuple(exams), tuple(clusters.values()), inputs)
-
-    @classmethod
-    def of_trace(cls, config: TraceConfig, window: str, exam_window: str) -> JobsAndClusters:
-        """Two windows of one trace, without any cluster.
+        The exams of splits are their own parts of `exam_window`, on their clusters, at their load.
 
         Raises:
             InputError: naming the config key or the file.
         """
-        if config.window is not None:
-            message = "the windows are given by 'window' and 'exam_window'"
-            raise InputError(f"config key 'trace.window': {message}")
-        found = [load_trace(replace(config, window=name)) for name in (window, exam_window)]
-        return cls((found[0].trace,), (found[1].trace,), (), found[0].inputs)
-
-    def with_clusters(self, nodes: Sequence[Node]) -> JobsAndClusters:
-        """With the clusters that config nodes describe.
-
-        Raises:
-            InputError: a node describes something else, or there is no cluster.
-        """
-        clusters = list(self.clusters)
-        for number, node in enumerate(nodes):
-            cluster = build(node, f"clusters[{number}]")
-            if not isinstance(cluster, Cluster):
-                raise no_such_thing(f"clusters[{number}]", node, "cluster")
-            clusters.append(cluster)
-        if not clusters:
+        found = cls([])
+        for split in config.splits.values():
+            found._add(split, config.window, config.exam_window)
+        if not config.splits:
+            if config.trace.window is not None:
+                message = "the windows are given by 'window' and 'exam_window'"
+                raise InputError(f"config key 'trace.window': {message}")
+            for name, traces in ((config.window, found.traces), (config.exam_window, found.exams)):
+                loaded = load_trace(replace(config.trace, window=name))
+                traces.append(loaded.trace)
+                found.inputs |= loaded.inputs
+        for number, node in enumerate(config.clusters):
+            found.clusters.append(build_as(Cluster, node, f"clusters[{number}]", "cluster"))
+        if not found.clusters:
             raise InputError("config key 'clusters': no cluster")
-        return replace(self, clusters=tuple(clusters))
+        return found
+
+    def _add(self, config: SplitConfig, window: str, exam_window: str) -> None:
+        split = Split(config)
+        for key, asked in (("window", window), ("exam_window", exam_window)):
+            if asked not in config.shares:
+                known = ", ".join(config.shares)
+                message = f"{asked!r} is unknown in split {config.name} (known: {known})"
+                raise InputError(f"config key '{key}': {message}")
+        for part in split.traces.values():
+            self.traces.append(part.windows[window].trace.canonical())
+            if all(part.cluster.name != cluster.name for cluster in self.clusters):
+                self.clusters.append(part.cluster)
+        for chosen in split.windows(exam_window):
+            self.windows.append(ClusterInstance(chosen.problem.cluster, chosen.problem.trace))
+        self.inputs |= config.inputs
 
 
 class FixedWindow:
@@ -144,8 +129,8 @@ class FixedWindow:
         return self.instance
 
 
-def factories(
-    env: Node, found: JobsAndClusters, interference: Node, overheads: Node, exam_windows: int
+def environments(
+    config: TrainClusterConfig, found: Jobs, exam_episodes: int
 ) -> tuple[Factory, ExamFactory]:
     """What makes environments to train in, and the k-th to be examined in, of the same spaces.
 
@@ -156,11 +141,11 @@ def factories(
         InputError: a node describes something else, or what cannot be; the adviser looks at
             durations that the observation does not show.
     """
-    make = build(env, "env")
+    make = build(config.env, "env")
     if not (isinstance(make, partial) and "windows" in make.keywords):
-        raise no_such_thing("env", env, "environment of several schedulers about traces")
-    rates = build_as(RateModel, interference, "interference", "interference model")
-    given = {"rates": rates, "overheads": build(overheads, "overheads")}
+        raise no_such_thing("env", config.env, "environment of several schedulers about traces")
+    rates = build_as(RateModel, config.interference, "interference", "interference model")
+    given = {"rates": rates, "overheads": build(config.overheads, "overheads")}
     clusters = _one_or_all(found.clusters)
     first = make(clusters, _one_or_all(found.traces), **given)
     if not isinstance(first, ClusterParallelEnv):
@@ -176,17 +161,16 @@ def factories(
         another: ClusterParallelEnv = make(clusters, None, windows=lambda *_: generator, **given)
         return another
 
-    exams: list[ClusterGenerator] = []
-    windows = [exam for exam in found.exams if isinstance(exam, ClusterInstance)]
-    if windows:
-        if exam_windows > len(windows):
-            message = f"{exam_windows}, the splits have {len(windows)}"
-            raise InputError(f"config key 'training.exam_windows': {message}")
-        chosen = [number * len(windows) // exam_windows for number in range(exam_windows)]
-        exams += [FixedWindow(first.generator.bounds, windows[number]) for number in chosen]
+    exams: list[ClusterGenerator]
+    if found.windows:
+        windows = found.windows
+        if exam_episodes > len(windows):
+            message = f"{exam_episodes}, the splits have {len(windows)}"
+            raise InputError(f"config key 'training.exam_episodes': {message}")
+        chosen = [number * len(windows) // exam_episodes for number in range(exam_episodes)]
+        exams = [FixedWindow(first.generator.bounds, windows[number]) for number in chosen]
     else:
-        drawn = make.keywords["windows"](clusters, _one_or_all(found.exams))
-        exams += [drawn] * exam_windows
+        exams = [make.keywords["windows"](clusters, _one_or_all(found.exams))] * exam_episodes
     return partial(with_generator, first.generator), lambda k: with_generator(exams[k])
 
 
@@ -195,10 +179,50 @@ def _one_or_all(things: Sequence[Any]) -> Any:
     return things[0] if len(things) == 1 else things
 
 
+def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser | None, Adviser]:
+    """Who is imitated, and who the exams are measured by: the adviser shown, if nobody is named."""
+    teacher = None if shown is None else ShownAdvice()
+    named = [
+        None if node is None else build_as(Adviser, node, key, "adviser of schedulers")
+        for key, node in (("teacher", config.teacher), ("reference", config.reference))
+    ]
+    return named[0] or teacher, named[1] or teacher or FirstFit()
+
+
+def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
+    """What a config trains, how, and on what.
+
+    Raises:
+        InputError: naming the config key or the file.
+    """
+    from agents.rllib.cluster.lane import Staged
+    from agents.rllib.cluster.subject import Schedulers
+
+    training = build_as(Training, config.training, "training", "training run")
+    found = Jobs.of(config)
+    make, make_exam = environments(config, found, training.exam_episodes)
+    generator = make().generator
+    if training.curriculum_steps and not isinstance(generator, Staged):
+        message = f"{type(generator).__name__} has no curriculum: null it must be"
+        raise InputError(f"config key 'training.curriculum_steps': {message}")
+    shown = make_exam(0).observation.adviser
+    require_exportable(training.model, shown)
+    teacher, reference = teachers(config, shown)
+    subject = Schedulers(
+        make,
+        make_exam,
+        parameters=training.parameters,
+        per_gpu=config.per_gpu,
+        teacher=teacher,
+        reference=reference,
+    )
+    return training, found, subject
+
+
 CURVE_FILE, CURVES_FILE = "learning_curve.png", "learning_curves.png"
 
 SHOWN = (
-    "iterations", "decisions", "episodes", "seconds", "best_score", "best_iteration",
+    "iterations", "steps", "episodes", "seconds", "best_score", "best_iteration",
     "untrained_score", "resumed",
 )  # fmt: skip
 
@@ -220,6 +244,9 @@ class TrainClusterConfig:
     overheads: Any
     teacher: Any
     reference: Any
+    per_gpu: bool
+    learner: Any
+    ray: Any
     training: Any
     resume: str | None
     seed: int
@@ -238,21 +265,17 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
     resume = config.resume is not None
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
-    training = training_of(config.training)
-    found, make, make_exam = environments(config, training)
-    shown = make_exam(0).observation.adviser
-    require_exportable(training.model, shown)
-    advises = described(shown)
+    training, found, subject = subject_of(config)
+    env = subject.make_exam(0)
+    advises = described(env.observation.adviser)
     if resume:
         same_inputs(run.folder, advises)
-    inputs = adviser_inputs(advises)
-    provenance = run.provenance.with_inputs(**found.inputs, **inputs)
-    teacher, reference = teachers(config, shown)
+    provenance = run.provenance.with_inputs(**found.inputs, **adviser_inputs(advises))
     if not resume:
         origin = stamp({}, provenance, kind="training_checkpoints")
         write_json(run.folder / "checkpoints" / "provenance.json", origin)
 
-    from agents.rllib.cluster.training import train_schedulers
+    from agents.rllib.training import train
 
     with ProgressDisplay(run.console) as display:
         task = display.begin("ppo", training.budget_s)
@@ -260,32 +283,27 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         def on_iteration(row: Mapping[str, float]) -> None:
             display.update(task, row["charts/seconds"], news(row))
 
-        result = train_schedulers(
-            training,
-            make,
-            make_exam,
-            run.folder,
-            on_iteration,
-            teacher=teacher,
-            reference=reference,
-            resume=resume,
-        )
+        result = train(training, subject, run.folder, on_iteration, resume=resume)
         display.end(task, f"mean JCT {result.best_score:.3f} times the reference's at best")
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
-    export_trained(
-        result.policy,
-        run.folder / CHECKPOINT_FOLDER,
-        make_exam(0),
-        run_folder=run.folder,
-        config=plain_config(config),
-        traces=[trace.name for trace in found.traces],
-        provenance=provenance,
-    )
+    checkpoint: Path | None = None
+    if training.parameters == "shared":  # a checkpoint folder holds one policy
+        checkpoint = run.folder / CHECKPOINT_FOLDER
+        (policy,) = result.policies.values()
+        export_trained(
+            policy,
+            checkpoint,
+            env,
+            run_folder=run.folder,
+            config=plain_config(config),
+            traces=[trace.name for trace in found.traces],
+            provenance=provenance,
+        )
     figure = draw_exams([read_exams(run.folder)], "exams in training")
     write_figure(run.folder / CURVE_FILE, figure, provenance)
     values: dict[str, object] = {
         "iterations": result.iterations,
-        "decisions": result.decisions,
+        "steps": result.steps,
         "episodes": result.episodes,
         "seconds": result.seconds,
         "best_score": result.best_score,
@@ -295,60 +313,10 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         "reference_mean_jct_s": list(result.reference),
         "traces": [trace.name for trace in found.traces],
         "clusters": [cluster.name for cluster in found.clusters],
-        "checkpoint": str(run.folder / CHECKPOINT_FOLDER),
+        "checkpoint": checkpoint and str(checkpoint),
         "resumed": resume,
     }
     return Result(values, provenance, SHOWN)
-
-
-def environments(
-    config: TrainClusterConfig, training: ClusterTraining
-) -> tuple[JobsAndClusters, Factory, ExamFactory]:
-    """What a config trains and examines in.
-
-    Raises:
-        InputError: naming the config key or the file.
-    """
-    if config.splits:
-        found = JobsAndClusters.of_splits(config.splits, config.window, config.exam_window)
-    else:
-        found = JobsAndClusters.of_trace(config.trace, config.window, config.exam_window)
-    found = found.with_clusters(config.clusters)
-    make, make_exam = factories(
-        config.env, found, config.interference, config.overheads, training.exam_windows
-    )
-    return found, make, make_exam
-
-
-def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser | None, Adviser]:
-    """Who is imitated, and who the exams are measured by: the adviser shown, if nobody is named."""
-    from agents.rllib.cluster.drivers import FirstFit, ShownAdvice
-
-    teacher = None if shown is None else ShownAdvice()
-    reference: Adviser = FirstFit() if shown is None else ShownAdvice()
-    return (
-        teacher if config.teacher is None else adviser_of(config.teacher, "teacher"),
-        reference if config.reference is None else adviser_of(config.reference, "reference"),
-    )
-
-
-def training_of(node: Mapping[str, Any]) -> ClusterTraining:
-    """The training run that a config node describes.
-
-    Raises:
-        InputError: it describes something else.
-    """
-    from agents.rllib.cluster.config import ClusterTraining
-
-    training = build(node, "training")
-    if not isinstance(training, ClusterTraining):
-        raise no_such_thing("training", node, "training of schedulers")
-    return training
-
-
-def adviser_of(node: Mapping[str, Any], key: str) -> Adviser:
-    """The adviser that a config node describes."""
-    return build_as(Adviser, node, key, "adviser of schedulers")
 
 
 def news(row: Mapping[str, float]) -> str:
@@ -356,7 +324,7 @@ def news(row: Mapping[str, float]) -> str:
     what = "cloning" if row["charts/cloning"] else "PPO"
     return (
         f"iteration {row['iteration']:.0f} ({what}), mean JCT {row['charts/mean_jct_s']:,.0f} s, "
-        f"best exam {row['exam/best_score']:.3f}, {row['charts/SPS']:,.0f} decisions/s"
+        f"best exam {row['exam/best_score']:.3f}, {row['charts/SPS']:,.0f} steps/s"
     )
 
 
@@ -373,15 +341,15 @@ def curves(config: CurvesConfig, run: Run) -> Result:
     """Read the exams of every run and draw them together."""
     folders = [Path(name) for name in config.runs]
     runs = [read_exams(folder) for folder in folders]
-    decisions, scores = common(runs)
-    if not len(decisions):
-        raise InputError("config key 'runs': were never examined after equally many decisions")
+    steps, scores = common(runs)
+    if not len(steps):
+        raise InputError("config key 'runs': were never examined after equally many steps")
     hashes = {f"run_{k}": file_hash(path / METRICS_FILE) for k, path in enumerate(folders)}
     provenance = run.provenance.with_inputs(**hashes)
     write_figure(run.folder / CURVES_FILE, draw_exams(runs, f"{len(runs)} seeds"), provenance)
     values: dict[str, object] = {
         "runs": config.runs,
-        "decisions": decisions.tolist(),
+        "steps": steps.tolist(),
         "scores": scores.tolist(),
         "interquartile_mean": interquartile_mean(scores).tolist(),
         "last": float(interquartile_mean(scores)[-1]),

@@ -132,9 +132,9 @@ class Exams:
     """The exams of one run."""
 
     name: str
-    decisions: FloatArray  # (K,) of all schedulers, when they were examined
+    steps: FloatArray  # (K,) of environments, when it was examined
     scores: FloatArray  # (K,) mean JCT / the reference's
-    clones: float  # decisions of cloning; 0 without
+    clones: float  # steps of cloning; 0 without
 
 
 def read_exams(run_folder: Path) -> Exams:
@@ -148,15 +148,15 @@ def read_exams(run_folder: Path) -> Exams:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         read = [
-            (float(row["charts/decisions"]), float(row["exam/score"]), row["charts/cloning"])
+            (float(row["charts/global_step"]), float(row["exam/score"]), row["charts/cloning"])
             for row in rows
         ]
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"holds no exams of schedulers ({error})", file=path) from error
-    examined = [(decisions, score) for decisions, score, _ in read if not np.isnan(score)]
-    clones = max([decisions for decisions, _, cloning in read if float(cloning)], default=0.0)
-    decisions, scores = np.array(examined, np.float64).reshape(-1, 2).T
-    return Exams(run_folder.name, decisions, scores, clones)
+    examined = [(steps, score) for steps, score, _ in read if not np.isnan(score)]
+    clones = max([steps for steps, _, cloning in read if float(cloning)], default=0.0)
+    steps, scores = np.array(examined, np.float64).reshape(-1, 2).T
+    return Exams(run_folder.name, steps, scores, clones)
 
 
 def interquartile_mean(scores: FloatArray) -> FloatArray:
@@ -178,33 +178,33 @@ def interval(scores: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, 
 
 
 def common(runs: Sequence[Exams]) -> tuple[FloatArray, FloatArray]:
-    """(K,) decisions at which all runs were examined, and (S, K) scores there."""
-    shared = runs[0].decisions
+    """(K,) steps at which all runs were examined, and (S, K) scores there."""
+    shared = runs[0].steps
     for run in runs[1:]:
-        shared = np.intersect1d(shared, run.decisions)
-    scores = [run.scores[np.searchsorted(run.decisions, shared)] for run in runs]
+        shared = np.intersect1d(shared, run.steps)
+    scores = [run.scores[np.searchsorted(run.steps, shared)] for run in runs]
     return shared, np.stack(scores)
 
 
 def draw_exams(runs: Sequence[Exams], title: str) -> Figure:
-    """Scores over decisions; 1 is the reference."""
+    """Scores over steps; 1 is the reference."""
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot()
     for run in runs:
         own, width = (PALE, 1.0) if len(runs) > 1 else (BLUE, 2.0)
-        axes.plot(run.decisions, run.scores, color=own, linewidth=width, marker=".")
+        axes.plot(run.steps, run.scores, color=own, linewidth=width, marker=".")
     if len(runs) > 1:
-        decisions, scores = common(runs)
+        steps, scores = common(runs)
         mean = interquartile_mean(scores)
         low, high = interval(scores, np.random.default_rng(0))
-        axes.fill_between(decisions, low, high, color=BLUE, alpha=0.2, linewidth=0)
+        axes.fill_between(steps, low, high, color=BLUE, alpha=0.2, linewidth=0)
         label = f"interquartile mean of {len(runs)} seeds, 95 % interval"
-        axes.plot(decisions, mean, color=BLUE, linewidth=2.2, label=label)
+        axes.plot(steps, mean, color=BLUE, linewidth=2.2, label=label)
     axes.axhline(1.0, label="reference", **LEVEL)
     clones = max(run.clones for run in runs)
     if clones:
         axes.axvline(clones, color=ORANGE, linewidth=1.0, linestyle=":", label="end of cloning")
-    axes.set_xlabel("decisions")
+    axes.set_xlabel("steps")
     axes.set_ylabel("mean JCT / reference's")
     frame(axes)
     axes.legend(framealpha=1.0, fontsize=SMALL)

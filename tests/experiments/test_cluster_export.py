@@ -15,12 +15,13 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from agents.cluster.checkpoint import CheckpointScheduler
+from agents.rllib.restore import load_best
 from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
 from experiments.evaluate import main as evaluate
 from experiments.learning import train_cluster
 from experiments.learning.export_run import ExportConfig, export_run
-from experiments.learning.train_cluster import TrainClusterConfig, environments, training_of
+from experiments.learning.train_cluster import TrainClusterConfig, subject_of
 from experiments.run.app import run_app
 from experiments.run.saved_run import saved_config
 from experiments.train import main
@@ -38,8 +39,8 @@ SMALL = [
     "env.windows.stages.gpus=8", "env.windows.max_share=0.5", "env.observation.window=12",
     "env.observation.running=8", "env.observation.shares=16", "env.observation.history=1",
     "model.hidden=8", "model.rounds=1", "model.heads=2", "model.initial_advice_weight=1.0",
-    "agent.num_envs=2", "agent.fragment=16", "training.exam_windows=2", "training.exam_every=1",
-    "training.max_decisions=128", "training.cloning.iterations=1",
+    "agent.num_envs=2", "agent.steps=16", "training.exam_episodes=2", "training.exam_every=1",
+    "training.max_steps=64", "training.cloning.iterations=1",
 ]  # fmt: skip
 LEARNED = ["adviser=learned", "adviser.priority.path=posterior"]
 
@@ -89,7 +90,7 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     assert spec["provenance"]["inputs_sha256"]["durations"] == posterior
     best = document(made / "run" / "best" / "score.json")
     card = (folder / "README.md").read_text()
-    assert f"| {best['iteration']} | {best['decisions']} | {best['score']:.4f} |" in card
+    assert f"| {best['iteration']} | {best['steps']} | {best['score']:.4f} |" in card
     assert "env" in OmegaConf.load(folder / "config.yaml")
     for name in ("README.md", "config.yaml", "spec.json", "durations/spec.json"):
         assert str(made) not in (folder / name).read_text(), name
@@ -100,15 +101,11 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
 def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     """The posterior that was read in training is gone by then."""
     saved = saved_config("run", TrainClusterConfig)
-    training = training_of(saved.training)
-    _, _, make_exam = environments(saved, training)
-    env = make_exam(0)
+    training, _, subject = subject_of(saved)
+    env = subject.make_exam(0)
     env.routing, env.rates = RandomRouting(), NoInterference()
-    agent = env.possible_agents[0]
-    policy = training.model.policy(env.observation_space(agent), env.action_space(agent))
-    from agents.rllib.cluster.training import load_best
-
-    load_best(Path("run"), policy)
+    policy = training.model.policy(*subject.spaces_of("scheduler_0"))
+    load_best(Path("run"), {"scheduler": policy})
     seen, _ = env.reset(seed=7)
     instance = (env.simulator.cluster, env.simulator.trace)
     homes = env.episode.book.home.copy()
@@ -162,7 +159,7 @@ def test_another_posterior_than_that_of_the_run_is_refused(
     (work / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
     assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 2
     assert "the run was begun with sha256" in capsys.readouterr().err
-    assert main(["resume=run", "training.max_decisions=192"]) == 2
+    assert main(["resume=run", "training.max_steps=96"]) == 2
     assert "the run was begun with sha256" in capsys.readouterr().err
 
 
@@ -172,7 +169,7 @@ def test_another_posterior_than_that_of_the_run_is_refused(
         (["adviser=learned"], "adviser.priority.path"),
         (["adviser=learned", "adviser.priority.path=absent"], "no such file"),
         (["adviser=las", "adviser.priority.first=0"], "first"),
-        (["adviser._target_=agents.rllib.cluster.drivers.FirstFit", "~adviser.priority",
+        (["adviser._target_=agents.cluster.teachers.FirstFit", "~adviser.priority",
           "~adviser.gain", "~adviser.least_run_s"], "cannot go into a checkpoint"),
     ],
 )  # fmt: skip

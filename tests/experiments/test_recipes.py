@@ -31,8 +31,8 @@ TINY = [
     "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
     "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
     "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
-    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.fragment=16",
-    "training.exam_windows=1", "training.exam_every=1", "training.max_decisions=128",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
+    "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=64",
 ]  # fmt: skip
 
 
@@ -81,6 +81,7 @@ CHANGES = {  # of cluster_unknown, by recipe: key, what it becomes
     "ablation_no_interference_model": {"model.use_interference": False},
     "ablation_single_agent": {
         "env.schedulers": 1, "env.observation.running": 512, "env.observation.shares": 2048,
+        "agent.anneal_steps": 200_000,
     },
     "cluster_nonpreemptive": {"env.actions.preempt_after_s": None},
 }  # fmt: skip
@@ -184,6 +185,6 @@ def test_a_small_one_trains(
     words = [f"+experiment={recipe}", *TINY, *of_the_itp_split(work), *more, "hydra.run.dir=run"]
     assert main(words) == 0
     found = json.loads((work / "run" / "result.json").read_text())
-    assert (found["iterations"], found["decisions"]) == (2, 128)
+    assert (found["iterations"], found["steps"]) == (2, 64)
     assert found["untrained_score"] > 0
     assert len(exported) == 1

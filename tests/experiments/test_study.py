@@ -46,8 +46,8 @@ TRAINING = [
     "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
     "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
     "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
-    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.fragment=16",
-    "training.exam_windows=1", "training.exam_every=1", "training.max_decisions=64",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
+    "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=32",
 ]  # fmt: skip
 RECIPE = [
     "+experiment=cluster_itp", "adviser.priority.path=$DURATIONS",
@@ -135,7 +135,7 @@ def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
     one = study(recipes=KNOWN)
     cells = one.grid(tmp_path, 0)
     training = {
-        "iterations": 3, "decisions": 6400, "untrained_score": None, "best_score": 0.91234,
+        "iterations": 3, "steps": 6400, "untrained_score": None, "best_score": 0.91234,
         "best_iteration": 2, "seconds": 61.2, "checkpoint": "c",
     }  # fmt: skip
     ratios = {"mean": 0.9, "low": 0.8, "high": 1.1}
@@ -144,7 +144,7 @@ def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
         "ratios": {"las/best_fit": dict.fromkeys(("mean", "p50", "p99"), ratios)},
         "windows": [{}, {}], "table": "t", "picture": "p.png",
     }  # fmt: skip
-    curves = {"decisions": [1], "interquartile_mean": [0.9], "picture": "curves.png"}
+    curves = {"steps": [1], "interquartile_mean": [0.9], "picture": "curves.png"}
     told = {"train": training, "plot": curves, "generalise": tested}
     report = one.summary({cell: told[cell.app] for cell in cells})
     tests, trainings, files = (table.rows for table in report.tables)
@@ -216,11 +216,11 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
     cells, result = work / "study" / "cells", document(work / "study" / "result.json")
     recipe = result["report"]["recipes"]["small"]
     assert [one["seed"] for one in recipe["trainings"]] == [0, 3]
-    assert all(one["decisions"] == 64 for one in recipe["trainings"])
+    assert all(one["steps"] == 32 for one in recipe["trainings"])
     ratios = document(cells / "small" / "test_made" / "result.json")["ratios"]
     assert recipe["tests"]["made"]["ratios"] == ratios
     assert len(document(cells / "small" / "test_made" / "result.json")["checkpoints"]) == 2
-    assert len(recipe["curves"]["interquartile_mean"]) == len(recipe["curves"]["decisions"]) > 0
+    assert len(recipe["curves"]["interquartile_mean"]) == len(recipe["curves"]["steps"]) > 0
     assert set(result["provenance"]["inputs_sha256"]) == {
         "durations/seed_0", "durations/seed_3", "priority/seed_0", "priority/seed_3",
         "small/seed_0", "small/seed_3", "small/curves", "small/test_made",

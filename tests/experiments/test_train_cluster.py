@@ -31,11 +31,11 @@ SMALL = [
     "env=cluster_parallel", "trace.format=synthetic", "trace.jobs=400", f"clusters=[{CLUSTER}]",
     "env.windows.jobs=[8,8]", "env.windows.load=[1,1]", "env.windows.max_gpus=4",
     "env.observation.window=4", "env.observation.running=8", "env.observation.shares=8",
-    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.fragment=16",
-    "training.exam_windows=2", "training.exam_every=1", "training.max_decisions=128",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
+    "training.exam_episodes=2", "training.exam_every=1", "training.max_steps=64",
 ]  # fmt: skip
 TAUGHT = [
-    "teacher={_target_: agents.rllib.cluster.drivers.FirstFit}", "training.cloning.iterations=1",
+    "teacher={_target_: agents.cluster.teachers.FirstFit}", "training.cloning.iterations=1",
 ]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     assert main([*SMALL, *TAUGHT, "hydra.run.dir=seed_0"]) == 0
     shutil.copytree("seed_0", "seed_1")
     first = result(work / "seed_0")
-    assert (first["iterations"], first["decisions"]) == (2, 128)
+    assert (first["iterations"], first["steps"]) == (2, 64)
     scores = {exam["iteration"]: exam["score"] for exam in first["exams"]}  # type: ignore[attr-defined]
     assert list(scores) == [0, 1, 2]
     assert first["best_score"] == min(scores.values())
@@ -78,7 +78,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     with Image.open(work / "seed_0" / "learning_curve.png") as picture:
         assert picture.size[0] > 500
 
-    assert main(["resume=seed_0", "training.max_decisions=192"]) == 0
+    assert main(["resume=seed_0", "training.max_steps=96"]) == 0
     resumed = result(work / "seed_0")
     assert (resumed["iterations"], resumed["resumed"]) == (3, True)
     assert [folder.parent.name for folder in exported] == ["seed_0", "seed_0"]
@@ -87,7 +87,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     asked = ["runs=[seed_0,seed_1]", "hydra.run.dir=curves"]
     assert plot(asked) == 0
     both = result(work / "curves")
-    assert both["decisions"] == [64.0, 128.0]
+    assert both["steps"] == [32.0, 64.0]
     scores_of = np.array(both["scores"])
     assert scores_of.shape == (2, 2)
     np.testing.assert_allclose(both["interquartile_mean"], scores_of.mean(axis=0))
@@ -104,7 +104,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
         (["exam_window=later"], "trace.windows"),
         (["trace.window=train"], "config key 'trace.window'"),
         (["agent.alike=3"], "alike"),
-        (["training.max_decisions=null", "training.budget_s=null"], "budget_s"),
+        (["training.max_steps=null", "training.budget_s=null"], "budget_s"),
         (["teacher={_target_: fractions.Fraction}"], "config key 'teacher'"),
         (["interference={_target_: builtins.dict}"], "interference"),
         (["env=cluster_preemptive"], "env"),
@@ -122,8 +122,8 @@ def test_bad_input_is_told_in_one_line(
     assert not (work / "run" / "metrics.csv").exists()
 
 
-def exams(name: str, decisions: list[float], scores: list[float]) -> Exams:
-    return Exams(name, np.array(decisions), np.array(scores), 5.0)
+def exams(name: str, steps: list[float], scores: list[float]) -> Exams:
+    return Exams(name, np.array(steps), np.array(scores), 5.0)
 
 
 def test_the_interquartile_mean_leaves_out_the_quarters_at_both_ends() -> None:
@@ -136,8 +136,8 @@ def test_the_interquartile_mean_leaves_out_the_quarters_at_both_ends() -> None:
 
 def test_runs_are_compared_where_all_were_examined() -> None:
     runs = [exams("a", [10, 20, 30], [1, 2, 3]), exams("b", [20, 25, 30], [4, 5, 6])]
-    decisions, scores = common(runs)
-    np.testing.assert_array_equal(decisions, [20, 30])
+    steps, scores = common(runs)
+    np.testing.assert_array_equal(steps, [20, 30])
     np.testing.assert_array_equal(scores, [[2, 3], [4, 6]])
     assert len(draw_exams(runs, "two").axes[0].lines) == 5  # both, mean, reference, cloning's end
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from gymnasium import spaces
 
 from agents.rllib.cluster.lane import SchedulingLane
 from agents.rllib.cluster.memory import ObservationMemory
-from agents.rllib.subject import Numbers
+from agents.rllib.subject import Numbers, Solution
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
@@ -31,8 +31,8 @@ class Schedulers:
         reference: whose mean JCTs those of the exams are divided by.
     """
 
-    charts = ("mean_jct_s", "finished_share")
-    best = None
+    charts: Sequence[str] = ("mean_jct_s", "finished_share")
+    best: Solution | None = None
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Schedulers:
         self.parameters, self.per_gpu = parameters, per_gpu
         self.teacher, self.reference = teacher, reference
         self.env = make()  # asked for its spaces alone
-        self.agents = self.env.possible_agents
+        self.agents: Sequence[str] = self.env.possible_agents
 
     def module_of(self, agent: str) -> str:
         return SHARED if self.parameters == "shared" else agent
