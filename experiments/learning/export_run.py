@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from agents.cluster.checkpoint_adviser import described
 from envs.errors import InputError
-from envs.placement.env import PlacementEnv
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     Verification,
@@ -28,8 +27,7 @@ from experiments.run.targets import build
 from experiments.step.problem import load_problem, placement_env
 
 if TYPE_CHECKING:
-    from agents.rllib.step.config import TrainingConfig
-    from models.step.policy import PlacementPolicy, PolicyConfig
+    from agents.rllib.config import Training
 
 
 @dataclass
@@ -43,7 +41,9 @@ class ExportConfig:
 
 
 def export_run(config: ExportConfig, run: Run) -> Result:
-    """Write the checkpoint folder of the run's last training checkpoint."""
+    """Write the checkpoint folder of the policy of the run's best exam."""
+    from agents.rllib.restore import load_best
+    from agents.rllib.step.subjects import PLACER
     from models.step.policy import PolicyConfig
 
     source = Path(config.run)
@@ -53,7 +53,7 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
     loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
     problem = loaded.problem
-    training: TrainingConfig = build(nodes["training"])
+    training: Training = build(nodes["training"])
     provenance = loaded.stamp_on(run.provenance).with_inputs(run=file_hash(source / CONFIG_FILE))
     env = placement_env(nodes["env"], problem)
     model = training.model
@@ -63,7 +63,8 @@ def export_run(config: ExportConfig, run: Run) -> Result:
             file=source / CONFIG_FILE,
             field="training.model",
         )
-    policy = trained_policy(source, model, env)
+    policy = model.policy(env.observation_space, env.action_space)
+    load_best(source, {PLACER: policy})
     output = output_of(config, run)
     name = f"{problem.graph.name} on {problem.topology.name}"
     checkpoint = export_checkpoint(
@@ -132,48 +133,3 @@ def verified(checkpoint: Path, verification: Verification, provenance: Provenanc
     """What the app tells."""
     values = {"checkpoint": str(checkpoint), "verification": verification.document()}
     return Result({**values, "verified": verification.passed}, provenance)
-
-
-def trained_policy(folder: Path, model: PolicyConfig, env: PlacementEnv) -> PlacementPolicy:
-    """The policy in the last training checkpoint of a run.
-
-    Raises:
-        InputError: the run has no checkpoint, or a file of it is damaged or of another policy.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from agents.rllib.restore import SCHEMA_VERSION
-    from models.artifacts import check_hashes, read_json_object
-    from models.layout import widths_of
-    from models.step.policy import PlacementPolicy
-
-    checkpoints = sorted(
-        (
-            path
-            for path in (folder / "checkpoints").glob("iteration_*")
-            if path.name.rpartition("_")[2].isdecimal()
-        ),
-        key=lambda path: int(path.name.rpartition("_")[2]),
-    )
-    if not checkpoints:
-        raise InputError("holds no checkpoint to export", file=folder / "checkpoints")
-    last = checkpoints[-1]
-    state = read_json_object(last / "state.json")
-    if state.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            f"is {state.get('schema_version')!r}, this version reads {SCHEMA_VERSION}",
-            file=last / "state.json",
-            field="schema_version",
-        )
-    hashes = state.get("sha256")
-    if not isinstance(hashes, dict):
-        raise InputError("is missing", file=last / "state.json", field="sha256")
-    check_hashes(last, hashes)
-    weights = last / "weights.safetensors"
-    policy = PlacementPolicy(model, widths_of(env.observation_space.sample()))
-    try:
-        policy.load_state_dict(load_file(weights))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(" ".join(str(error).split()), file=weights) from error
-    return policy

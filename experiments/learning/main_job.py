@@ -10,8 +10,7 @@ from envs.bounds import Positive
 from envs.errors import InputError
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
-from experiments.learning.learning_tasks import PlacementLearning
-from experiments.learning.one_problem import Learned, learn, only_policy
+from experiments.learning.one_problem import Learned, learn
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run
@@ -26,6 +25,7 @@ from experiments.step.evaluation import require_fit
 from experiments.step.plan_file import write_plan
 from experiments.step.problem import communication_of, load_problem, placement_env
 from experiments.step.search import search_in_turn, search_side_by_side
+from experiments.step.tasks import StepTask
 
 PPO = "ppo"
 
@@ -44,6 +44,8 @@ class MainConfig:
     training: Any
     quick: dict[str, Any]
     searching: dict[str, Any]
+    learner: Any
+    ray: Any
     single_device: str
     budget_s: Positive
     seed: int
@@ -63,6 +65,8 @@ class MainConfig:
 
 def main_job(config: MainConfig, run: Run) -> Result:
     """Run every method on one problem and write everything a reader may want to see."""
+    from models.step.policy import PlacementPolicy
+
     start = time.perf_counter()
     console = run.console
     console.print("building the problem (the first capture of a model takes a while)")
@@ -70,7 +74,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     communication = communication_of(config.communication)
     bound = require_fit(problem)
-    training = build(config.training)
+    training = build(config.training, "training")
     env = placement_env(config.env, problem)
     name = f"{problem.graph.name} on {problem.topology.name}"
     console.print(
@@ -83,17 +87,18 @@ def main_job(config: MainConfig, run: Run) -> Result:
     with ProgressDisplay(console) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
         found |= search_side_by_side(config.searching, problem, config.budget_s, display)
-        learning = PlacementLearning(problem, env, communication)
-        learned = learn(learning, training, run.folder, display, provenance)
+        task = StepTask(problem, communication=communication, env=env)
+        learned = learn(task, training, run.folder, display, provenance)
     found[PPO] = learned.found
     comparison = Comparison(
-        rows=tuple(row_of(method, x, problem, communication) for method, x in found.items()),
+        rows=tuple(row_of(method, x, task) for method, x in found.items()),
         single_device=config.single_device,
         lower_bound=bound.seconds,
     )
     _write(run, problem, comparison, learned, provenance, name)
     console.print("exporting the policy, asking it again in a process without ray and PyG")
-    policy = only_policy(learned.training)
+    (policy,) = learned.training.policies.values()
+    assert isinstance(policy, PlacementPolicy)
     checkpoint = export_checkpoint(
         policy,
         run.folder / CHECKPOINT_FOLDER,

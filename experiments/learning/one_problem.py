@@ -1,24 +1,21 @@
-"""Training as a search: a policy learns on one problem, its best placement is the plan."""
+"""Training as a search: policies learn on one problem, and the best they meet is the plan."""
 
 from __future__ import annotations
 
 import csv
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agents.base import PlannerResult
-from agents.rllib.step.environment import Record, WarmStart
 from envs.bounds import Positive
 from envs.errors import InputError
 from envs.joint.env import JointEnv
 from envs.step.order import OneFOneB
-from envs.step.plans import Placement
-from experiments.learning.learning_tasks import JointLearning, LearningTask, Node
 from experiments.pictures.learning import Curve
 from experiments.run.artifacts import METRICS_FILE, write_json
 from experiments.run.display import ProgressDisplay, training_news
@@ -26,21 +23,24 @@ from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.run.statistics import half_width
 from experiments.run.targets import build
 from experiments.step.evaluation import Evaluation
+from experiments.step.objectives import Joint
 from experiments.step.plan_file import read_plan, write_plan
+from experiments.step.planning import ask_beside
 from experiments.step.search import describe
+from experiments.step.tasks import Allocation, JointTask, StepTask
 
 if TYPE_CHECKING:
-    from agents.rllib.step.config import TrainingConfig
-    from agents.rllib.step.training import TrainingResult
-    from models.step.policy import PlacementPolicy
+    from agents.rllib.config import Training
+    from agents.rllib.subject import Solution
+    from agents.rllib.training import Trained
 
 
 @dataclass(frozen=True)
 class Exam:
-    """The policy alone, greedily from the same starts before and after training.
+    """The policies alone, greedily from the same starts before and after training.
 
-    Beside it, where there is a look-ahead, the rule it has to beat: from the same starts, always
-    the choice whose look-ahead promises the shortest step.
+    Beside them, where there is a look-ahead, the rule they have to beat: from the same starts,
+    always the choice whose look-ahead promises the shortest step.
     """
 
     untrained: tuple[float, ...]  # seconds of the plan each episode ends in; inf: does not fit
@@ -101,56 +101,69 @@ def _mean_ms(seconds: Sequence[float]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """A trained policy, its best plan, and how it got there."""
+    """Trained policies, the best that was decided in training, and how it got there."""
 
-    training: TrainingResult
+    training: Trained
     found: PlannerResult
+    allocation: Allocation  # of bandwidth, beside the plan
     evaluation: Evaluation | None  # of the best plan, None without one
     curve: Curve
     exam: Exam
 
 
 def learn(
-    learning: LearningTask,
-    config: TrainingConfig,
+    task: StepTask,
+    training: Training,
     run_folder: Path,
     display: ProgressDisplay,
     provenance: Provenance,
     *,
     resume: bool = False,
-    warm_start: WarmStart | None = None,
+    start: Solution | None = None,
+    spent_s: float = 0.0,
 ) -> Learned:
-    """Train on `learning` as `config` says; metrics and checkpoints go to `run_folder`, whose
+    """Train on `task`; metrics and checkpoints go to `run_folder`, whose
     `checkpoints/provenance.json` says where the checkpoints come from.
 
-    The graph is fused once: the environments are copies of one that holds the instance. With a
-    `warm_start` training goes on from a plan, whose seconds are part of the budget.
+    With a `start` training goes on from a plan, and the seconds it took are part of the budget.
     """
-    from agents.rllib.step.training import train
+    from agents.rllib.training import train
 
     if not resume:
         origin = stamp({}, provenance, kind="training_checkpoints")
         write_json(run_folder / "checkpoints" / "provenance.json", origin)
-    task = display.begin("ppo", config.budget_s)
+    subject = task.subject(training)
+    if start is not None:
+        subject.archive.offer(0, start)
+    shown = display.begin("ppo", training.budget_s)
 
     def on_iteration(row: Mapping[str, float]) -> None:
-        display.update(task, row["charts/seconds"], training_news(row))
+        display.update(shown, row["charts/seconds"], training_news(row))
 
-    training = train(
-        config,
-        learning.environment,
-        run_folder,
-        on_iteration,
-        resume=resume,
-        task=learning.task(config),
-        warm_start=warm_start,
+    trained = train(
+        training, subject, run_folder, on_iteration, resume=resume, start=start, spent_s=spent_s
     )
-    best = training.best_plan
-    evaluation = None if best is None else learning.evaluate(best)
-    found = as_planner_result(training, evaluation)
-    display.end(task, describe(found))
-    exam = Exam(training.untrained, training.trained, training.look_ahead)
-    return Learned(training, found, evaluation, read_curve(run_folder / METRICS_FILE), exam)
+    found = PlannerResult(
+        plan=None,
+        status="limit",
+        step_time=np.inf,
+        seconds=trained.seconds,
+        evaluations=trained.steps,
+        reason="no plan met in training fits",
+        trajectory=trained.trajectory,
+    )
+    allocation: Allocation = None
+    evaluation = None
+    if trained.best is not None:
+        plan, allocation = task.plan_of(trained.best)
+        evaluation = task.judge(plan, allocation).evaluation
+        assert evaluation is not None
+        time_s = evaluation.step_time
+        found = replace(found, plan=plan, status="feasible", step_time=time_s, reason="")
+    display.end(shown, describe(found))
+    exam = Exam(trained.untrained, trained.trained, trained.reference)
+    curve = read_curve(run_folder / METRICS_FILE)
+    return Learned(trained, found, allocation, evaluation, curve, exam)
 
 
 def read_curve(path: Path) -> Curve:
@@ -160,39 +173,8 @@ def read_curve(path: Path) -> Curve:
     return Curve(
         seconds=[float(row["charts/seconds"]) for row in rows],
         mean=[float(row["charts/step_time_s_mean"]) for row in rows],
-        best=[float(row["charts/step_time_s_best"]) for row in rows],
+        best=[float(row["charts/best_objective"]) for row in rows],
     )
-
-
-def as_planner_result(training: TrainingResult, evaluation: Evaluation | None) -> PlannerResult:
-    """The best plan met in training, as it was played on every operator."""
-    if evaluation is None:
-        return PlannerResult(
-            plan=None,
-            status="limit",
-            step_time=np.inf,
-            seconds=training.seconds,
-            evaluations=training.env_steps,
-            reason="no plan met in training fits",
-            trajectory=training.trajectory,
-        )
-    return PlannerResult(
-        plan=evaluation.plan,
-        status="feasible",
-        step_time=evaluation.step_time,
-        seconds=training.seconds,
-        evaluations=training.env_steps,
-        trajectory=training.trajectory,
-    )
-
-
-def only_policy(training: TrainingResult) -> PlacementPolicy:
-    """The policy that was trained to place."""
-    from models.step.policy import PlacementPolicy
-
-    (policy,) = training.policies.values()
-    assert isinstance(policy, PlacementPolicy)
-    return policy
 
 
 WARM_START_FILE = "warm_start.json"  # in the run folder: the planner's plan
@@ -216,9 +198,15 @@ class WarmStartConfig:
         """What PPO is called that goes on from the planner's plan."""
         return f"ppo after {self.budget_s:g} s of {self.name}"
 
-    def within(self, training_s: float | None) -> None:
-        """Raise `InputError` where nothing of `training_s` seconds is left to learn."""
-        if self.budget_s is not None and training_s is not None and self.budget_s >= training_s:
+    def require(self, env: Mapping[str, Any], task: StepTask, training_s: float | None) -> None:
+        """Raise `InputError` where episodes of `env` cannot start from any plan, or where nothing
+        of `training_s` seconds is left to learn.
+        """
+        if self.budget_s is None:
+            return
+        if not (isinstance(task.env, JointEnv) and env.get("_partial_")):
+            raise InputError(f"config key 'warm_start': {env.get('_target_')} starts from no plan")
+        if training_s is not None and self.budget_s >= training_s:
             raise InputError(
                 f"config key 'warm_start.budget_s': {self.budget_s} leaves nothing of "
                 f"training.budget_s={training_s}"
@@ -227,65 +215,54 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, eq=False)
 class Warmed:
-    """A learning whose groups a plan does not divide, and that plan."""
+    """A task whose groups a plan does not divide, and that plan."""
 
-    learning: JointLearning
-    start: WarmStart
+    task: JointTask
+    start: Solution
+    seconds: float  # wall clock that it took
     provenance: Provenance  # with the plan among its inputs
-
-
-def require_start(env: Node, learning: LearningTask) -> None:
-    """Raise `InputError` where episodes of `env` cannot start from any plan."""
-    if not (isinstance(learning, JointLearning) and env.get("_partial_")):
-        raise InputError(f"config key 'warm_start': {env.get('_target_')} starts from no plan")
 
 
 def warm_start(
     config: WarmStartConfig,
-    env: Node,
-    learning: LearningTask,
+    env: Mapping[str, Any],
+    task: StepTask,
     folder: Path,
     provenance: Provenance,
     *,
     resume: bool,
 ) -> Warmed:
-    """The placement that the planner of `config` finds for `learning`, as a start.
+    """The placement that the planner of `config` finds for `task`, as a start.
 
-    It plans on the terms of a baseline: where it only places, on uniform static shares. Its plan is
-    kept in `folder`, from where a resumed run takes it. Of the plan the placement is taken over, at
-    the rates an episode starts with and in the better of the environment's orders.
+    Its plan is kept in `folder`, from where a resumed run takes it. Of the plan the placement is
+    taken over, at the rates an episode starts with and in the better of the environment's orders.
 
     Raises:
         InputError: the planner finds no plan, it does not fit in the environment's orders, or the
-            plan kept in `folder` is missing or damaged; or as `require_start`.
+            plan kept in `folder` is missing or damaged.
     """
-    require_start(env, learning)
-    make = build(env)
+    from agents.rllib.subject import Solution
+
     path, search_s = folder / WARM_START_FILE, 0.0
     if not resume:
         assert config.budget_s is not None
-        found, _ = learning.baseline(config.agent, config.budget_s)
+        found = ask_beside(config.agent, "warm_start.agent", Joint(), task, config.budget_s)
         if found.plan is None:
             raise InputError(f"config key 'warm_start.agent': finds no plan ({found.reason})")
-        write_plan(path, found.plan, learning.problem, provenance)
+        write_plan(path, found.plan, task.problem, provenance)
         search_s = found.seconds
     begun = time.perf_counter()
-    placement = read_plan(path, learning.problem, OneFOneB()).placement
-    warmed = JointLearning(learning.problem, make(learning.problem, around=placement.device))
-    record = _first_record(warmed.environment(), placement)
-    start = WarmStart(record, search_s + time.perf_counter() - begun)
-    inputs = {WARM_START_FILE: file_hash(path)}
-    return Warmed(warmed, start, provenance.with_inputs(**inputs))
-
-
-def _first_record(env: JointEnv, placement: Placement) -> Record:
-    """`placement`, which no group of `env` divides, simulated as plans of an archive are."""
-    env.reset(seed=0)
-    fusion = env.instance.fusion
+    placement = read_plan(path, task.problem, OneFOneB()).placement
+    make = build(env)
+    warmed = JointTask(task.problem, env=make(task.problem, around=placement.device))
+    fusion = warmed.begun().instance.fusion
     device = np.zeros(fusion.num_groups, dtype=np.int64)
     device[fusion.group] = placement.device
-    env.reset(seed=0, options={"start": device})
-    step_time, fits = env.plan_outcome()
+    started = warmed.begun({"start": device})
+    step_time, fits = started.plan_outcome()
     if not fits:
         raise InputError("config key 'warm_start.agent': its placement does not fit into memory")
-    return Record({"device": device, "levels": env.levels}, step_time)
+    start = Solution(step_time, {"device": device, "levels": started.levels})
+    seconds = search_s + time.perf_counter() - begun
+    inputs = {WARM_START_FILE: file_hash(path)}
+    return Warmed(warmed, start, seconds, provenance.with_inputs(**inputs))

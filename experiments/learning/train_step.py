@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envs.bounds import Positive
-from experiments.learning.learning_tasks import LearningTask, learning_task
-from experiments.learning.one_problem import (
-    WarmStartConfig,
-    learn,
-    require_start,
-    warm_start,
-)
+from experiments.learning.one_problem import WarmStartConfig, learn, warm_start
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
@@ -22,14 +16,16 @@ from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import Table, write_tables
 from experiments.run.targets import build
-from experiments.step.comparison import Row
+from experiments.step.comparison import Row, row_of
 from experiments.step.evaluation import evaluation_values, require_fit
+from experiments.step.objectives import learnable
+from experiments.step.planning import ask_beside
 from experiments.step.problem import communication_of, load_problem
 from experiments.step.search import describe
 
 COLUMNS = ("method", "step time", "against lower bound", "search time")
 SHOWN = (
-    "graph", "topology", "iterations", "env_steps", "episodes", "seconds", "step_time_s",
+    "graph", "topology", "iterations", "steps", "episodes", "seconds", "step_time_s",
     "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed",
 )  # fmt: skip
 
@@ -50,6 +46,8 @@ class TrainConfig:
     baseline_budget_s: Positive
     placer: Any
     warm_start: WarmStartConfig
+    learner: Any
+    ray: Any
     resume: str | None
     seed: int
     json: bool
@@ -63,28 +61,42 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     bound = require_fit(problem)
-    training = build(config.training)
-    communication = communication_of(config.communication)
-    learning = learning_task(
-        config.env, loaded, communication, config.placer, config.baseline_budget_s
+    training = build(config.training, "training")
+    objective, task = learnable(
+        config.env,
+        problem,
+        communication_of(config.communication),
+        config.placer,
+        config.baseline_budget_s,
     )
-    learning.task(training).architectures(training.model)  # before the baselines take their time
-    config.warm_start.within(training.budget_s)
-    if config.warm_start.agent is not None:
-        require_start(config.env, learning)
-    method, start = "ppo", None
+    task.subject(training).architectures(training.model)  # before the baselines take their time
+    config.warm_start.require(config.env, task, training.budget_s)
+    method, start, spent_s, rows = "ppo", None, 0.0, []
     with ProgressDisplay(run.console) as display:
-        rows = baselines(config.baselines, learning, config.baseline_budget_s, display)
+        for name, node in config.baselines.items():
+            shown = display.begin(name, config.baseline_budget_s)
+            beside = ask_beside(
+                node, f"baselines.{name}", objective, task, config.baseline_budget_s
+            )
+            display.end(shown, describe(beside))
+            rows.append(row_of(name, beside, task))
         if config.warm_start.agent is not None:
             method = config.warm_start.method
-            task = display.begin(str(config.warm_start.name), config.warm_start.budget_s)
+            shown = display.begin(str(config.warm_start.name), config.warm_start.budget_s)
             warm = warm_start(
-                config.warm_start, config.env, learning, run.folder, provenance, resume=resume
+                config.warm_start, config.env, task, run.folder, provenance, resume=resume
             )
-            learning, start, provenance = warm.learning, warm.start, warm.provenance
-            display.end(task, f"{start.record.step_time * 1e3:.1f} ms to go on from")
+            task, start, spent_s, provenance = warm.task, warm.start, warm.seconds, warm.provenance
+            display.end(shown, f"{start.objective * 1e3:.1f} ms to go on from")
         learned = learn(
-            learning, training, run.folder, display, provenance, resume=resume, warm_start=start
+            task,
+            training,
+            run.folder,
+            display,
+            provenance,
+            resume=resume,
+            start=start,
+            spent_s=spent_s,
         )
     result, found = learned.training, learned.found
     trajectory = tuple(found.trajectory)
@@ -94,7 +106,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         learned.curve,
         {row.method: row.step_time for row in rows[:-1]},
         bound.seconds,
-        f"{name}: {method}, learning to {learning.goal}",
+        f"{name}: {method}, problem={objective.name}",
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
@@ -104,39 +116,21 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "graph": problem.graph.name,
         "topology": problem.topology.name,
         "iterations": result.iterations,
-        "env_steps": result.env_steps,
+        "steps": result.steps,
         "episodes": result.episodes,
         "seconds": result.seconds,
         "exam": learned.exam.document(),
-        "warm_start": None
-        if start is None
-        else {"method": method, "step_time_s": start.record.step_time},
+        "warm_start": None if start is None else {"method": method, "step_time_s": start.objective},
         "lower_bound_s": bound.seconds,
         "methods": [row_values(row, bound.seconds) for row in rows],
         "resumed": resume,
     }
-    if result.best_plan is None or learned.evaluation is None:
+    if found.plan is None or learned.evaluation is None:
         unplaced = {"step_time_s": None, "peak_memory_bytes": None, "feasible": False}
         return Result({**values, **unplaced}, provenance, SHOWN)
-    learning.write(run.folder, result.best_plan, provenance)
+    task.write(run.folder, found.plan, learned.allocation, provenance)
     judged = evaluation_values(problem, learned.evaluation, bound)
     return Result({**values, **judged}, provenance, SHOWN)
-
-
-def baselines(
-    nodes: Mapping[str, Any], learning: LearningTask, budget_s: float, display: ProgressDisplay
-) -> list[Row]:
-    """What the planners that `nodes` describe find, one after the other, `budget_s` for each."""
-    rows = []
-    for name, node in nodes.items():
-        task = display.begin(name, budget_s)
-        found, evaluation = learning.baseline(node, budget_s)
-        display.end(task, describe(found))
-        reason = found.reason
-        if evaluation is not None and not evaluation.feasible:
-            reason = evaluation.violations[0]
-        rows.append(Row(name, evaluation, found.seconds, reason, tuple(found.trajectory)))
-    return rows
 
 
 def row_values(row: Row, lower_bound: float) -> dict[str, object]:

@@ -78,6 +78,6 @@ def training_news(row: Mapping[str, float]) -> str:
     """One iteration of training in a few words."""
     return (
         f"iteration {row['iteration']:.0f}, mean {row['charts/step_time_s_mean'] * 1e3:.1f} ms, "
-        f"best {row['charts/step_time_s_best'] * 1e3:.1f} ms, "
-        f"{row['charts/SPS']:.0f} decisions/s"
+        f"best {row['charts/best_objective'] * 1e3:.1f} ms, "
+        f"{row['charts/SPS']:.0f} steps/s"
     )

@@ -8,11 +8,10 @@ import numpy as np
 from rich.table import Table
 
 from agents.base import PlannerResult
-from envs.step.problem import StepProblem
-from envs.step.step import Communication
 from envs.units import GIBI
 from experiments.run.tables import console_table, markdown_table
-from experiments.step.evaluation import Evaluation, evaluate_plan
+from experiments.step.evaluation import Evaluation
+from experiments.step.tasks import StepTask
 
 COLUMNS = (
     "method", "step time", "against best single device", "against lower bound", "peak memory",
@@ -119,14 +118,11 @@ class Comparison:
         return (row.method, time, against, f"+{above:.1%}", peak, search)
 
 
-def row_of(
-    method: str, found: PlannerResult, problem: StepProblem, communication: Communication
-) -> Row:
-    """A planner's result as a row: its plan simulated again, its own figure not used."""
-    evaluation = None if found.plan is None else evaluate_plan(problem, found.plan, communication)
-    reason = found.reason
-    if evaluation is not None and not evaluation.feasible:
-        reason = evaluation.violations[0]
+def row_of(method: str, found: PlannerResult, task: StepTask) -> Row:
+    """A planner's result as a row: its plan judged by the task, its own figure not used."""
+    verdict = None if found.plan is None else task.judge(found.plan, found.allocation)
+    reason = verdict.violations[0] if verdict is not None and verdict.violations else found.reason
+    evaluation = None if verdict is None else verdict.evaluation
     return Row(method, evaluation, found.seconds, reason, tuple(found.trajectory))
 
 

@@ -2,86 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from agents.base import (
-    BandwidthPlanner,
-    JointPlanner,
-    PartitionPlanner,
-    Planner,
-    PlannerResult,
-    SharedPlanner,
-)
+from agents.base import Planner
 from agents.placement.baselines import ContiguousSplit, EqualShares
+from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
-from envs.graphs.storage import graph_hash
+from envs.joint.env import JointEnv
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
+from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
-from envs.step.allocated import Allocated
-from envs.step.order import OrderRule
-from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.order import OneFOneB, OrderRule
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
-from envs.step.step import SINGLE_PORT, Communication
-from experiments.run.artifacts import write_json
-from experiments.run.provenance import Provenance, file_hash, stamp
-from experiments.step.evaluation import evaluate_plan, require_fit
-from experiments.step.plan_file import ALLOCATED, read_plan, write_plan
+from envs.step.step import Communication
+from experiments.run.provenance import file_hash
+from experiments.run.targets import build, build_as
+from experiments.step.plan_file import read_plan
+from experiments.step.tasks import (
+    BandwidthTask,
+    JointTask,
+    PartitionTask,
+    SharedTask,
+    StepTask,
+    Task,
+)
 
-PARTITION_SCHEMA_VERSION = 1
 TOY_SECONDS = 0.1  # of the split that a rehearsal starts from, which needs less
-ANSWERS: dict[type, str] = {  # kinds of planners, and the problems they are asked for
-    Planner: "makespan", PartitionPlanner: "max_load, latency", BandwidthPlanner: "bandwidth",
-    JointPlanner: "joint", SharedPlanner: "shared",
-}  # fmt: skip
-
-Search = Callable[[float, int | None], PlannerResult]  # budget in seconds, deterministic limit
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """A plan judged by the problem itself, never by its maker."""
-
-    objective: float  # seconds
-    violations: tuple[str, ...]  # a sentence each; empty: feasible
-    peak_memory: float  # bytes on the fullest device
-
-
-class Task(Protocol):
-    """One objective on one graph and its devices."""
-
-    def bound(self) -> float:
-        """Seconds no plan can beat, known before any search; 0 where nothing is known.
-
-        Raises:
-            InputError: memory alone proves that there is no plan.
-        """
-
-    def search(self, agent: Any) -> Search | None:
-        """How `agent` is asked, None where it does not answer to this objective."""
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The objective of a plan and what is wrong with it.
-
-        `allocation` counts for the objectives in which bandwidth is decided.
-        """
-
-    def write(
-        self,
-        folder: Path,
-        plan: Plan,
-        allocation: BandwidthAllocation | None,
-        provenance: Provenance,
-    ) -> Path:
-        """Write what was decided into `folder`; returns the file."""
 
 
 @runtime_checkable
@@ -173,7 +129,7 @@ class Bandwidth:
     placer_budget_s: Positive
     order: OrderRule  # of a plan file that gives none
 
-    def of(self, step: StepProblem) -> Task:
+    def of(self, step: StepProblem) -> BandwidthTask:
         if self.plan is not None:
             return BandwidthTask(step, read_plan(self.plan, step, self.order))
         return BandwidthTask(step, _placed(step, self.placer, self.placer_budget_s))
@@ -201,172 +157,56 @@ class Shared:
 
     def of(self, step: StepProblem) -> Task:
         plans = tuple(read_plan(path, step, self.order) for path in self.plans)
-        return SharedTask(step, self.communication, plans)
+        return SharedTask(step, plans, communication=self.communication)
 
     def inputs(self) -> dict[str, str]:
         return {f"plan_{number}": file_hash(path) for number, path in enumerate(self.plans)}
 
     def rehearsal(self) -> Task:
         step = toy_pipeline()
-        return SharedTask(step, self.communication, (_even_split(step),))
+        return SharedTask(step, (_even_split(step),), communication=self.communication)
 
 
-@dataclass(frozen=True, eq=False)
-class StepTask:
-    """A placement and an order for `problem`, under `single_port`."""
+def learnable(
+    node: Mapping[str, Any],
+    problem: StepProblem,
+    communication: Communication,
+    placer: Mapping[str, Any],
+    placer_budget_s: float,
+) -> tuple[Objective, StepTask]:
+    """What is decided in the environment that a config node describes, and its objective.
 
-    allocates: ClassVar[bool] = False  # whether bandwidth is decided
-    problem: StepProblem
+    Args:
+        node: the environment.
+        problem: that it is about, unless it brings its own.
+        communication: plans of placements are judged under.
+        placer: the planner whose plan gets its bandwidth allocated.
+        placer_budget_s: its wall time in seconds.
 
-    def bound(self) -> float:
-        """`agents.step.lower_bound`, which holds under any communication."""
-        return require_fit(self.problem).seconds
-
-    def search(self, agent: Any) -> Search | None:
-        if not isinstance(agent, Planner):
-            return None
-        return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        return self.played(plan, SINGLE_PORT)
-
-    def played(self, plan: Plan, communication: Communication) -> Verdict:
-        """The plan as the simulator of `communication` plays it, on all operators."""
-        evaluation = evaluate_plan(self.problem, plan, communication)
-        peak = float(evaluation.timeline.peak_memory.max())
-        return Verdict(evaluation.step_time, evaluation.violations, peak)
-
-    def write(
-        self,
-        folder: Path,
-        plan: Plan,
-        allocation: BandwidthAllocation | None,
-        provenance: Provenance,
-    ) -> Path:
-        """`plan.json`, with the bandwidth where that was decided."""
-        path = folder / "plan.json"
-        write_plan(path, plan, self.problem, provenance, allocation if self.allocates else None)
-        return path
-
-
-@dataclass(frozen=True, eq=False)
-class JointTask(StepTask):
-    """A placement, an order and an allocation for `problem`."""
-
-    allocates: ClassVar[bool] = True
-
-    def search(self, agent: Any) -> Search | None:
-        if not isinstance(agent, JointPlanner):
-            return None
-        return lambda budget_s, limit: agent.plan_jointly(self.problem, budget_s, limit)
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        """The plan as the simulator plays it through pipes of the allocated rates."""
-        if allocation is None:
-            return _nothing("no bandwidth is allocated")
-        violations = allocation.violations(self.problem.topology.network)
-        if violations:
-            return _nothing(*violations)
-        return self.played(plan, Allocated(ALLOCATED, allocation))
+    Raises:
+        InputError: nothing can be learned in it, or the placer finds no plan.
+    """
+    env = build(node, "env")
+    bandwidth = Bandwidth(
+        None, build_as(Planner, placer, "placer", "planner"), placer_budget_s, OneFOneB()
+    )
+    if node.get("_partial_"):
+        plans = getattr(_class_of(env), "needs_plan", False)
+        env = env(problem, bandwidth.of(problem).plan) if plans else env(problem)
+    if isinstance(env, PlacementEnv):
+        return Makespan(memory=True), StepTask(problem, communication=communication, env=env)
+    if isinstance(env, JointEnv):
+        return Joint(), JointTask(problem, env=env)
+    if isinstance(env, BandwidthEnv):
+        begun = copy.copy(env)
+        begun.reset(seed=0)
+        return bandwidth, BandwidthTask(problem, begun.instance.plan, env=env)
+    raise InputError(f"config key 'env': {node.get('_target_')} is no environment to learn in")
 
 
-@dataclass(frozen=True, eq=False)
-class BandwidthTask(JointTask):
-    """An allocation for `plan` of `problem`; another plan is a violation."""
-
-    plan: Plan
-
-    def search(self, agent: Any) -> Search | None:
-        if not isinstance(agent, BandwidthPlanner):
-            return None
-        return lambda budget_s, limit: agent.allocate(self.problem, self.plan, budget_s, limit)
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        verdict = super().judge(plan, allocation)
-        same_place = np.array_equal(plan.placement.device, self.plan.placement.device)
-        if same_place and np.array_equal(plan.order, self.plan.order):
-            return verdict
-        fault = "the placement and the order are not those that were given"
-        return replace(verdict, violations=(fault, *verdict.violations))
-
-
-@dataclass(frozen=True, eq=False)
-class SharedTask(StepTask):
-    """A placement and an order for `problem` under `communication`, starting from `plans`."""
-
-    communication: Communication
-    plans: tuple[Plan, ...]
-
-    def search(self, agent: Any) -> Search | None:
-        if not isinstance(agent, SharedPlanner):
-            return None
-        return lambda budget_s, limit: agent.improve(
-            self.problem, self.communication, self.plans, budget_s, limit
-        )
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        return self.played(plan, self.communication)
-
-
-@dataclass(frozen=True, eq=False)
-class PartitionTask:
-    """A placement for `problem`; `name` is that of its objective. The order does not matter."""
-
-    problem: PartitionProblem
-    name: str
-
-    def bound(self) -> float:
-        """0: the planners bring their own."""
-        return 0.0
-
-    def search(self, agent: Any) -> Search | None:
-        if not isinstance(agent, PartitionPlanner):
-            return None
-        return lambda budget_s, limit: agent.partition(self.problem, budget_s, limit)
-
-    def judge(self, plan: Plan, allocation: BandwidthAllocation | None) -> Verdict:
-        device, step = plan.placement.device, self.problem.step
-        violations = tuple(self.problem.violations(device))
-        state = np.bincount(
-            device, weights=step.graph.state_bytes, minlength=step.topology.num_devices
-        )
-        return Verdict(self.problem.objective(device), violations, float(state.max()))
-
-    def write(
-        self,
-        folder: Path,
-        plan: Plan,
-        allocation: BandwidthAllocation | None,
-        provenance: Provenance,
-    ) -> Path:
-        """`partition.json`.
-
-        The document: `graph` {name, sha256}, `topology` (its name), `problem` (the objective) and
-        `placement` {operator: device}, beside kind, schema version, units and provenance.
-        """
-        graph, topology = self.problem.step.graph, self.problem.step.topology
-        document = {
-            "graph": {"name": graph.name, "sha256": graph_hash(graph)},
-            "topology": topology.name,
-            "problem": self.name,
-            "placement": {
-                name: topology.devices[device].name
-                for name, device in zip(graph.op_names, plan.placement.device, strict=True)
-            },
-        }
-        path = folder / "partition.json"
-        version = PARTITION_SCHEMA_VERSION
-        write_json(path, stamp(document, provenance, kind="partition", schema_version=version))
-        return path
-
-
-def problems_of(agent: object) -> str:
-    """The problems that an agent plans, as `problem=` names them; empty: none."""
-    return ", ".join(name for kind, name in ANSWERS.items() if isinstance(agent, kind))
-
-
-def _nothing(*violations: str) -> Verdict:
-    return Verdict(float("inf"), violations, float("nan"))
+def _class_of(make: partial[Any]) -> object:
+    """The class whose constructor, or other class method, `make` completes."""
+    return getattr(make.func, "__self__", make.func)
 
 
 def _placed(step: StepProblem, placer: Planner, budget_s: float) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 from agents.base import PlannerResult
 from envs.errors import InputError
 from experiments.run.provenance import Provenance
-from experiments.step.objectives import Objective, Task, Verdict, problems_of
+from experiments.run.targets import build
+from experiments.step.objectives import Objective
 from experiments.step.problem import LoadedProblem, TimeUnit
 from experiments.step.search import WARM_UP_S
+from experiments.step.tasks import StepTask, Task, Verdict, problems_of
 
 ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
 
@@ -64,20 +67,36 @@ class Planned:
         return self.task.write(folder, self.found.plan, self.found.allocation, provenance)
 
 
-def rehearse(agent: Any, objective: Objective, target: object) -> None:
+def rehearse(agent: Any, objective: Objective, target: object, key: str = "agent") -> None:
     """Search on a toy, so that compilation is not counted as search.
 
     Raises:
-        InputError: the agent that the config calls `target` does not answer to `objective`.
+        InputError: the agent that the config calls `target`, under `key`, does not answer to
+            `objective`.
     """
     search = objective.rehearsal().search(agent)
     if search is None:
         problems = problems_of(agent)
         instead = f"; it plans problem={problems}" if problems else ""
         raise InputError(
-            f"config key 'agent': {target} does not plan problem={objective.name}{instead}"
+            f"config key '{key}': {target} does not plan problem={objective.name}{instead}"
         )
     search(WARM_UP_S, None)
+
+
+def ask_beside(
+    node: Mapping[str, Any], key: str, objective: Objective, task: StepTask, budget_s: float
+) -> PlannerResult:
+    """What the planner that the config node under `key` describes finds for a task that is learned.
+
+    Raises:
+        InputError: it does not answer to `objective`, that of the task.
+    """
+    agent = build(node, key)
+    rehearse(agent, objective, node.get("_target_"), key)
+    search = task.search(agent)
+    assert search is not None
+    return search(budget_s, None)
 
 
 def ask(

@@ -22,8 +22,8 @@ from envs.step.step import StepSimulator
 from experiments.run.display import ProgressDisplay
 from experiments.run.targets import build
 from experiments.run.threads import one_thread_each
-from experiments.step.objectives import problems_of
 from experiments.step.problem import placement_env
+from experiments.step.tasks import problems_of
 
 Node = Mapping[str, Any]
 Observations = dict[str, NDArray[Any]]  # every array stacked: (K, ...)
