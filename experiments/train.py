@@ -5,7 +5,7 @@ python -m experiments.train env=joint agent=ppo_joint model=joint topology=plane
 python -m experiments.train env=joint agent=ppo_joint model=joint topology=planes_4x1 \\
     warm_start=planner warm_start.budget_s=50 training.budget_s=150
 python -m experiments.train env=bandwidth_toy agent=ppo_bandwidth model=channels \\
-    training.restart_share=0 baselines=bandwidth
+    training.restarts=null baselines=bandwidth
 python -m experiments.train +experiment=cluster_known training.budget_s=600
 python -m experiments.train resume=<run folder>
 
