@@ -9,10 +9,11 @@ from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
-from models.architecture import Policy
+from models.architecture import Architecture, Policy
 
 ARCHITECTURE_KEY = "architecture"  # in the model config, where PPO adds its own keys beside it
 LABELS = "auxiliary_labels"  # (n, K) class of each of K things, `NO_LABEL`: none
@@ -84,3 +85,8 @@ class PolicyModule(TorchRLModule, ValueFunctionAPI):
         if embeddings is not None:
             return embeddings
         return self.policy.decide(batch[Columns.OBS])[1]
+
+
+def module_spec(architecture: Architecture) -> RLModuleSpec:
+    """For `config.rl_module(rl_module_spec=...)`; every policy of a config gets its own copy."""
+    return RLModuleSpec(module_class=PolicyModule, model_config={ARCHITECTURE_KEY: architecture})
