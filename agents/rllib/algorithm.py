@@ -82,7 +82,8 @@ class LockStepPPO(rllib_ppo.PPO):
     modules. That is what `setup` is overridden for: RLlib's puts the config into Ray's object store
     even then, which starts a cluster on this machine. With remote actors RLlib's own groups hold
     them; weights travel with each order to sample, so that a runner that was restarted is no
-    different from the others.
+    different from the others. `train` is then RLlib's, too; `step` and `log_result` leave out what
+    serves actors and callbacks alone.
 
     Tune and `Algorithm.save_to_path` do not know how to save a run; `training.train` does.
     """
@@ -99,13 +100,9 @@ class LockStepPPO(rllib_ppo.PPO):
             local: LockStepRunner = self.env_runner_group.local_env_runner
             self.runner = None if self.training.learner.num_env_runners else local
         else:
-            self.env_runner_group: Any = None
-            self.callbacks: list[Any] = []
-            self.evaluation_config = config
             spec = MultiRLModuleSpec(rl_module_specs=specs(self.subject, self.training.model))
             self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
             self.runner = LockStepRunner(config=config, worker_index=0)
-            self._set_up_metrics()
         self.modules = self._modules()
         self._refresh()
         agents: dict[str, int] = {}
@@ -114,10 +111,21 @@ class LockStepPPO(rllib_ppo.PPO):
             agents[name] = agents.get(name, 0) + 1
         self.batches = BatchMaker(self.training.ppo, agents)
 
+    def step(self) -> dict[str, Any]:
+        """One training step, and what RLlib's results, and so Tune, know of it."""
+        if self.training.learner.remote:
+            results: dict[str, Any] = super().step()
+            return results
+        self.training_step()
+        return self.metrics.compile()
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Tell RLlib's callbacks, of which there are none in a single process."""
+        if self.training.learner.remote:
+            super().log_result(result)
+
     def restore_env_runners(self, env_runner_group: Any) -> list[int]:
         """Bring back runners that died; the next order has all they need."""
-        if env_runner_group is None:
-            return []
         restored: list[int] = env_runner_group.probe_unhealthy_env_runners()
         return restored
 
@@ -166,22 +174,15 @@ class LockStepPPO(rllib_ppo.PPO):
             found = [self.runner.document()]
         else:
             found = self._asked([_document] * len(self._runners()))
-        numbers["runners"] = [own for own, _ in found]
-        arrays = {f"{k}.{name}": x for k, (_, own) in enumerate(found) for name, x in own.items()}
-        return numbers, arrays
+        runners = self.documents | {own["number"]: own for own, _ in found}
+        numbers["runners"] = [runners[number] for number in sorted(runners)]
+        return numbers, {name: x for _, arrays in found for name, x in arrays.items()}
 
     def restore_sampling(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
         """Go on from what `document` gave."""
         self.counters = Counters(**numbers["counters"])
         self.batches.restore(numbers["scales"])
-        calls = []
-        for k, own in enumerate(numbers["runners"]):
-            of_runner = {
-                name.partition(".")[2]: value
-                for name, value in arrays.items()
-                if name.partition(".")[0] == str(k)
-            }
-            calls.append(partial(_restore, numbers=own, arrays=of_runner))
+        calls = [partial(_restore, numbers=own, arrays=arrays) for own in numbers["runners"]]
         if self.runner is not None:
             calls[0](self.runner)
         else:
@@ -243,12 +244,12 @@ class LockStepPPO(rllib_ppo.PPO):
         while time.monotonic() < deadline:
             calls = [
                 partial(_sample, order=replace(order, weights=stored, document=document))
-                for document in (self.documents.get(number) for number in self._runners())
+                for document in (self.documents.get(actor - 1) for actor in self._runners())
             ]
             fragments: list[Fragment] = self._asked(calls)
             if fragments:
                 for fragment in fragments:
-                    self.documents[int(fragment.lanes[0])] = fragment.document
+                    self.documents[fragment.document["number"]] = fragment.document
                 return fragments
             time.sleep(1.0)
             self.restore_env_runners(self.env_runner_group)

@@ -312,6 +312,7 @@ class LockStepRunner(EnvRunner):
     def numbers_now(self) -> Numbers:
         """All that a runner needs to go on, but for the running episodes."""
         return {
+            "number": self.number,
             "started": list(self.started),
             "stages": list(self.stages),
             "returns": list(self.returns),
@@ -322,34 +323,36 @@ class LockStepRunner(EnvRunner):
 
     def document(self) -> tuple[Numbers, dict[str, Tensor]]:
         """All that a runner needs to go on from here: plain numbers, and arrays by name."""
-        numbers = self.numbers_now()
+        numbers, lanes = self.numbers_now(), self.lanes if self.goes_on else []
         arrays: dict[str, Tensor] = {}
         numbers["lanes"] = []
-        if self.begun and self.goes_on:
-            for index, lane in enumerate(self.lanes):
-                own, of_lane = lane.document()
-                numbers["lanes"].append(own)
-                arrays |= {f"{index}.{name}": value for name, value in of_lane.items()}
+        for number, lane in zip(self.numbers, lanes, strict=False):
+            own, of_lane = lane.document()
+            numbers["lanes"].append(own)
+            arrays |= {f"{number}.{name}": value for name, value in of_lane.items()}
         return numbers, arrays
 
     def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
         """Go on from what `document` gave.
 
+        Args:
+            numbers: of this runner; without `lanes`, when it had died, it begins new episodes.
+            arrays: of all runners.
+
         Raises:
             InputError: the arrays are of other episodes.
         """
         self._recall(numbers)
-        if not (numbers["begun"] and self.goes_on):
+        if not numbers.get("lanes"):
             return
         assert self.training.ppo.steps is not None
         self._seated(self.training.ppo.steps)
         for index, lane in enumerate(self.lanes):
             self.started[index] = int(numbers["started"][index]) - 1
             self._begin(index, float(numbers["stages"][index]))
+            start = f"{self.numbers[index]}."
             of_lane = {
-                name.partition(".")[2]: value
-                for name, value in arrays.items()
-                if name.partition(".")[0] == str(index)
+                name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)
             }
             lane.restore(numbers["lanes"][index], of_lane)
             lane.observe(self.training.ppo.steps)
