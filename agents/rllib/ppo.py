@@ -205,7 +205,9 @@ class PPOLearner(TorchLearner):
             for name, parameter in policy.named_parameters():
                 if f"step/{module}/{name}" in files["optimizer"]:
                     state[parameter] = {
-                        key: files["optimizer"][f"{key}/{module}/{name}"].to(parameter.device)
+                        key: files["optimizer"][f"{key}/{module}/{name}"].to(
+                            parameter.device, copy=True
+                        )
                         for key in _ADAM_STATE
                     }
         if files["reference"]:

@@ -166,9 +166,7 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="iterations"):
-        train(
-            small_training(cloning=Cloning(1, 1e-2, 1, 0.0, 0.0)), Guess(teacher=None), tmp_path
-        )
+        train(small_training(cloning=Cloning(1, 1e-2, 1, 0.0, 0.0)), Guess(teacher=None), tmp_path)
     with pytest.raises(InputError, match="no checkpoint"):
         train(small_training(), Guess(), tmp_path, resume=True)
     train(small_training(max_steps=64), Guess(), tmp_path)

@@ -65,8 +65,9 @@ class Linear:
     scale: float = 1.0
 
     def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
-        outputs = CHOICES if isinstance(action_space, spaces.Discrete) else 2
-        return LinearPolicy(outputs)
+        if isinstance(action_space, spaces.MultiDiscrete):
+            return LinearPolicy(int(action_space.nvec.sum()))
+        return LinearPolicy(CHOICES if isinstance(action_space, spaces.Discrete) else 2)
 
 
 class LabelledMemory(ArrayMemory):
@@ -109,11 +110,11 @@ class GuessLane:
         self.adviser = adviser
 
     def observe(self, time: int) -> None:
-        step = min(self.decided, LENGTH - 1)
         for agent, (memory, row) in enumerate(self.slots):
             shown, mask = np.zeros(CHOICES, np.float32), np.ones(CHOICES, np.int8)
-            shown[self.wanted[step, agent]] = 1.0
-            mask[self.banned[step, agent]] = 0
+            if self.decided < LENGTH:  # at the end nothing is shown
+                shown[self.wanted[self.decided, agent]] = 1.0
+                mask[self.banned[self.decided, agent]] = 0
             memory.write(time, row, {"shown": shown, "action_mask": mask})
 
     def step(self, actions: Sequence[Any]) -> Stepped:
