@@ -173,7 +173,7 @@ class LockStepPPO(rllib_ppo.PPO):
         if self.runner is not None:
             found = [self.runner.document()]
         else:
-            found = self._asked([_document] * len(self._runners()))
+            found = self._asked(dict.fromkeys(self._runners(), LockStepRunner.document))
         runners = self.documents | {own["number"]: own for own, _ in found}
         numbers["runners"] = [runners[number] for number in sorted(runners)]
         return numbers, {name: x for _, arrays in found for name, x in arrays.items()}
@@ -182,11 +182,16 @@ class LockStepPPO(rllib_ppo.PPO):
         """Go on from what `document` gave."""
         self.counters = Counters(**numbers["counters"])
         self.batches.restore(numbers["scales"])
-        calls = [partial(_restore, numbers=own, arrays=arrays) for own in numbers["runners"]]
         if self.runner is not None:
-            calls[0](self.runner)
-        else:
-            self._asked(calls)
+            self.runner.restore(numbers["runners"][0], arrays)
+            return
+        self.documents = {own["number"]: own for own in numbers["runners"]}
+        self._asked(
+            {
+                number: partial(LockStepRunner.restore, numbers=own, arrays=arrays)
+                for number, own in self.documents.items()
+            }
+        )
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """What learning needs to go on, as of `PPOLearner.tensors`."""
@@ -242,10 +247,13 @@ class LockStepPPO(rllib_ppo.PPO):
         stored = ray.put({name: one.state_dict() for name, one in self.policies().items()})
         deadline = time.monotonic() + RESTART_S
         while time.monotonic() < deadline:
-            calls = [
-                partial(_sample, order=replace(order, weights=stored, document=document))
-                for document in (self.documents.get(actor - 1) for actor in self._runners())
-            ]
+            sent = replace(order, weights=stored)
+            calls = {
+                number: partial(
+                    LockStepRunner.sample, order=replace(sent, document=self.documents.get(number))
+                )
+                for number in self._runners()
+            }
             fragments: list[Fragment] = self._asked(calls)
             if fragments:
                 for fragment in fragments:
@@ -302,19 +310,21 @@ class LockStepPPO(rllib_ppo.PPO):
         return [one.get() for one in found]
 
     def _runners(self) -> list[int]:
-        """Remote ones that are alive."""
-        found: list[int] = self.env_runner_group.healthy_env_runner_ids()
-        return found
+        """Numbers of the remote ones that are alive; those of their actors count from 1."""
+        return [actor - 1 for actor in self.env_runner_group.healthy_env_runner_ids()]
 
-    def _asked(self, calls: Sequence[Callable[[LockStepRunner], Any]]) -> list[Any]:
-        """One call of every runner alive, what those return that survive it.
+    def _asked(self, calls: Mapping[int, Callable[[LockStepRunner], Any]]) -> list[Any]:
+        """One call of every runner, by its number; what those return that survive it.
 
         Raises:
             Exception: that of a runner; Ray would log it and go on without its samples.
         """
+        alive = [number for number in self._runners() if number in calls]
+        if not alive:
+            return []
         found = self.env_runner_group.foreach_env_runner(
-            [partial(_tried, call=call) for call in calls],
-            remote_worker_ids=self._runners(),
+            [partial(_tried, call=calls[number]) for number in alive],
+            remote_worker_ids=[number + 1 for number in alive],
             local_env_runner=False,
         )
         for one in found:
@@ -328,18 +338,6 @@ def _tried(runner: LockStepRunner, call: Callable[[LockStepRunner], R]) -> R | E
         return call(runner)
     except Exception as error:
         return error
-
-
-def _sample(runner: LockStepRunner, order: Order) -> Fragment:
-    return runner.sample(order)
-
-
-def _document(runner: LockStepRunner) -> tuple[Numbers, dict[str, Tensor]]:
-    return runner.document()
-
-
-def _restore(runner: LockStepRunner, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
-    runner.restore(numbers, arrays)
 
 
 def _mean_of(results: Sequence[Mapping[str, Metrics]]) -> dict[str, Metrics]:

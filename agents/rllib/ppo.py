@@ -65,8 +65,9 @@ class PPOLearner(TorchLearner):
         self.metrics_of: dict[str, dict[str, Tensor]] = {}
         self.reference: dict[str, Policy] | None = None
         self.entropy_coefficient = 0.0
-        if self.config.num_learners > 0:  # an actor, and its batches lie in Ray's object store
+        if self.config.num_learners > 0:  # this is an actor
             torch.set_num_threads(self.training.torch_threads)
+        if self.training.learner.remote:  # batches lie in Ray's object store
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.training.seed)
