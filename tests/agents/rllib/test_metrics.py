@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from agents.rllib.metrics import MetricsLog
-from agents.rllib.step.training import columns
+from agents.rllib.training import columns
 from envs.errors import InputError
 
-ONE = columns(["default_policy"])
+ONE = columns(["failed"], ["default_policy"])
 
 
 def row(iteration: int) -> dict[str, float]:
@@ -56,8 +56,9 @@ def test_a_table_that_is_not_the_runs_is_refused(tmp_path: Path, content: str) -
 
 
 def test_several_modules_have_losses_of_their_own() -> None:
-    one, two = ONE, columns(["placer", "allocator"])
+    one, two = ONE, columns([], ["placer", "allocator"])
     assert "losses/entropy" in one
+    assert "charts/failed" in one
     assert "losses/placer/entropy" in two
     assert "losses/allocator/entropy" in two
     assert len(set(two)) == len(two)

@@ -1,120 +1,145 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from numpy.random import mtrand
-from torch import nn
+from gymnasium import spaces
 
-from agents.rllib.restore import KEPT, has_checkpoint, restore, save, seeded_generators
-from agents.rllib.step.training import Progress
+from agents.rllib import restore as restore_file
+from agents.rllib.restore import KEPT, has_checkpoint, load_best, restore, save, save_best
 from envs.errors import InputError
+from models.architecture import Policy
+from tests.agents.rllib.toys import CHOICES, SPACE, Linear
 
-IDENTITY = {"seed": 0}
-
-
-def network(seed: int = 0) -> tuple[nn.Linear, torch.optim.Adam]:
-    torch.manual_seed(seed)
-    module = nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
-    return module, optimizer
-
-
-def listed(
-    made: tuple[nn.Linear, torch.optim.Adam],
-) -> tuple[nn.Linear, list[torch.optim.Optimizer]]:
-    module, optimizer = made
-    return module, [optimizer]
+IDENTITY = {"seed": 0, "ppo": {"discounting": (0.5, 0.9)}}
+STATE = {"progress": {"iteration": 3, "best": float("inf")}, "scales": [1.5, None]}
+FILES = {
+    "weights": {"a/actor": torch.arange(6.0).reshape(2, 3).T, "b/steps": torch.tensor(3)},
+    "reference": {},
+}
 
 
-def advance(module: nn.Linear, optimizer: torch.optim.Adam) -> None:
-    optimizer.zero_grad()
-    module(torch.randn(4, 3)).square().sum().backward()
-    optimizer.step()
+def folders(run_folder: Path) -> list[str]:
+    return sorted(path.name for path in (run_folder / "checkpoints").iterdir())
 
 
-def test_training_after_a_restore_equals_training_without(tmp_path: Path) -> None:
-    module, optimizer = network()
-    advance(module, optimizer)
-    progress = Progress(
-        iteration=1, best_step_time=2.5, best_plan={"device": [0, 1]}, trajectory=[(1, 3)]
-    )
-    save(tmp_path, progress, module, [optimizer], IDENTITY)
-    advance(module, optimizer)
-    other, other_optimizer = network(seed=1)
-    assert restore(tmp_path, other, [other_optimizer], IDENTITY, Progress) == progress
-    advance(other, other_optimizer)
-    torch.testing.assert_close(other.weight, module.weight, atol=0, rtol=0)
-
-
-def test_a_state_before_the_first_update_restores_too(tmp_path: Path) -> None:
-    save(tmp_path, Progress(), *listed(network()), IDENTITY)
-    assert restore(tmp_path, *listed(network(seed=1)), IDENTITY, Progress) == Progress()
+def test_what_is_saved_is_restored(tmp_path: Path) -> None:
+    assert not has_checkpoint(tmp_path)
+    save(tmp_path, 3, STATE, FILES, IDENTITY)
+    assert has_checkpoint(tmp_path)
+    state, files = restore(tmp_path, IDENTITY)
+    assert state == STATE
+    assert {name: set(tensors) for name, tensors in files.items()} == {
+        name: set(tensors) for name, tensors in FILES.items()
+    }
+    for name, tensor in FILES["weights"].items():
+        assert torch.equal(files["weights"][name], tensor)
 
 
 def test_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
-    assert not has_checkpoint(tmp_path)
     for iteration in (8, 9, 10, 1_000_000):
-        save(tmp_path, Progress(iteration=iteration), *listed(network()), IDENTITY)
-    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["iteration_000010", "iteration_1000000"]
-    assert len(names) == KEPT
-    assert restore(tmp_path, *listed(network()), IDENTITY, Progress).iteration == 1_000_000
+        save(tmp_path, iteration, {"iteration": iteration}, FILES, IDENTITY)
+    assert folders(tmp_path) == ["iteration_000010", "iteration_1000000"]
+    assert len(folders(tmp_path)) == KEPT
+    assert restore(tmp_path, IDENTITY)[0] == {"iteration": 1_000_000}
 
 
-def test_a_half_written_checkpoint_is_not_seen(tmp_path: Path) -> None:
-    save(tmp_path, Progress(iteration=1), *listed(network()), IDENTITY)
-    (tmp_path / "checkpoints" / ".iteration_000002.abc").mkdir()
-    assert restore(tmp_path, *listed(network()), IDENTITY, Progress).iteration == 1
+@pytest.mark.parametrize("iteration", [1, 2])
+def test_a_checkpoint_is_written_whole_or_not_at_all(
+    iteration: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, STATE, FILES, IDENTITY)
+    written, real = [], restore_file.save_file
+
+    def full(tensors: Any, path: Path) -> None:
+        if written:
+            raise OSError("No space left on device")
+        written.append(path)
+        real(tensors, path)
+
+    monkeypatch.setattr(restore_file, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, iteration, {}, FILES, IDENTITY)
+    assert folders(tmp_path) == ["iteration_000001"]
+    (tmp_path / "checkpoints" / ".iteration_000003.abc").mkdir()  # of a run that was killed
+    assert restore(tmp_path, IDENTITY)[0] == STATE
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "reference.safetensors"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_damaged_file_is_named(name: str, missing: bool, tmp_path: Path) -> None:
+    folder = save(tmp_path, 1, STATE, FILES, IDENTITY)
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1
+    (folder / name).unlink() if missing else (folder / name).write_bytes(content)
+    message = "it is missing" if missing else "the file was changed or damaged"
+    with pytest.raises(InputError, match=rf"{name}: .*{message}"):
+        restore(tmp_path, IDENTITY)
 
 
 @pytest.mark.parametrize(
-    "name", ["weights.safetensors", "optimizer.safetensors", "random.safetensors"]
+    ("change", "message"),
+    [
+        ({"schema_version": 0}, "field 'schema_version': is 0, this version reads"),
+        ({"state": None}, "field 'state': is missing"),
+        ({"sha256": None}, "field 'sha256': is missing"),
+        ({"identity": {**IDENTITY, "seed": 3}}, "field 'seed': .*written with 3, this run has 0"),
+        ({"identity": {}}, "field 'seed': the checkpoint was written with None"),
+    ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
-    folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
-    (folder / name).write_bytes(b"damaged")
-    with pytest.raises(InputError, match=rf"{name}: the file was changed or damaged"):
-        restore(tmp_path, *listed(network()), IDENTITY, Progress)
+def test_a_state_that_is_not_this_runs_is_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=message):
+        restore(tmp_path, IDENTITY)
 
 
-def test_a_damaged_state_is_named(tmp_path: Path) -> None:
-    folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
-    state = json.loads((folder / "state.json").read_text())
-    for change, message in (
-        ({"schema_version": 0}, "field 'schema_version': is 0"),
-        ({"progress": None}, "field 'progress': is missing"),
-        ({"progress": {"unknown": 1}}, "state.json: is not what a run writes"),
-        ({"identity": {"seed": 3}}, "field 'seed': the checkpoint was written with 3"),
-    ):
-        (folder / "state.json").write_text(json.dumps({**state, **change}))
-        with pytest.raises(InputError, match=message):
-            restore(tmp_path, *listed(network()), IDENTITY, Progress)
-    (folder / "state.json").write_text("{")
+def test_an_unreadable_state_and_no_state_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="checkpoints: holds no checkpoint to resume from"):
+        restore(tmp_path, IDENTITY)
+    path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
+    path.write_text("{")
     with pytest.raises(InputError, match=r"state\.json: not a readable JSON"):
-        restore(tmp_path, *listed(network()), IDENTITY, Progress)
+        restore(tmp_path, IDENTITY)
 
 
-def test_another_networks_weights_are_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path, Progress(), *listed(network()), IDENTITY)
-    other = nn.Linear(5, 2)
-    with pytest.raises(InputError, match=r"weights\.safetensors: .*size mismatch"):
-        restore(tmp_path, other, [torch.optim.Adam(other.parameters())], IDENTITY, Progress)
-    assert folder.is_dir()
+def fresh() -> dict[str, Policy]:
+    space = spaces.Discrete(CHOICES)
+    return {"a": Linear().policy(SPACE, space), "b": Linear().policy(SPACE, space)}
 
 
-def test_global_generators_are_seeded_inside_and_left_alone_outside() -> None:
-    def draws() -> tuple[float, ...]:
-        return random.random(), float(mtrand.random_sample()), float(torch.rand(1))
+def weights_of(policies: dict[str, Policy]) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}/{key}": value
+        for name, policy in policies.items()
+        for key, value in policy.state_dict().items()
+    }
 
-    outside = mtrand.get_bit_generator()
-    with seeded_generators(3):
-        first = draws()
-    with seeded_generators(3):
-        assert draws() == first
-    with seeded_generators(4):
-        assert draws() != first
-    assert mtrand.get_bit_generator() is outside
+
+def test_the_best_policies_are_those_saved_last(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"score\.json: no such file"):
+        load_best(tmp_path, fresh())
+    for score in (1.5, 1.2):
+        best = fresh()
+        save_best(tmp_path, weights_of(best), {"score": score})
+    loaded = fresh()
+    load_best(tmp_path, loaded)
+    for name, value in weights_of(best).items():
+        assert torch.equal(value, weights_of(loaded)[name])
+    assert json.loads((tmp_path / "best" / "score.json").read_text())["score"] == 1.2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best"]
+
+
+def test_best_weights_that_do_not_fit_or_were_changed_are_refused(tmp_path: Path) -> None:
+    save_best(tmp_path, weights_of({"a": fresh()["a"]}), {"score": 1.0})
+    with pytest.raises(InputError, match=r"weights\.safetensors: .*Missing key"):
+        load_best(tmp_path, fresh())
+    path = tmp_path / "best" / "weights.safetensors"
+    path.write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"weights\.safetensors: the file was changed or damaged"):
+        load_best(tmp_path, fresh())

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 from scipy import integrate
 
-from agents.rllib.cluster.advantages import (
+from agents.rllib.advantages import (
     Discounting,
+    PerStep,
+    PerTime,
     RewardScale,
     ValueScale,
     advantages,
+    standardised,
     without_shared,
 )
 from tests.strength import examples
 
-CLOCK = Discounting(tau=100.0, credit=30.0)
+CLOCK, STEPS = PerTime(tau=100.0, credit=30.0), PerStep(gamma=0.9, gae_lambda=0.7)
 
 
 def random_steps(seed: int, steps: int = 12, agents: int = 3) -> dict[str, np.ndarray]:
@@ -34,30 +38,82 @@ def random_steps(seed: int, steps: int = 12, agents: int = 3) -> dict[str, np.nd
     }
 
 
-def by_definition(steps: dict[str, np.ndarray], agent: int, t: int) -> float:
+def by_definition(
+    steps: dict[str, np.ndarray], agent: int, t: int, discounting: Discounting
+) -> float:
     """Sum over what follows t of the one-step errors, each as it counts at t."""
     counts, total = 1.0, 0.0
     for k in range(t, len(steps["rewards"])):
         dt, last = steps["times"][k, agent], k + 1 == len(steps["rewards"])
+        discount, kept = 0.9, 0.7
+        if discounting is CLOCK:
+            discount, kept = np.exp(-dt / 100.0), np.exp(-dt / 30.0)
         over = steps["ends"][k, agent]
         after = steps["after"][k, agent] if over or last else steps["values"][k + 1, agent]
         error = steps["rewards"][k, agent] - steps["values"][k, agent]
-        total += counts * (error + np.exp(-dt / 100.0) * after)
+        total += counts * (error + discount * after)
         if over:
             break
-        counts *= np.exp(-dt / 100.0 - dt / 30.0)
+        counts *= discount * kept
     return total
 
 
+@pytest.mark.parametrize("discounting", [CLOCK, STEPS])
 @pytest.mark.parametrize("seed", range(5))
-def test_advantages_are_what_the_definition_says(seed: int) -> None:
+def test_advantages_are_what_the_definition_says(seed: int, discounting: Discounting) -> None:
     steps = random_steps(seed)
     all_decide = np.ones(steps["rewards"].shape, np.bool_)
-    gains, expected = advantages(**steps, decides=all_decide, discounting=CLOCK)
+    gains, expected = advantages(**steps, decides=all_decide, discounting=discounting)
     np.testing.assert_array_equal(expected, steps["values"])
     for agent in range(3):
         for t in range(len(gains)):
-            assert gains[t, agent] == pytest.approx(by_definition(steps, agent, t), rel=1e-9)
+            by_hand = by_definition(steps, agent, t, discounting)
+            assert gains[t, agent] == pytest.approx(by_hand, rel=1e-9)
+
+
+@examples(50)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_with_steps_that_count_alike_targets_are_rllibs(
+    seed: int, gamma: float, gae_lambda: float
+) -> None:
+    """RLlib puts the value of a last observation into a row after the episode."""
+    rng = np.random.default_rng(seed)
+    steps = random_steps(seed, agents=1)
+    over = steps["ends"] & (rng.random(steps["ends"].shape) < 0.5)  # the others are cut
+    steps["after"][over] = 0.0
+    discounting, decides = PerStep(gamma, gae_lambda), np.ones((12, 1), np.bool_)
+    gains, expected = advantages(**steps, decides=decides, discounting=discounting)
+    rows: list[tuple[float, float, float, float]] = []  # value, reward, terminated, truncated
+    real = []
+    for t in range(12):
+        real.append(len(rows))
+        value, reward = steps["values"][t, 0], steps["rewards"][t, 0]
+        ends, last = bool(steps["ends"][t, 0]), t == 11
+        cut = (ends or last) and not over[t, 0]
+        rows.append((value, reward, float(over[t, 0]), float(cut)))
+        if ends or last:
+            rows.append((steps["after"][t, 0], 0.0, 1.0, 0.0))
+    targets = compute_value_targets(*np.array(rows).T, gamma=gamma, lambda_=gae_lambda)
+    np.testing.assert_allclose((gains + expected)[:, 0], targets[real], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("discounting", [CLOCK, STEPS])
+def test_what_was_observed_does_not_depend_on_the_critic(discounting: Discounting) -> None:
+    steps = random_steps(1)
+    decides = np.random.default_rng(0).random(steps["ends"].shape) < 0.6
+    targets = []
+    for _ in range(2):
+        gains, expected = advantages(
+            **steps, decides=decides, discounting=discounting, observed=True
+        )
+        targets.append(gains + expected)
+        steps["values"] = np.zeros_like(steps["values"])
+    np.testing.assert_allclose(*targets, rtol=1e-9)
+    total = steps["after"][-1]
+    for t in reversed(range(12)):
+        ahead = np.where(steps["ends"][t], steps["after"][t], total)
+        total = steps["rewards"][t] + discounting.discounts(steps["times"][t]) * ahead
+        np.testing.assert_allclose(targets[0][t], total, rtol=1e-9)
 
 
 @examples(50)
@@ -69,8 +125,8 @@ def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
     steps["ends"][:] = False
     decides = rng.random(steps["rewards"].shape) < 0.5
     decides[0] = True
-    discounting = Discounting(100.0, np.inf)  # a merged step has one value after it, not several
-    gains, expected = advantages(**steps, decides=decides, discounting=discounting)
+    # a merged step has one value after it, not several: none of them is to count
+    gains, expected = advantages(**steps, decides=decides, discounting=CLOCK, observed=True)
     starts = np.flatnonzero(decides[:, 0])
     merged: dict[str, list[float]] = {"rewards": [], "times": []}
     for start, stop in zip(starts, [*starts[1:], len(decides)], strict=True):
@@ -90,7 +146,8 @@ def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
         column["times"],
         np.zeros(after.shape, np.bool_),
         np.ones(after.shape, np.bool_),
-        discounting,
+        CLOCK,
+        observed=True,
     )
     np.testing.assert_allclose(gains[starts], whole, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(expected[starts], steps["values"][starts])
@@ -144,27 +201,6 @@ def test_rewards_accrue_as_their_integral(times: float) -> None:
 
 def test_rewards_of_an_instant_stay_as_they_are() -> None:
     np.testing.assert_array_equal(CLOCK.accrued(np.array([-2.0]), np.zeros(1)), [-2.0])
-
-
-def test_without_end_of_credit_the_targets_are_discounted_sums() -> None:
-    rng = np.random.default_rng(0)
-    rewards, times = rng.normal(size=(6, 1)), rng.uniform(0, 50, (6, 1))
-    ends = np.zeros((6, 1), np.bool_)
-    ends[-1] = True
-    values = rng.normal(size=(6, 1))
-    gains, expected = advantages(
-        rewards,
-        values,
-        np.zeros((6, 1)),
-        times,
-        ends,
-        np.ones((6, 1), np.bool_),
-        Discounting(100.0, np.inf),
-    )
-    total = 0.0
-    for t in reversed(range(6)):
-        total = float(rewards[t, 0] + np.exp(-times[t, 0] / 100.0) * total)
-        assert gains[t, 0] + expected[t, 0] == pytest.approx(total, rel=1e-9)
 
 
 def test_the_reward_scale_is_the_deviation_of_all_discounted_sums() -> None:
@@ -223,6 +259,21 @@ def test_scales_go_through_json(kind: object) -> None:
     first.add(*arguments)
     second.add(*arguments)
     assert first.document() == second.document()
+
+
+def test_advantages_are_standardised_all_together_or_every_problems() -> None:
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 3, 300)
+    gains = rng.normal(10.0 * groups, 1.0 + groups)
+    together = standardised(gains)
+    np.testing.assert_allclose(together, (gains - gains.mean()) / gains.std(), rtol=1e-9)
+    found = standardised(gains, groups)
+    for number in range(3):
+        own = gains[groups == number]
+        expected = (own - own.mean()) / own.std()
+        np.testing.assert_allclose(found[groups == number], expected, rtol=1e-9)
+    np.testing.assert_array_equal(standardised(np.full(4, 3.0)), np.zeros(4))
+    assert len(standardised(np.zeros(0))) == 0
 
 
 def plain(
