@@ -26,6 +26,7 @@ QUICK = "not slow"
 SLOW = (
     "tests/agents/bandwidth/enforcement",
     "tests/agents/rllib",
+    "tests/examples",
     "tests/experiments",
     "tests/models/export",
 )
