@@ -18,13 +18,13 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
-    LEARNER_RESULTS,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
 )
 from torch import Tensor
 
 from agents.rllib.batch import BatchMaker
 from agents.rllib.config import Learner, Training
+from agents.rllib.metrics import NAN, loss_columns, mean
 from agents.rllib.module import Foresighted, PolicyModule
 from agents.rllib.ppo import TRAINING as OF_LEARNER
 from agents.rllib.ppo import Instruction, Metrics, PPOLearner, parts_of
@@ -58,23 +58,6 @@ class Counters:
     horizon: int = 1  # steps of the longest episode met
 
 
-@dataclass(frozen=True, eq=False)
-class Iteration:
-    """What one training step came to."""
-
-    cloning: bool
-    stage: float
-    pupil: float | None
-    steps: int
-    learning_rate: float
-    entropy_coefficient: float
-    ended: Sequence[Mapping[str, float]]
-    best: Solution | None
-    losses: Mapping[str, Metrics]  # by module
-    sample_seconds: float
-    learn_seconds: float
-
-
 class LockStepPPO(rllib_ppo.PPO):
     """PPO whose environments step together, on one machine or on a Ray cluster.
 
@@ -94,7 +77,8 @@ class LockStepPPO(rllib_ppo.PPO):
         self.subject: Subject = config.env_config[SUBJECT].value
         self.counters = Counters()
         self.documents: dict[int, Numbers] = {}  # of remote runners, by number
-        self.last: Iteration | None = None
+        self.row: dict[str, float] = {}  # metrics of the last training step
+        self.best: Solution | None = None  # of the decisions met in it, or before
         if self.training.learner.remote:
             super().setup(config)
             local: LockStepRunner = self.env_runner_group.local_env_runner
@@ -149,23 +133,28 @@ class LockStepPPO(rllib_ppo.PPO):
         sampled = time.perf_counter()
         instruction, losses = self._learn(fragments)
         learned = time.perf_counter()
+        before = self.counters.steps
         self._count(fragments)
+        known = [fragment.best for fragment in fragments if fragment.best is not None]
+        self.best = min(known, key=lambda solution: solution.objective, default=None)
         ended = [episode for fragment in fragments for episode in fragment.ended]
-        found = [fragment.best for fragment in fragments if fragment.best is not None]
-        self.last = Iteration(
-            cloning=cloning,
-            stage=stage,
-            pupil=pupil,
-            steps=sum(fragment.steps for fragment in fragments),
-            learning_rate=instruction.learning_rate,
-            entropy_coefficient=instruction.entropy_coefficient,
-            ended=ended,
-            best=min(found, key=lambda solution: solution.objective, default=None),
-            losses=losses,
-            sample_seconds=sampled - start,
-            learn_seconds=learned - sampled,
-        )
-        self._log(self.last)
+        names = ("episodic_return", "episodic_length", *self.subject.charts)
+        self.row = {
+            "charts/global_step": self.counters.steps,
+            "charts/episodes": self.counters.episodes,
+            "charts/SPS": (self.counters.steps - before) / (learned - start),
+            "charts/sample_seconds": sampled - start,
+            "charts/learn_seconds": learned - sampled,
+            "charts/gradient_steps": next(iter(losses.values()))["gradient_steps"],
+            "charts/cloning": float(cloning),
+            "charts/pupil_share": NAN if pupil is None else pupil,
+            "charts/curriculum": stage,
+            "charts/learning_rate": instruction.learning_rate,
+            "charts/entropy_coefficient": instruction.entropy_coefficient,
+            **{f"charts/{name}": mean([one[name] for one in ended]) for name in names},
+            **loss_columns(losses),
+        }
+        self._log()
 
     def document(self) -> tuple[Numbers, dict[str, Tensor]]:
         """What sampling needs to go on: plain numbers, and arrays by name."""
@@ -274,7 +263,7 @@ class LockStepPPO(rllib_ppo.PPO):
         instruction = Instruction(
             seed=int(seed.generate_state(1)[0]),
             num_epochs=cloning.num_epochs if self.cloning else ppo.num_epochs,
-            parts=parts_of(min(ready.decisions.values()), size),
+            parts=parts_of(min(ready.fewest.values()), size),
             learning_rate=cloning.learning_rate if self.cloning else rate,
             entropy_coefficient=bonus,
         )
@@ -293,17 +282,15 @@ class LockStepPPO(rllib_ppo.PPO):
             counters.episodes += len(fragment.ended)
             counters.horizon = longer_horizon(counters.horizon, fragment)
 
-    def _log(self, last: Iteration) -> None:
-        """What RLlib's results, and so Tune, know of an iteration."""
-        log, runners = self.metrics.log_value, ENV_RUNNER_RESULTS
+    def _log(self) -> None:
+        """What RLlib's results, and so Tune, know of a training step."""
         for name, key in (("return", "episodic_return"), ("len", "episodic_length")):
-            values = [episode[key] for episode in last.ended]
-            if values:
-                log((runners, f"episode_{name}_mean"), float(np.mean(values)), window=1)
-        log((runners, NUM_ENV_STEPS_SAMPLED_LIFETIME), last.steps, reduce="lifetime_sum")
-        for module, losses in last.losses.items():
-            for name, value in losses.items():
-                log((LEARNER_RESULTS, module, name), value, window=1)
+            if not np.isnan(value := self.row[f"charts/{key}"]):
+                self.metrics.log_value(
+                    (ENV_RUNNER_RESULTS, f"episode_{name}_mean"), value, window=1
+                )
+        lifetime = (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)
+        self.metrics.log_value(lifetime, self.counters.steps, reduce="max")
 
     def _of_learners(self, call: Callable[[PPOLearner], R]) -> list[R]:
         found = self.learner_group.foreach_learner(func=call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,10 @@ NumbersOfModules = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A batch for every learner, and how many decisions it holds of each module."""
+    """A batch for every learner, and how many decisions the smallest holds of each module."""
 
     batches: list[MultiAgentBatch]
-    decisions: dict[str, int]  # of the smallest share of a learner
+    fewest: dict[str, int]  # decisions of each module in the share of a learner
 
 
 class BatchMaker:
@@ -56,67 +56,53 @@ class BatchMaker:
 
     def ready(self, fragments: Sequence[Fragment], learners: int) -> Ready:
         """The decisions of all fragments; the scales take them in."""
-        rows: dict[str, list[SampleBatch]] = {}
-        for name in fragments[0].parts:
-            parts = [fragment.parts[name] for fragment in fragments]
-            gains, targets = self._gains(name, fragments, parts)
-            columns, first = [], 0
-            for part in parts:
-                last = first + part.decides.shape[1]
-                columns.append(_columns(part, gains[:, first:last], targets[:, first:last]))
-                first = last
-            rows[name] = _shares(columns, learners)
+        fragment = fragments[0] if len(fragments) == 1 else joined(fragments)
+        shares = {
+            name: _shares(_columns(part, *self._gains(name, fragment)), learners)
+            for name, part in fragment.parts.items()
+        }
         batches = [
-            MultiAgentBatch(
-                {name: shares[k] for name, shares in rows.items()},
-                sum(fragment.steps for fragment in fragments) // learners,
-            )
+            MultiAgentBatch({name: own[k] for name, own in shares.items()}, fragment.steps)
             for k in range(learners)
         ]
-        decisions = {
-            name: min(int(np.sum(one[Columns.LOSS_MASK])) for one in shares)
-            for name, shares in rows.items()
+        fewest = {
+            name: min(int(np.sum(share[Columns.LOSS_MASK])) for share in own)
+            for name, own in shares.items()
         }
-        return Ready(batches, decisions)
+        return Ready(batches, fewest)
 
-    def _gains(
-        self, name: str, fragments: Sequence[Fragment], parts: Sequence[Part]
-    ) -> tuple[FloatArray, FloatArray]:
+    def _gains(self, name: str, fragment: Fragment) -> tuple[FloatArray, FloatArray]:
         """(T, B) standardised advantages and what the critic is to predict.
 
         To a teacher's decisions belongs the discounted sum of what came of them.
         """
-        ppo, discounting = self.ppo, self.ppo.discounting
-        of_lanes = _OfLanes(fragments, parts)
-        elapsed, ends = of_lanes("elapsed"), of_lanes("terminated") | of_lanes("cut")
-        decides = np.concatenate([part.decides for part in parts], axis=1)
-        rewards = np.concatenate([part.rewards for part in parts], axis=1)
-        rewards = discounting.accrued(rewards, elapsed)
+        ppo, discounting, part = self.ppo, self.ppo.discounting, fragment.parts[name]
+        lane, decides = np.searchsorted(fragment.lanes, part.lanes), part.decides
+        elapsed, over = fragment.elapsed[:, lane], fragment.terminated[:, lane]
+        ends = over | fragment.cut[:, lane]
+        rewards = discounting.accrued(part.rewards, elapsed)
         if ppo.normalise_rewards:
             past, count = self.reward_scales[name], self.agents[name]
-            agents = np.concatenate(
-                [part.lanes * count + np.arange(len(part.lanes)) % count for part in parts]
-            )
+            agents = part.lanes * count + np.arange(len(part.lanes)) % count
             past.add(rewards, discounting.discounts(elapsed), ends, agents)
             rewards = rewards / past.deviation
-        values = np.concatenate([part.scores for part in parts], axis=1)
-        after = np.concatenate([part.after for part in parts], axis=1)
-        scale = self.value_scales[name]
+        values, after, scale = part.scores, part.after, self.value_scales[name]
         if scale is not None:
             values, after = scale.values(values), scale.values(after)
-        after = np.where(of_lanes("terminated"), 0.0, after)
-        cloning = parts[0].taught is not None
+        after = np.where(over, 0.0, after)
+        observed = part.taught is not None
         gains, expected = advantages(
-            rewards, values, after, elapsed, ends, decides, discounting, observed=cloning
+            rewards, values, after, elapsed, ends, decides, discounting, observed
         )
         targets = gains + expected
         if scale is not None:
             scale.add(targets[decides])
             targets = scale.scored(targets)
         if ppo.alike > 1:
-            rows = ppo.alike * self.agents[name]
-            gains = without_shared(gains, of_lanes("now"), of_lanes("episode"), rows, ppo.alike)
-        groups = of_lanes("problem")[decides] if ppo.normalise_advantages == "problem" else None
+            rows, now, episode = ppo.alike * self.agents[name], fragment.now, fragment.episode
+            gains = without_shared(gains, now[:, lane], episode[:, lane], rows, ppo.alike)
+        by_problem = ppo.normalise_advantages == "problem"
+        groups = fragment.problem[:, lane][decides] if by_problem else None
         gains[decides] = standardised(gains[decides], groups)
         return gains, targets
 
@@ -137,22 +123,42 @@ class BatchMaker:
                 scale.restore(document[name]["values"])
 
 
-class _OfLanes:
-    """What is known of environments, (T, E), for all agents of a module, (T, B)."""
+def joined(fragments: Sequence[Fragment]) -> Fragment:
+    """Fragments of several runners side by side, by the numbers of their environments."""
+    ordered = sorted(fragments, key=lambda fragment: int(fragment.lanes[0]))
+    parts = {}
+    for name, first in ordered[0].parts.items():
+        own = [fragment.parts[name] for fragment in ordered]
+        steps = len(first.decides)
+        known = {field.name: [getattr(part, field.name) for part in own] for field in fields(Part)}
+        found: dict[str, Any] = {
+            key: np.concatenate(values, axis=min(values[0].ndim - 1, 1))
+            for key, values in known.items()
+            if isinstance(values[0], np.ndarray) and key != "labels"
+        }
+        found["observations"] = {
+            key: _beside([part.observations[key] for part in own], steps)
+            for key in first.observations
+        }
+        if first.labels is not None:
+            found["labels"] = _beside(known["labels"], steps)
+        parts[name] = Part(**found)
+    arrays: dict[str, Any] = {
+        field.name: np.concatenate(
+            [getattr(fragment, field.name) for fragment in ordered],
+            axis=0 if field.name == "lanes" else 1,
+        )
+        for field in fields(Fragment)
+        if isinstance(getattr(ordered[0], field.name), np.ndarray)
+    }
+    return Fragment(parts, **arrays)
 
-    def __init__(self, fragments: Sequence[Fragment], parts: Sequence[Part]) -> None:
-        self.fragments = fragments
-        self.places = [
-            np.searchsorted(fragment.lanes, part.lanes)
-            for fragment, part in zip(fragments, parts, strict=True)
-        ]
 
-    def __call__(self, name: str) -> NDArray[Any]:
-        found = [
-            getattr(fragment, name)[:, places]
-            for fragment, places in zip(self.fragments, self.places, strict=True)
-        ]
-        return np.concatenate(found, axis=1)
+def _beside(rows: Sequence[NDArray[Any]], steps: int) -> NDArray[Any]:
+    """(T x B, ...) rows of several as those of all."""
+    by_time = [array.reshape(steps, -1, *array.shape[1:]) for array in rows]
+    beside = np.concatenate(by_time, axis=1)
+    return beside.reshape(-1, *beside.shape[2:])
 
 
 def _columns(part: Part, gains: FloatArray, targets: FloatArray) -> dict[str, Any]:
@@ -173,22 +179,12 @@ def _columns(part: Part, gains: FloatArray, targets: FloatArray) -> dict[str, An
     return columns
 
 
-def _shares(columns: Sequence[dict[str, Any]], learners: int) -> list[SampleBatch]:
+def _shares(columns: dict[str, Any], learners: int) -> list[SampleBatch]:
     """All rows for one learner; of several each gets equally many decisions, give or take one."""
-    whole = columns[0] if len(columns) == 1 else _joined(columns)
     if learners == 1:
-        return [SampleBatch(whole)]
-    decisions = np.flatnonzero(whole[Columns.LOSS_MASK])
-    return [SampleBatch(_rows(whole, decisions[first::learners])) for first in range(learners)]
-
-
-def _joined(columns: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        key: _joined([one[key] for one in columns])
-        if isinstance(value, dict)
-        else np.concatenate([one[key] for one in columns])
-        for key, value in columns[0].items()
-    }
+        return [SampleBatch(columns)]
+    decisions = np.flatnonzero(columns[Columns.LOSS_MASK])
+    return [SampleBatch(_rows(columns, decisions[first::learners])) for first in range(learners)]
 
 
 def _rows(columns: dict[str, Any], numbers: NDArray[np.int64]) -> dict[str, Any]:

@@ -19,6 +19,67 @@ from models.artifacts import sync
 Row = Mapping[str, float]
 
 ITERATION = "iteration"  # the first column of a log
+NAN = float("nan")
+CHARTS = (
+    ITERATION,
+    "charts/global_step",  # steps of environments so far
+    "charts/episodes",  # so far
+    "charts/seconds",  # wall clock spent training so far
+    "charts/SPS",  # steps per second of this iteration, learning included, without its exam
+    "charts/sample_seconds",  # of this iteration
+    "charts/learn_seconds",  # of this iteration
+    "charts/gradient_steps",  # of this iteration
+    "charts/cloning",  # 1: the teacher is imitated, 0: PPO
+    "charts/pupil_share",  # of the decisions of cloning; nan in PPO
+    "charts/curriculum",  # progress, 0 to 1
+    "charts/learning_rate",
+    "charts/entropy_coefficient",
+    "charts/episodic_return",  # mean over this iteration's episodes and over agents
+    "charts/episodic_length",  # mean, steps
+    "charts/best_objective",  # of the decisions met in training; inf before any
+    "exam/score",  # mean of outcome / the reference's; nan in iterations without
+    "exam/outcome",  # mean over the episodes
+    "exam/best_score",  # so far
+)
+LOSSES = (  # all of the last minibatch of the iteration; nan where there is none
+    "policy_loss",
+    "value_loss",
+    "total_loss",
+    "entropy",  # nats
+    "old_approx_kl",  # from the sampling policy, nats; unbiased and may be negative
+    "approx_kl",  # the same, never negative
+    "clipfrac",  # share of the decisions beyond the clip
+    "explained_variance",
+    "gradient_norm",  # before clipping
+    "cross_entropy",  # of the teacher's actions, nats
+    "agreement",  # share of the teacher's actions that are the most probable ones
+    "auxiliary_loss",  # cross entropy of the auxiliary head, nats
+    "reference_kl",  # from the policy that PPO began with, nats
+)
+
+
+def columns(charts: Sequence[str], modules: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a run's metrics, in order."""
+    return (
+        *CHARTS,
+        *(f"charts/{name}" for name in charts),
+        *loss_columns({module: {} for module in modules}),
+    )
+
+
+def loss_columns(losses: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Losses by module as columns; with several modules these say whose."""
+    return {
+        f"losses/{name}" if len(losses) == 1 else f"losses/{module}/{name}": own.get(name, NAN)
+        for module, own in losses.items()
+        for name in LOSSES
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """Over those that are known; nan without any."""
+    known = [value for value in values if value == value]  # noqa: PLR0124
+    return sum(known) / len(known) if known else NAN
 
 
 class MetricsLog:

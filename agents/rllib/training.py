@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from agents.rllib import restore
-from agents.rllib.algorithm import Iteration, LockStepPPO, algorithm
+from agents.rllib.algorithm import LockStepPPO, algorithm
 from agents.rllib.config import Training
-from agents.rllib.metrics import ITERATION, MetricsLog, Row
+from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, columns
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, masks_of, most_probable, within
 from agents.rllib.subject import Array, Memory, Solution, Subject
@@ -28,58 +28,11 @@ from models.architecture import Policy
 
 OnIteration = Callable[[Row], None]
 
-CHARTS = (
-    ITERATION,
-    "charts/global_step",  # steps of environments so far
-    "charts/episodes",  # so far
-    "charts/seconds",  # wall clock spent training so far
-    "charts/SPS",  # steps per second of this iteration, learning included, without its exam
-    "charts/sample_seconds",  # of this iteration
-    "charts/learn_seconds",  # of this iteration
-    "charts/gradient_steps",  # of this iteration
-    "charts/cloning",  # 1: the teacher is imitated, 0: PPO
-    "charts/pupil_share",  # of the decisions of cloning; nan in PPO
-    "charts/curriculum",  # progress, 0 to 1
-    "charts/learning_rate",
-    "charts/entropy_coefficient",
-    "charts/episodic_return",  # mean over this iteration's episodes and over agents
-    "charts/episodic_length",  # mean, steps
-    "charts/best_objective",  # of the decisions met in training; inf before any
-    "exam/score",  # mean of outcome / the reference's; nan in iterations without
-    "exam/outcome",  # mean over the episodes
-    "exam/best_score",  # so far
-)
-LOSSES = (  # all of the last minibatch of the iteration; nan where there is none
-    "policy_loss",
-    "value_loss",
-    "total_loss",
-    "entropy",  # nats
-    "old_approx_kl",  # from the sampling policy, nats; unbiased and may be negative
-    "approx_kl",  # the same, never negative
-    "clipfrac",  # share of the decisions beyond the clip
-    "explained_variance",
-    "gradient_norm",  # before clipping
-    "cross_entropy",  # of the teacher's actions, nats
-    "agreement",  # share of the teacher's actions that are the most probable ones
-    "auxiliary_loss",  # cross entropy of the auxiliary head, nats
-    "reference_kl",  # from the policy that PPO began with, nats
-)
 IDENTITY = (  # what a resumed run keeps
     "model", "parameters", "ppo", "cloning", "restarts", "seed", "curriculum_steps", "exam_every",
     "exam_episodes", "exam_give_up",
 )  # fmt: skip
-NAN, INF = float("nan"), float("inf")
-
-
-def columns(charts: Sequence[str], modules: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a run's metrics, in order."""
-    losses = (loss_column(module, name, len(modules)) for module in modules for name in LOSSES)
-    return (*CHARTS, *(f"charts/{name}" for name in charts), *losses)
-
-
-def loss_column(module: str, name: str, modules: int) -> str:
-    """The column of a loss; with several modules it says whose."""
-    return f"losses/{name}" if modules == 1 else f"losses/{module}/{name}"
+INF = float("inf")
 
 
 @dataclass
@@ -374,18 +327,22 @@ class _Run:
     def _iterate(self, begun: float) -> Row:
         """Sample and learn once, and examine where it is time to."""
         progress, every = self.progress, self.training.exam_every
-        start = time.perf_counter()
         self.algorithm.train()
-        seconds = time.perf_counter() - start
-        last = self.algorithm.last
-        assert last is not None
         progress.iteration = self.algorithm.counters.iteration
-        progress.note(last.best, time.perf_counter() - begun)
+        progress.note(self.algorithm.best, time.perf_counter() - begun)
         examined = every is not None and progress.iteration % every == 0
         if examined:
             self._examine()
         progress.seconds = time.perf_counter() - begun
-        return self._row(last, seconds, examined)
+        return {
+            ITERATION: progress.iteration,
+            "charts/seconds": progress.seconds,
+            "charts/best_objective": progress.best_objective,
+            "exam/score": progress.exams[-1][1] if examined else NAN,
+            "exam/outcome": float(np.mean(progress.trained)) if examined else NAN,
+            "exam/best_score": progress.best_score,
+            **self.algorithm.row,
+        }
 
     def _examine(self) -> list[Examined]:
         """Examine the policies, and keep the best so far; while none has finished, the last."""
@@ -420,39 +377,6 @@ class _Run:
         if not self.progress.reference:
             return np.full(self.training.exam_episodes, mean)
         return np.where(np.isfinite(known), known, mean)
-
-    def _row(self, last: Iteration, seconds: float, examined: bool) -> Row:
-        progress, counters = self.progress, self.algorithm.counters
-        row = {
-            ITERATION: progress.iteration,
-            "charts/global_step": counters.steps,
-            "charts/episodes": counters.episodes,
-            "charts/seconds": progress.seconds,
-            "charts/SPS": last.steps / seconds,
-            "charts/sample_seconds": last.sample_seconds,
-            "charts/learn_seconds": last.learn_seconds,
-            "charts/gradient_steps": next(iter(last.losses.values()))["gradient_steps"],
-            "charts/cloning": float(last.cloning),
-            "charts/pupil_share": NAN if last.pupil is None else last.pupil,
-            "charts/curriculum": last.stage,
-            "charts/learning_rate": last.learning_rate,
-            "charts/entropy_coefficient": last.entropy_coefficient,
-            "charts/best_objective": progress.best_objective,
-            "exam/score": progress.exams[-1][1] if examined else NAN,
-            "exam/outcome": float(np.mean(progress.trained)) if examined else NAN,
-            "exam/best_score": progress.best_score,
-        }
-        for name in ("episodic_return", "episodic_length", *self.algorithm.subject.charts):
-            row[f"charts/{name}"] = _mean([episode[name] for episode in last.ended])
-        for module, losses in last.losses.items():
-            for name in LOSSES:
-                row[loss_column(module, name, len(last.losses))] = losses.get(name, NAN)
-        return row
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else NAN
 
 
 def _as_lists(found: Solution) -> dict[str, list[Any]]:

@@ -14,10 +14,11 @@ import ray
 from safetensors.torch import load_file
 
 from agents.rllib.config import Cloning
+from agents.rllib.metrics import CHARTS, columns
 from agents.rllib.restore import load_best
 from agents.rllib.runner import policies
 from agents.rllib.subject import Solution
-from agents.rllib.training import CHARTS, Exam, columns, train
+from agents.rllib.training import Exam, train
 from envs.errors import InputError
 from tests.agents.rllib.toys import Guess, GuessLane, Linear, small_ppo, small_training
 
