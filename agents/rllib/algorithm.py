@@ -101,7 +101,8 @@ class LockStepPPO(rllib_ppo.PPO):
             results: dict[str, Any] = super().step()
             return results
         self.training_step()
-        return self.metrics.compile()
+        compiled: dict[str, Any] = self.metrics.compile()
+        return compiled
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Tell RLlib's callbacks, of which there are none in a single process."""
@@ -284,13 +285,10 @@ class LockStepPPO(rllib_ppo.PPO):
 
     def _log(self) -> None:
         """What RLlib's results, and so Tune, know of a training step."""
-        for name, key in (("return", "episodic_return"), ("len", "episodic_length")):
-            if not np.isnan(value := self.row[f"charts/{key}"]):
-                self.metrics.log_value(
-                    (ENV_RUNNER_RESULTS, f"episode_{name}_mean"), value, window=1
-                )
-        lifetime = (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)
-        self.metrics.log_value(lifetime, self.counters.steps, reduce="max")
+        log, runners, row = self.metrics.log_value, ENV_RUNNER_RESULTS, self.row
+        log((runners, "episode_return_mean"), row["charts/episodic_return"], window=1)
+        log((runners, "episode_len_mean"), row["charts/episodic_length"], window=1)
+        log((runners, NUM_ENV_STEPS_SAMPLED_LIFETIME), self.counters.steps, reduce="max")
 
     def _of_learners(self, call: Callable[[PPOLearner], R]) -> list[R]:
         found = self.learner_group.foreach_learner(func=call)
