@@ -80,6 +80,8 @@ class BatchMaker:
         lane, decides = np.searchsorted(fragment.lanes, part.lanes), part.decides
         elapsed, over = fragment.elapsed[:, lane], fragment.terminated[:, lane]
         ends = over | fragment.cut[:, lane]
+        if ppo.steps is None:  # what runs at last does not go on
+            ends[-1] = True
         rewards = discounting.accrued(part.rewards, elapsed)
         if ppo.normalise_rewards:
             past, count = self.reward_scales[name], self.agents[name]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.rllib.metrics import MetricsLog
-from agents.rllib.training import columns
+from agents.rllib.metrics import MetricsLog, columns
 from envs.errors import InputError
 
 ONE = columns(["failed"], ["default_policy"])
