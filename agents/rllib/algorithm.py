@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +43,7 @@ from agents.rllib.subject import Numbers, Solution, Subject
 from envs.errors import InputError
 from models.architecture import Policy
 
+CONNECT_S = 10.0  # within which a Ray cluster must answer
 RESTART_S = 120.0  # seconds within which some runner must come back when all have died
 
 R = TypeVar("R")
@@ -406,14 +408,17 @@ def require_ray(learner: Learner) -> None:
             Ray would wait for without a word.
     """
     if not ray.is_initialized():
+        host, _, port = (learner.ray_address or "").removeprefix("ray://").rpartition(":")
         try:
+            if port.isdigit():  # Ray itself would try for minutes
+                socket.create_connection((host, int(port)), CONNECT_S).close()
             ray.init(
                 address=learner.ray_address,
                 include_dashboard=None if learner.ray_address else False,
                 log_to_driver=False,
                 logging_level="error",
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             message = " ".join(str(error).split())
             raise InputError(f"{learner.ray_address!r}: {message}", field="ray.address") from error
     held = ray.cluster_resources()
