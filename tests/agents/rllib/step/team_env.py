@@ -6,14 +6,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from identity_env import DEVICES, GROUPS, LAYOUT, small_config
 from pettingzoo import ParallelEnv
 
-from agents.rllib.step.config import TrainingConfig
+from agents.rllib.advantages import PerStep
+from agents.rllib.config import Training
+from envs.spaces import FeatureWidths, PaddedGraphLayout
 from models.step.allocator import RAISE, AllocatorConfig, TeamConfig
+from tests.agents.rllib.toys import small_ppo, small_training
 from tests.models.random_observations import policy_config
 
-SERVERS = 2
+GROUPS, DEVICES, SERVERS = 8, 3, 2
+LAYOUT = PaddedGraphLayout(
+    max_nodes=10,
+    max_edges=9,
+    num_devices=DEVICES,
+    widths=FeatureWidths(node=12, node_device=2, edge=2, device=8, link=3, candidate=6),
+)
 AGENTS = ["placer", *(f"allocator_{server}" for server in range(SERVERS))]
 PIPES = 2
 ALLOCATOR_SPACE = spaces.Dict(
@@ -115,12 +123,21 @@ class TeamIdentityEnv(ParallelEnv[str, Any, int]):
         return seen
 
 
-def team_config(**chosen: Any) -> TrainingConfig:
+def team_training(**chosen: Any) -> Training:
     """A run of tiny iterations: 4 episodes of 8 steps of the team each."""
+    ppo = small_ppo(
+        num_envs=4,
+        minibatch_size=16,
+        num_epochs=3,
+        learning_rate=3e-3,
+        final_learning_rate=3e-3,
+        discounting=PerStep(1.0, 0.97),
+        auxiliary_coefficient=0.0,
+    )
     model = TeamConfig(
-        placer=policy_config(),
+        placer=policy_config(initial_candidate_weights={0: 0.1}),
         allocator=AllocatorConfig(
             hidden=16, initial_scale=0.1, initial_keep=0.0, initial_look_ahead=0.0
         ),
     )
-    return small_config(**{"model": model, **chosen})
+    return small_training(**{"model": model, "ppo": ppo, **chosen})
