@@ -18,6 +18,7 @@ from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
 from experiments.step.comparison import DOES_NOT_FIT, Comparison, Row, row_of
 from experiments.step.evaluation import evaluate_plan
 from experiments.step.suites.seeds import summarize
+from experiments.step.tasks import StepTask
 
 
 def found(plan: Plan | None, reason: str = "") -> PlannerResult:
@@ -27,9 +28,9 @@ def found(plan: Plan | None, reason: str = "") -> PlannerResult:
 
 def comparison(problem: StepProblem, plan: Plan) -> Comparison:
     rows = (
-        row_of("single", SingleDevice().plan(problem, 1.0), problem, SINGLE_PORT),
-        row_of("split", found(plan), problem, SINGLE_PORT),
-        row_of("lost", found(None, "no plan was tried"), problem, SINGLE_PORT),
+        row_of("single", SingleDevice().plan(problem, 1.0), StepTask(problem)),
+        row_of("split", found(plan), StepTask(problem)),
+        row_of("lost", found(None, "no plan was tried"), StepTask(problem)),
     )
     return Comparison(rows, "single", lower_bound=0.05)
 
@@ -60,7 +61,7 @@ def test_speed_up_and_distance_from_the_bound(problem: StepProblem, plan: Plan) 
 def test_a_plan_that_overflows_does_not_fit(problem: StepProblem, plan: Plan) -> None:
     # state is 800 MB a device, activations come on top
     tight = replace(problem, capacity=np.full(4, 8.2e8))
-    row = row_of("split", found(plan), tight, SINGLE_PORT)
+    row = row_of("split", found(plan), StepTask(tight))
     assert not row.feasible
     assert math.isinf(row.step_time)
     assert "too many" in row.reason
@@ -74,7 +75,7 @@ def test_a_plan_that_overflows_does_not_fit(problem: StepProblem, plan: Plan) ->
 def test_where_no_single_device_holds_the_step_the_column_says_so(
     problem: StepProblem, plan: Plan
 ) -> None:
-    row = row_of("split", found(plan), problem, SINGLE_PORT)
+    row = row_of("split", found(plan), StepTask(problem))
     single = Row("single", None, 0.1, "does not fit: 'a' has 5 bytes too few")
     table = Comparison((single, row), "single", 0.05)
     assert table.cells()[0][1] == DOES_NOT_FIT

@@ -14,22 +14,21 @@ from typing import Any
 import pytest
 from layered_step import layered_step
 
+from agents.rllib.restore import load_best
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from envs.joint.toy import OPTIMUM_S
-from envs.placement.env import toy_environment
 from experiments.evaluate import main as evaluate
-from experiments.learning.export_run import ExportConfig, export_run, trained_policy
+from experiments.learning.export_run import ExportConfig, export_run
 from experiments.learning.train_step import TrainConfig
 from experiments.run.app import run_app
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import main
-from tests.models.random_observations import policy_config
 from tests.paths import ROOT
 
 SMALL = (
     "graph=graph.npz", "env.max_groups=6", "model.hidden=8", "agent.num_envs=2",
-    "agent.batch_episodes=2", "agent.minibatch_size=12", "agent.num_epochs=1",
+    "agent.minibatch_size=12", "agent.num_epochs=1",
     "training.budget_s=null", "training.exam_episodes=2", "training.checkpoint_every=1",
     "training.torch_threads=1",
 )  # fmt: skip
@@ -75,7 +74,7 @@ def killed(work: Path) -> Path:
 @pytest.fixture(scope="module")
 def resumed(work: Path, killed: Path) -> dict[str, Any]:
     """The result of the same run after it was resumed for two more iterations."""
-    steps = int(float(metrics(killed)[-1]["charts/env_steps"])) + 2 * 12
+    steps = int(float(metrics(killed)[-1]["charts/global_step"])) + 2 * 12
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
         assert main([f"resume={killed}", f"training.max_steps={steps}"]) == 0
@@ -126,13 +125,15 @@ def test_the_exported_policy_decides_as_the_trained_one(
     asked = ["agent=checkpoint", "agent.checkpoint=scheduler", *SMALL[:2]]
     assert evaluate([*asked, "hydra.run.dir=evaluated"]) == 0
     evaluated = result(here / "evaluated")
-    assert evaluated["step_time_s"] == pytest.approx(resumed["exam"]["trained_s"][0])
+    best = json.loads((killed / "best" / "score.json").read_text())["iteration"]
+    exam = "trained_s" if best == resumed["iterations"] else "untrained_s"
+    assert evaluated["step_time_s"] == pytest.approx(resumed["exam"][exam][0])
 
 
 def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     asked = [
         "env=joint_toy", "model=joint", "baselines=joint", "baseline_budget_s=0.5",
-        "agent.num_envs=2", "agent.batch_episodes=2", "agent.minibatch_size=8",
+        "agent.num_envs=2", "agent.minibatch_size=8",
         "training.budget_s=null", "training.max_steps=40", "training.exam_episodes=2",
     ]  # fmt: skip
     assert main([*asked, "hydra.run.dir=team"]) == 0
@@ -154,22 +155,7 @@ def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFix
 
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
-agent:
-  _target_: agents.rllib.step.config.PPOSettings
-  num_envs: 16
-  batch_episodes: 16
-  minibatch_size: 256
-  num_epochs: 3
-  learning_rate: 1.0e-3
-  final_learning_rate: 1.0e-4
-  entropy_coefficient: 0.003
-  final_entropy_coefficient: 0.0003
-  anneal_steps: 100000
-  gamma: 1.0
-  gae_lambda: 0.97
-  clip: 0.2
-  value_coefficient: 0.5
-  max_gradient_norm: 0.5
+agent: {_target_: agents.rllib.config.PPO, clip: 0.2}
 model:
   _target_: models.step.policy.PolicyConfig
   hidden: 64
@@ -181,19 +167,9 @@ graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
 cost: {_target_: experiments.step.problem.CostByGraph}
 communication: {_target_: envs.step.step.Ports, name: none, uses_ports: false}
-training:
-  _target_: agents.rllib.step.config.TrainingConfig
-  model: ${model}
-  ppo: ${agent}
-  seed: 0
-  budget_s: 1.0
-  max_steps: null
-  checkpoint_every: 10
-  exam_episodes: 16
-  torch_threads: 1
-  restart_share: 0.0
-  kick: 0
-  draws: 1
+training: {_target_: agents.rllib.config.Training, budget_s: 1.0}
+learner: {}
+ray: {}
 baselines: {}
 baseline_budget_s: 1.0
 placer: {_target_: agents.placement.baselines.SingleDevice}
@@ -250,25 +226,6 @@ def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
         saved_nodes(tmp_path / "none", ("graph",))
 
 
-def test_a_run_without_checkpoints_cannot_be_exported(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no checkpoint"):
-        trained_policy(tmp_path, policy_config(), toy_environment())
-
-
-def test_a_checkpoint_of_another_version_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints" / "iteration_000010"
-    folder.mkdir(parents=True)
-    (folder.parent / "iteration_x").mkdir()
-    (folder / "state.json").write_text(json.dumps({"schema_version": 7, "sha256": {}}))
-    with pytest.raises(InputError, match=r"state\.json: field 'schema_version': is 7"):
-        trained_policy(tmp_path, policy_config(), toy_environment())
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints" / "iteration_000010"
-    folder.mkdir(parents=True)
-    (folder / "weights.safetensors").write_bytes(b"no tensors")
-    state = {"schema_version": 2, "sha256": {"weights.safetensors": "0" * 64}}
-    (folder / "state.json").write_text(json.dumps(state))
-    with pytest.raises(InputError, match=r"weights\.safetensors"):
-        trained_policy(tmp_path, policy_config(), toy_environment())
+def test_a_run_that_examined_nothing_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"score\.json"):
+        load_best(tmp_path, {})

@@ -13,14 +13,15 @@ from layered_step import layered_step
 
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
-from envs.joint.env import JointEnv, toy_environment
+from envs.joint.env import JointEnv
 from envs.joint.toy import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
+from envs.step.plans import BandwidthAllocation
 from envs.step.step import StepSimulator
-from experiments.learning.learning_tasks import JointLearning
 from experiments.learning.one_problem import WARM_START_FILE, Warmed, WarmStartConfig, warm_start
 from experiments.run.provenance import Provenance, file_hash
 from experiments.step.plan_file import read_plan
+from experiments.step.tasks import JointTask
 from experiments.train import main
 
 ENV = {"_target_": "envs.joint.env.JointEnv.of_problem", "_partial_": True, "max_groups": 5}
@@ -31,20 +32,20 @@ CONTIGUOUS = {
 }
 TEAM = (
     "env=joint", "env.max_groups=6", "agent=ppo_joint", "model=joint", "topology=planes_4x1",
-    "graph=graph.npz", "agent.num_envs=2", "agent.batch_episodes=2", "agent.minibatch_size=12",
+    "graph=graph.npz", "agent.num_envs=2", "agent.minibatch_size=12",
     "agent.num_epochs=1", "training.budget_s=null", "training.exam_episodes=1",
-    "training.draws=4", "training.restart_share=0.95", "warm_start=planner",
+    "training.restarts.draws=4", "training.restarts.share=0.95", "warm_start=planner",
     "agent@warm_start.agent=contiguous_speed", "warm_start.name=contiguous",
     "warm_start.budget_s=1",
 )  # fmt: skip
 
 
-def learning() -> JointLearning:
-    return JointLearning(toy_stages(), JointEnv.of_problem(toy_stages(), max_groups=5))
+def learned() -> JointTask:
+    return JointTask(toy_stages(), env=JointEnv.of_problem(toy_stages(), max_groups=5))
 
 
 def warmed(folder: Path, agent: Any = CONTIGUOUS, **chosen: Any) -> Warmed:
-    arguments = {"env": ENV, "learning": learning(), "resume": False, **chosen}
+    arguments = {"env": ENV, "task": learned(), "resume": False, **chosen}
     return warm_start(
         WarmStartConfig("planner", agent, 1.0),
         folder=folder,
@@ -55,24 +56,26 @@ def warmed(folder: Path, agent: Any = CONTIGUOUS, **chosen: Any) -> Warmed:
 
 def test_the_record_is_the_planners_placement_on_every_operator(tmp_path: Path) -> None:
     found = warmed(tmp_path)
-    problem = learning().problem
+    problem = learned().problem
     planned = read_plan(tmp_path / WARM_START_FILE, problem, lambda graph, device: device)
-    record = found.start.record
-    plan, allocation = found.learning.decided(record.plan)
+    plan, allocation = found.task.plan_of(found.start)
+    assert isinstance(allocation, BandwidthAllocation)
     np.testing.assert_array_equal(plan.placement.device, planned.placement.device)
-    assert not record.plan["levels"].any()
+    assert not found.start.decisions["levels"].any()
     uniform = uniform_allocation(problem.topology.network)
     np.testing.assert_allclose(allocation.rate, uniform.rate)
     simulator = StepSimulator(allocated_problem(problem, uniform))
-    assert record.step_time == pytest.approx(simulator.step_time(plan.placement.device))
-    assert found.start.seconds > 0.0
+    assert found.start.objective == pytest.approx(simulator.step_time(plan.placement.device))
+    assert found.seconds > 0.0
     assert found.provenance.inputs == {WARM_START_FILE: file_hash(tmp_path / WARM_START_FILE)}
 
 
 def test_a_resumed_run_takes_the_plan_it_had(tmp_path: Path) -> None:
     first = warmed(tmp_path)
     again = warmed(tmp_path, agent={"_target_": "no.planner"}, resume=True)
-    assert again.start.identity == first.start.identity
+    assert again.start.objective == first.start.objective
+    for name, decided in first.start.decisions.items():
+        np.testing.assert_array_equal(again.start.decisions[name], decided)
     (tmp_path / WARM_START_FILE).unlink()
     with pytest.raises(InputError, match=WARM_START_FILE):
         warmed(tmp_path, resume=True)
@@ -81,18 +84,17 @@ def test_a_resumed_run_takes_the_plan_it_had(tmp_path: Path) -> None:
 def test_the_environments_to_train_in_have_nothing_in_common_but_the_instance(
     tmp_path: Path,
 ) -> None:
-    found = warmed(tmp_path).learning
-    one, other = found.environment(), found.environment()
-    one.reset(seed=0)
-    other.reset(seed=1)
+    task = warmed(tmp_path).task
+    one, other = task.begun(), task.begun()
     assert one.current is not other.current
     assert one.instance.fusion is other.instance.fusion
 
 
 def test_what_cannot_be_a_start_is_refused(tmp_path: Path) -> None:
-    toy = {"_target_": "envs.joint.env.toy_environment"}
+    toy, task = {"_target_": "envs.joint.env.toy_environment"}, learned()
+    config = WarmStartConfig("planner", CONTIGUOUS, 1.0)
     with pytest.raises(InputError, match=r"'warm_start': envs\.joint\.env\.toy_environment"):
-        warmed(tmp_path, env=toy, learning=JointLearning(toy_stages(), toy_environment()))
+        config.require(toy, task, None)
     single = {"_target_": "agents.placement.baselines.SingleDevice"}
     with pytest.raises(InputError, match=r"'warm_start\.agent': finds no plan"):
         warmed(tmp_path, agent=single)  # no device holds all layers
@@ -111,11 +113,11 @@ def test_a_planner_has_a_budget_and_nobody_else(agent: Any, budget_s: float | No
 
 def test_something_is_left_to_learn() -> None:
     config = WarmStartConfig("planner", CONTIGUOUS, 50.0)
-    config.within(51.0)
-    config.within(None)
-    WarmStartConfig(None, None, None).within(1.0)
+    config.require(ENV, learned(), 51.0)
+    config.require(ENV, learned(), None)
+    WarmStartConfig(None, None, None).require({}, learned(), 1.0)
     with pytest.raises(InputError, match=r"50\.0 leaves nothing of training\.budget_s=50\.0"):
-        config.within(50.0)
+        config.require(ENV, learned(), 50.0)
 
 
 def test_the_app_says_that_learning_began_with_a_plan(
@@ -142,5 +144,5 @@ def test_the_app_says_that_learning_began_with_a_plan(
     again = run("resume=run", "training.max_steps=48")
     assert again["resumed"]
     assert again["warm_start"] == first["warm_start"]
-    assert again["env_steps"] > first["env_steps"]
+    assert again["steps"] > first["steps"]
     assert again["step_time_s"] <= first["step_time_s"]

@@ -1,0 +1,158 @@
+"""What is learned, read back and judged: every figure comes from a simulation of all operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.rllib.subject import Solution
+from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
+from envs.errors import InputError
+from envs.joint.env import toy_environment as joint_toy_environment
+from envs.step.allocated import allocated_problem, uniform_allocation
+from envs.step.order import OneFOneB
+from envs.step.step import SINGLE_PORT, StepSimulator
+from experiments.run.provenance import Provenance
+from experiments.step.objectives import Bandwidth, Joint, Makespan, learnable
+from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.planning import ask_beside
+from experiments.step.problem import load_problem
+from experiments.step.tasks import BandwidthTask, JointTask, StepTask, Verdict
+
+SINGLE_DEVICE = {"_target_": "agents.placement.baselines.SingleDevice"}
+UNIFORM = {"_target_": "agents.bandwidth.rules.UniformShares"}
+CONTIGUOUS = {
+    "_target_": "agents.placement.baselines.ContiguousSplit",
+    "groups": 5,
+    "shares": {"_target_": "agents.placement.baselines.EqualShares"},
+}
+
+
+@pytest.fixture
+def provenance() -> Provenance:
+    return Provenance(seed=0)
+
+
+def learned(env: Mapping[str, Any]) -> tuple[Any, Any]:
+    problem = load_problem(env, {}, {}, {}).problem
+    return learnable(env, problem, SINGLE_PORT, CONTIGUOUS, 1.0)
+
+
+def bandwidth() -> tuple[Any, BandwidthTask]:
+    return learned({"_target_": "envs.bandwidth.env.continuous_toy_environment"})
+
+
+def joint() -> tuple[Any, JointTask]:
+    return learned({"_target_": "envs.joint.env.toy_environment"})
+
+
+def beside(node: Mapping[str, Any], objective: Any, task: StepTask) -> tuple[Any, Verdict]:
+    """What a planner finds, judged."""
+    found = ask_beside(node, "baselines.one", objective, task, 1.0)
+    assert found.plan is not None
+    return found, task.judge(found.plan, found.allocation)
+
+
+def test_rates_of_two_phases_are_played_and_written(tmp_path: Path, provenance: Provenance) -> None:
+    _, task = bandwidth()
+    network = task.problem.topology.network
+    rate = np.zeros((2, network.num_channels))
+    for phase, shares in enumerate(([1 / 6, 2 / 6, 3 / 6], [1 / 7, 2 / 7, 4 / 7])):
+        for receiver, share in enumerate(shares, start=1):
+            (channel,) = network.channels_between(0, receiver)
+            rate[phase, channel] = share
+    decided = task.plan_of(Solution(0.0, {"rate": rate}))
+    verdict = task.judge(*decided)
+    assert network.num_servers == 4
+    assert verdict.objective == pytest.approx(OPTIMUM_S)
+    assert not verdict.violations
+    task.write(tmp_path, *decided, provenance)
+    phases = json.loads((tmp_path / "phases.json").read_text())["phases"]
+    assert [list(phase["bandwidth_bytes_per_s"].values()) for phase in phases] == rate.tolist()
+    assert read_bandwidth(tmp_path / "plan.json", network) is None
+    assert task.judge(*task.plan_of(Solution(0.0, {"rate": 2.0 * rate}))).violations
+
+
+def test_baselines_of_bandwidth_share_the_same_plan() -> None:
+    found, verdict = beside(UNIFORM, *bandwidth())
+    assert verdict.objective == pytest.approx(UNIFORM_S)
+    assert found.step_time == pytest.approx(UNIFORM_S)
+    with pytest.raises(InputError, match=r"'baselines\.one': .*SingleDevice does not plan"):
+        beside(SINGLE_DEVICE, *bandwidth())
+
+
+def test_a_team_decides_a_plan_and_its_bandwidth(tmp_path: Path, provenance: Provenance) -> None:
+    _, task = joint()
+    env = joint_toy_environment()
+    observation, _ = env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    while env.agents:
+        actions = {
+            agent: rng.choice(np.flatnonzero(seen["action_mask"]))
+            for agent, seen in observation.items()
+        }
+        observation, *_ = env.step(actions)
+    decided = task.plan_of(Solution(0.0, {"device": env.group_device, "levels": env.levels}))
+    verdict = task.judge(*decided)
+    assert verdict.objective == pytest.approx(env.plan_outcome()[0])
+    task.write(tmp_path, *decided, provenance)
+    network = task.problem.topology.network
+    allocation = read_bandwidth(tmp_path / "plan.json", network)
+    assert allocation is not None
+    np.testing.assert_allclose(allocation.rate, env.allocation.rate)
+    plan = read_plan(tmp_path / "plan.json", task.problem, OneFOneB())
+    again = StepSimulator(allocated_problem(task.problem, allocation))
+    assert again.step_time(plan.placement.device, plan.order) == verdict.objective
+
+
+def test_planners_of_placements_run_on_uniform_shares() -> None:
+    objective, task = joint()
+    found, verdict = beside(CONTIGUOUS, objective, task)
+    uniform = allocated_problem(task.problem, uniform_allocation(task.problem.topology.network))
+    expected = StepSimulator(uniform).step_time(found.plan.placement.device, found.plan.order)
+    assert verdict.objective == pytest.approx(expected)
+
+
+def test_what_learns_meets_no_environment_that_was_played(tmp_path: Path) -> None:
+    _, task = joint()
+    task.begun()
+    assert task.env._state is None
+
+
+@pytest.mark.parametrize(
+    ("target", "objective", "kind"),
+    [
+        ("envs.placement.env.toy_environment", Makespan, StepTask),
+        ("envs.bandwidth.env.toy_environment", Bandwidth, BandwidthTask),
+        ("envs.joint.env.toy_environment", Joint, JointTask),
+    ],
+)
+def test_an_environment_has_its_objective(target: str, objective: type, kind: type) -> None:
+    found, task = learned({"_target_": target})
+    assert (type(found), type(task)) == (objective, kind)
+
+
+def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
+    problem = joint()[1].problem
+    node = {
+        "_target_": "envs.bandwidth.env.BandwidthEnv.of_plan",
+        "_partial_": True,
+        "phases": {"_target_": "envs.bandwidth.phases.WholeStep"},
+    }
+    objective, task = learnable(node, problem, SINGLE_PORT, CONTIGUOUS, 1.0)
+    assert isinstance(task, BandwidthTask)
+    _, verdict = beside(UNIFORM, objective, task)
+    rate = uniform_allocation(problem.topology.network).rate
+    same = task.judge(*task.plan_of(Solution(0.0, {"rate": rate[None]})))
+    assert same.objective == pytest.approx(verdict.objective)
+
+
+def test_something_else_is_refused() -> None:
+    problem = joint()[1].problem
+    with pytest.raises(InputError, match="no environment to learn in"):
+        learnable({"_target_": "fractions.Fraction"}, problem, SINGLE_PORT, CONTIGUOUS, 1.0)
