@@ -35,7 +35,6 @@ from agents.rllib.cluster.subject import Schedulers
 from agents.rllib.config import PPO, Cloning, Learner, Training
 from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.ppo import Instruction, parts_of
-from agents.rllib.restore import seeded_generators
 from agents.rllib.runner import Order
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.generator import RandomJobs
@@ -186,34 +185,34 @@ def main() -> None:
     def timed(name: str, start: float) -> None:
         seconds.setdefault(name, []).append(time.process_time() - start)
 
-    with seeded_generators(0):
-        own, (runner, learner) = ours(), stock()
-        assert own.runner is not None
-        for number in range(ROUNDS + 1):  # the first compiles
-            start = time.process_time()
-            fragment = own.runner.sample(Order(number, 1.0, STEPS))
-            timed("ours, sampling", start)
-            start = time.process_time()
-            ready = own.batches.ready([fragment], 1)
-            parts = parts_of(min(ready.decisions.values()), MINIBATCH)
-            own.learner_group.update(
-                batch=ready.batches[0], instruction=Instruction(number, PASSES, parts, 3e-4, 0.001)
-            )
-            timed("ours, learning", start)
-            start = time.process_time()
-            episodes = runner.sample(num_timesteps=ENVS * STEPS)
-            timed("stock, sampling", start)
-            taken = sum(episode.agent_steps() for episode in episodes)
-            assert taken >= decisions, (taken, decisions)
-            start = time.process_time()
-            learner.update(
-                episodes=episodes,
-                timesteps={"num_env_steps_sampled_lifetime": 0},
-                num_epochs=PASSES,
-                minibatch_size=MINIBATCH,
-                shuffle_batch_per_epoch=True,
-            )
-            timed("stock, learning", start)
+    torch.manual_seed(0)
+    own, (runner, learner) = ours(), stock()
+    assert own.runner is not None
+    for number in range(ROUNDS + 1):  # the first compiles
+        start = time.process_time()
+        fragment = own.runner.sample(Order(number, 1.0, STEPS))
+        timed("ours, sampling", start)
+        start = time.process_time()
+        ready = own.batches.ready([fragment], 1)
+        parts = parts_of(min(ready.decisions.values()), MINIBATCH)
+        own.learner_group.update(
+            batch=ready.batches[0], instruction=Instruction(number, PASSES, parts, 3e-4, 0.001)
+        )
+        timed("ours, learning", start)
+        start = time.process_time()
+        episodes = runner.sample(num_timesteps=ENVS * STEPS)
+        timed("stock, sampling", start)
+        taken = sum(episode.agent_steps() for episode in episodes)
+        assert taken >= decisions, (taken, decisions)
+        start = time.process_time()
+        learner.update(
+            episodes=episodes,
+            timesteps={"num_env_steps_sampled_lifetime": 0},
+            num_epochs=PASSES,
+            minibatch_size=MINIBATCH,
+            shuffle_batch_per_epoch=True,
+        )
+        timed("stock, learning", start)
     rate = {name: decisions / float(np.median(spent[1:])) for name, spent in seconds.items()}
     print(f"{ENVS} environments, {SCHEDULERS} schedulers, {STEPS} steps: {decisions} decisions")
     print(f"{'':12}{'ours':>14}{'RLlib stock':>14}{'ratio':>8}   decisions per second")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from agents.rllib.cluster.config import Cloning, ClusterPPO, ClusterTraining
+from agents.cluster.teachers import FirstFit
+from agents.rllib.advantages import PerTime
+from agents.rllib.cluster.subject import Schedulers
+from agents.rllib.config import PPO, Cloning, Learner, Training
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.generator import RandomJobs
 from envs.cluster.environment.observation import ClusterObservation
@@ -46,9 +50,10 @@ MODEL = HierarchicalConfig(
     initial_speed_weight=0.0,
     initial_advice_weight=0.0,
 )
-PPO = ClusterPPO(
+SETTINGS = PPO(
     num_envs=4,
-    fragment=16,
+    steps=16,
+    episodes=None,
     alike=1,
     minibatch_size=32,
     num_epochs=2,
@@ -56,37 +61,50 @@ PPO = ClusterPPO(
     final_learning_rate=1e-3,
     entropy_coefficient=0.003,
     final_entropy_coefficient=0.0,
-    anneal_decisions=10_000,
-    tau=20.0,
-    credit=4.0,
+    anneal_steps=5_000,
+    discounting=PerTime(tau=20.0, credit=4.0),
     clip=0.2,
     most_kl=0.1,
+    reference_kl=0.0,
     value_coefficient=0.5,
     value_memory=10.0,
-    per_gpu=True,
     normalise_rewards=True,
-    posterior_coefficient=0.1,
+    normalise_advantages="batch",
+    auxiliary_coefficient=0.1,
     max_gradient_norm=0.5,
 )
-NO_CLONING = Cloning(
-    iterations=0, learning_rate=3e-3, num_epochs=2, first_share=0.0, last_share=0.5
-)
-TRAINING = ClusterTraining(
+TRAINING = Training(
     model=MODEL,
-    ppo=PPO,
-    cloning=NO_CLONING,
+    parameters="shared",
+    ppo=SETTINGS,
+    cloning=Cloning(
+        iterations=0, learning_rate=3e-3, num_epochs=2, first_share=0.0, last_share=0.5
+    ),
+    restarts=None,
+    learner=Learner(0, 0, 0.0, "cpu", None),
     seed=0,
     budget_s=None,
-    max_decisions=512,
-    curriculum_decisions=None,
+    max_steps=256,
+    curriculum_steps=None,
     checkpoint_every=2,
     exam_every=2,
-    exam_windows=2,
+    exam_episodes=2,
     exam_give_up=100.0,
     torch_threads=1,
 )
 
 
-def training(ppo: dict[str, Any] | None = None, **changes: Any) -> ClusterTraining:
+def training(ppo: dict[str, Any] | None = None, **changes: Any) -> Training:
     """`TRAINING` with changes."""
-    return replace(TRAINING, ppo=replace(PPO, **(ppo or {})), **changes)
+    return replace(TRAINING, ppo=replace(SETTINGS, **(ppo or {})), **changes)
+
+
+def schedulers(make: Callable[[], ClusterParallelEnv] = environment, **changes: Any) -> Schedulers:
+    """What they are learned about, taught by the first fit and measured by it."""
+    given: dict[str, Any] = {
+        "parameters": "shared",
+        "per_gpu": True,
+        "teacher": FirstFit(),
+        "reference": FirstFit(),
+    }
+    return Schedulers(make, lambda _: make(), **{**given, **changes})
