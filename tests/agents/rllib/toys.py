@@ -252,6 +252,7 @@ def small_training(**chosen: Any) -> Training:
 
 
 if __name__ == "__main__":
+    from agents.rllib.restore import has_checkpoint
     from agents.rllib.training import train
 
     runners = int(sys.argv[3]) if len(sys.argv) > 3 else 0
@@ -265,5 +266,5 @@ if __name__ == "__main__":
         Guess(("a1", "a2", "b1")),
         folder,
         lambda row: time.sleep(0.05),  # to be killed anywhere
-        resume=(folder / "checkpoints").is_dir(),
+        resume=has_checkpoint(folder),
     )
