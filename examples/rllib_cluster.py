@@ -48,7 +48,7 @@ def impala() -> IMPALAConfig:
     """RLlib's own in one process, with many small batches."""
     config = IMPALAConfig().training(train_batch_size_per_learner=256)
     config.env_runners(rollout_fragment_length=16).learners(num_learners=0)
-    return config.reporting(min_time_s_per_iteration=2)
+    return config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=1024)
 
 
 def train(algorithm: str = "PPO", policies: str = "shared", *, iterations: int = 20) -> list[float]:
