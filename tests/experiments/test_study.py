@@ -197,9 +197,16 @@ def test_a_fault_is_told_before_anything_runs(
     assert told in str(error.value)
 
 
-def test_the_shipped_study_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_the_shipped_studies_compose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
     monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
     node = yaml.safe_load((CONF / "suite" / "study.yaml").read_text())
+    if short:
+        changes = yaml.safe_load((CONF / "suite" / "study_short.yaml").read_text())
+        assert changes.pop("defaults") == ["study", "_self_"]
+        node |= changes
     assert node.pop("_target_") == "experiments.learning.study.Study"
     assert len(checked_cells(Study(**node), tmp_path, 0)) == 26
 
