@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
-from agents.rllib.advantages import PerStep, PerTime, standardised
+from agents.rllib.advantages import PerStep, PerTime, standardised, without_shared
 from agents.rllib.batch import BatchMaker, Ready
 from agents.rllib.config import PPO
 from agents.rllib.module import LABELS
@@ -210,6 +210,31 @@ def test_advantages_and_targets_are_those_worked_out_by_hand(discounting: Any) -
     )
 
 
+def test_what_befalls_alike_environments_is_taken_away() -> None:
+    fragment = random_fragment(0)
+    part = fragment.parts["a"]
+    part.decides[:] = True
+    ppo = small_ppo(num_envs=LANES, alike=2)
+    batch = made([[fragment]], ppo).batches[0].policy_batches["a"]
+    gains = batch[Postprocessing.VALUE_TARGETS].reshape(STEPS, -1) - part.scores
+    now, episode = (np.repeat(x, 2, axis=1) for x in (fragment.now, fragment.episode))
+    own = without_shared(gains, now, episode, rows=4, alike=2)
+    assert not np.allclose(own, gains)
+    np.testing.assert_allclose(
+        batch[Postprocessing.ADVANTAGES], standardised(own.reshape(-1)), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_what_came_of_a_teachers_decisions_is_not_the_critics_guess() -> None:
+    found = []
+    for factor in (1.0, 0.0):
+        fragment = random_fragment(0, taught=True)
+        for part in fragment.parts.values():
+            part.scores[:] *= factor
+        found.append(made([[fragment]], small_ppo(num_envs=LANES)))
+    equal(*found)
+
+
 def test_every_problem_has_advantages_of_its_own_scale() -> None:
     fragment = random_fragment(0)
     for part in fragment.parts.values():
@@ -257,13 +282,18 @@ def test_discounted_sums_of_rewards_end_where_episodes_do(goes_on: bool) -> None
     running, sums = np.zeros(LANES), []
     maker = BatchMaker(ppo, AGENTS)
     for fragment in fragments:
-        maker.ready([fragment], 1)
+        ready = maker.ready([fragment], 1)
         running = running if goes_on else np.zeros(LANES)  # those that ran on were given up
         for t in range(STEPS):
             running = running + fragment.parts["b"].rewards[t]
             sums.append(running)
             running = np.where((fragment.terminated | fragment.cut)[t], 0.0, 0.5 * running)
-    assert maker.reward_scales["b"].deviation == pytest.approx(np.std(sums))
+    deviation = maker.reward_scales["b"].deviation
+    assert deviation == pytest.approx(np.std(sums))
+    fragments[-1].parts["b"].rewards[:] /= deviation
+    plain = made([fragments[-1:]], replace(ppo, normalise_rewards=False))
+    for name, column in table(plain, "b").items():
+        np.testing.assert_allclose(table(ready, "b")[name], column, rtol=1e-5, atol=1e-6)
 
 
 def test_scales_go_on_from_a_document() -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from agents.rllib import runner as runner_file
 from agents.rllib.config import Cloning, Learner
-from agents.rllib.module import PolicyModule
+from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.runner import (
     SUBJECT,
     TRAINING,
@@ -27,13 +29,14 @@ from agents.rllib.runner import (
     Shared,
     draw,
     drawn,
+    most_probable,
     policies,
     within,
 )
 from agents.rllib.subject import Stepped
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
-from tests.agents.rllib.toys import LENGTH, Guess, Linear, small_ppo, small_training
+from tests.agents.rllib.toys import LENGTH, SPACE, Guess, Linear, small_ppo, small_training
 from tests.strength import examples
 
 TEAM = ("a1", "a2", "b1")
@@ -300,6 +303,8 @@ def test_sampling_goes_on_from_a_document(modules: Any, ppo: Any, fragments: int
     stored = {name: value.clone() for name, value in arrays.items()}
     second.restore(json.loads(json.dumps(numbers)), stored)
     assert first.subject.document() == second.subject.document()
+    for one, other in zip(first.lanes, second.lanes, strict=False):
+        assert one.resets[-1:] == other.resets[-1:]  # the stage too
     for iteration in range(fragments, fragments + 3):
         order = Order(iteration, 1.0, 5)
         one, other = first.sample(order), second.sample(order)
@@ -332,8 +337,18 @@ def test_two_runners_share_the_environments_of_one(modules: Any) -> None:
         np.testing.assert_array_equal(np.concatenate([x.lanes for x in own]), part.lanes)
         joined = np.concatenate([shown(x) for x in own], axis=1)
         np.testing.assert_array_equal(joined, shown(part))
-    first, second = (share.parts["a"].actions for share in shares)
-    assert (first != second).any()  # draws of their own
+
+
+def test_every_runner_draws_on_its_own() -> None:
+    subject = Guess(continuous=True)
+    alike = policies(subject, Linear())
+    for parameter in alike["o"].parameters():
+        parameter.data.zero_()  # whatever is shown
+    first, second = (
+        runner(alike, subject, index=index, of=2).sample(Order(0, 1.0, LENGTH)).parts["o"].actions
+        for index in (1, 2)
+    )
+    assert (first != second).all()
 
 
 def test_draws_depend_on_seed_and_iteration_alone(modules: Any) -> None:
@@ -389,3 +404,28 @@ def test_actions_are_drawn_as_often_as_they_are_probable(modules: Any) -> None:
     found = np.bincount(made.actions, minlength=4) / count
     np.testing.assert_allclose(found, expected, atol=5 * 0.5 / np.sqrt(count))
     assert found[1] == 0.0
+
+
+def of_actions(space: spaces.Space[Any]) -> PolicyModule:
+    return RLModuleSpec(
+        module_class=PolicyModule,
+        observation_space=SPACE,
+        action_space=space,
+        model_config={ARCHITECTURE_KEY: Linear()},
+    ).build()
+
+
+def test_several_choices_and_real_numbers_are_drawn_and_chosen() -> None:
+    seen = {"shown": 5 * torch.randn(50, 4), "action_mask": torch.ones(50, 4, dtype=torch.int8)}
+    several = of_actions(spaces.MultiDiscrete([3, 2]))
+    inputs, values = said(several, seen)
+    parts = [torch.log_softmax(x, dim=1).numpy() for x in inputs.split([3, 2], dim=1)]
+    made, rows = draw(several, seen), np.arange(50)
+    expected = sum(part[rows, made.actions[:, k]] for k, part in enumerate(parts))
+    np.testing.assert_allclose(made.log_probabilities, expected, atol=1e-5)
+    np.testing.assert_allclose(made.scores, values, atol=1e-6)
+    best = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+    np.testing.assert_array_equal(most_probable(several, seen), best)
+    assert (made.actions != best).any()
+    number = of_actions(spaces.Box(0.0, 1.0, (1,), np.float32))
+    np.testing.assert_allclose(most_probable(number, seen), said(number, seen)[0][:, :1])
