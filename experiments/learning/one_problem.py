@@ -204,13 +204,13 @@ class WarmStartConfig:
         """
         if self.budget_s is None:
             return
-        if not (isinstance(task.env, JointEnv) and env.get("_partial_")):
-            raise InputError(f"config key 'warm_start': {env.get('_target_')} starts from no plan")
         if training_s is not None and self.budget_s >= training_s:
             raise InputError(
                 f"config key 'warm_start.budget_s': {self.budget_s} leaves nothing of "
                 f"training.budget_s={training_s}"
             )
+        if not (isinstance(task.env, JointEnv) and env.get("_partial_")):
+            raise InputError(f"config key 'warm_start': {env.get('_target_')} starts from no plan")
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,7 +155,7 @@ def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFix
 
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
-agent: {_target_: agents.rllib.config.PPO, clip: 0.2}
+agent: {clip: 0.2}
 model:
   _target_: models.step.policy.PolicyConfig
   hidden: 64
@@ -167,7 +167,7 @@ graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
 cost: {_target_: experiments.step.problem.CostByGraph}
 communication: {_target_: envs.step.step.Ports, name: none, uses_ports: false}
-training: {_target_: agents.rllib.config.Training, budget_s: 1.0}
+training: {budget_s: 1.0}
 learner: {}
 ray: {}
 baselines: {}
