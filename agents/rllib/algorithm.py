@@ -290,7 +290,9 @@ class LockStepPPO(rllib_ppo.PPO):
         log, runners, row = self.metrics.log_value, ENV_RUNNER_RESULTS, self.row
         log((runners, "episode_return_mean"), row["charts/episodic_return"], window=1)
         log((runners, "episode_len_mean"), row["charts/episodic_length"], window=1)
-        log((runners, NUM_ENV_STEPS_SAMPLED_LIFETIME), self.counters.steps, reduce="max")
+        lifetime = (runners, NUM_ENV_STEPS_SAMPLED_LIFETIME)
+        more = self.counters.steps - self.metrics.peek(lifetime, default=0)
+        log(lifetime, more, reduce="lifetime_sum")
 
     def _of_learners(self, call: Callable[[PPOLearner], R]) -> list[R]:
         found = self.learner_group.foreach_learner(func=call)
