@@ -305,7 +305,9 @@ class LockStepRunner(EnvRunner):
             if goes_on.any():
                 last = critic(self.modules[name], memory.at(steps, np.arange(len(goes_on))))
                 part.after[-1] = np.where(goes_on, last, part.after[-1])
-            part.observations, part.labels = memory.observations(steps), memory.labels(steps)
+            part.observations = memory.observations(steps)
+            if self.training.ppo.auxiliary_coefficient > 0.0:
+                part.labels = memory.labels(steps)
         fragment.best, fragment.document = self.subject.best, self.numbers_now()
         return fragment
 

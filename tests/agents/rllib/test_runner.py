@@ -216,11 +216,15 @@ def test_with_episodes_every_fragment_starts_afresh(modules: Any) -> None:
     assert [lane.resets[-1] for lane in made.lanes] == [lane.resets[4] for lane in made.lanes]
 
 
-@pytest.mark.parametrize("steps", [LENGTH, LENGTH + 2])
+@pytest.mark.parametrize(
+    ("steps", "ppo"),
+    [(LENGTH, {}), (LENGTH + 2, {}), (LENGTH, {"steps": LENGTH, "episodes": None})],
+    ids=["at the end", "in between", "at the end of one that goes on"],
+)
 def test_a_truncated_episode_is_worth_what_its_last_observation_is(
-    modules: Any, steps: int
+    modules: Any, steps: int, ppo: Any
 ) -> None:
-    fragment = runner(modules, Guess(cuts=True)).sample(Order(0, 1.0, steps))
+    fragment = runner(modules, Guess(cuts=True), **ppo).sample(Order(0, 1.0, steps))
     assert fragment.cut[LENGTH - 1].all()
     assert not fragment.terminated.any()
     part = fragment.parts["o"]
@@ -272,6 +276,15 @@ def test_the_pupil_drives_its_share_and_the_teacher_names_all(modules: Any, pupi
 def test_without_a_teacher_nobody_is_asked(modules: Any) -> None:
     part = runner(modules).sample(Order(0, 1.0, LENGTH)).parts["o"]
     assert part.taught is None
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.1])
+def test_labels_are_made_where_something_is_taught_by_them(
+    modules: Any, coefficient: float
+) -> None:
+    made = runner(modules, auxiliary_coefficient=coefficient)
+    labels = made.sample(Order(0, 1.0, LENGTH)).parts["o"].labels
+    assert (labels is not None) == (coefficient > 0.0)
 
 
 def test_a_teacher_that_does_what_is_not_allowed_is_refused(
