@@ -300,14 +300,14 @@ class LockStepRunner(EnvRunner):
                 if t + 1 < steps or self.goes_on:
                     self._reset(index, t + 1, order.stage)
         running = ~(fragment.terminated[-1] | fragment.cut[-1])
+        labelled = self.training.ppo.auxiliary_coefficient > 0.0
         for name, memory in seats.memories.items():
             part, goes_on = parts[name], running[seats.lane_of(name)]
             if goes_on.any():
                 last = critic(self.modules[name], memory.at(steps, np.arange(len(goes_on))))
                 part.after[-1] = np.where(goes_on, last, part.after[-1])
             part.observations = memory.observations(steps)
-            if self.training.ppo.auxiliary_coefficient > 0.0:
-                part.labels = memory.labels(steps)
+            part.labels = memory.labels(steps) if labelled else None
         fragment.best, fragment.document = self.subject.best, self.numbers_now()
         return fragment
 
