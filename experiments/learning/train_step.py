@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +11,16 @@ from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay
-from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
-from experiments.run.tables import Table, write_tables
+from experiments.run.tables import write_markdown
 from experiments.run.targets import build
-from experiments.step.comparison import Row, row_of
+from experiments.step.comparison import Comparison, Row, row_of
 from experiments.step.evaluation import evaluation_values, require_fit
 from experiments.step.objectives import learnable
 from experiments.step.planning import ask_beside
 from experiments.step.problem import communication_of, load_problem
 from experiments.step.search import describe
 
-COLUMNS = ("method", "step time", "against lower bound", "search time")
 SHOWN = (
     "graph", "topology", "iterations", "steps", "episodes", "seconds", "step_time_s",
     "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed",
@@ -110,8 +107,10 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    comparison = Comparison(tuple(rows), None, bound.seconds)
     if config.baselines:
-        write_table(run, rows, bound.seconds, name, provenance)
+        run.console.print(comparison.rich(name))
+        write_markdown(run, name, [comparison.markdown()], provenance)
     values: dict[str, object] = {
         "graph": problem.graph.name,
         "topology": problem.topology.name,
@@ -122,7 +121,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "exam": learned.exam.document(),
         "warm_start": None if start is None else {"method": method, "step_time_s": start.objective},
         "lower_bound_s": bound.seconds,
-        "methods": [row_values(row, bound.seconds) for row in rows],
+        "methods": comparison.document(),
         "resumed": resume,
     }
     if found.plan is None or learned.evaluation is None:
@@ -131,34 +130,3 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     task.write(run.folder, found.plan, learned.allocation, provenance)
     judged = evaluation_values(problem, learned.evaluation, bound)
     return Result({**values, **judged}, provenance, SHOWN)
-
-
-def row_values(row: Row, lower_bound: float) -> dict[str, object]:
-    """A row as numbers."""
-    return {
-        "method": row.method,
-        "step_time_s": row.step_time,
-        "feasible": row.feasible,
-        "times_lower_bound": row.step_time / lower_bound
-        if row.feasible and lower_bound > 0
-        else None,
-        "search_s": row.seconds,
-        "reason": row.reason,
-        "trajectory": [list(point) for point in row.trajectory],
-    }
-
-
-def write_table(
-    run: Run, rows: Sequence[Row], lower_bound: float, name: str, provenance: Provenance
-) -> None:
-    """Show the rows and write them to `table.md`."""
-    cells = [_cells(row, lower_bound) for row in rows]
-    note = f"proved lower bound {lower_bound * 1e3:.1f} ms"
-    write_tables(run, name, [Table("Methods", COLUMNS, cells, note)], provenance)
-
-
-def _cells(row: Row, lower_bound: float) -> tuple[str, ...]:
-    if not row.feasible:
-        return (row.method, row.reason or "no plan", "", f"{row.seconds:.1f} s")
-    above = f"+{row.step_time / lower_bound - 1:.1%}" if lower_bound > 0 else ""
-    return (row.method, f"{row.step_time * 1e3:.1f} ms", above, f"{row.seconds:.1f} s")

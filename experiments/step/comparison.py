@@ -45,10 +45,10 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All methods on one problem, beside the best single device and the proved bound."""
+    """All methods on one problem, beside the proved bound and, maybe, the best single device."""
 
     rows: tuple[Row, ...]
-    single_device: str  # the method that is the first yardstick
+    single_device: str | None  # the method that is the first yardstick; None: there is none
     lower_bound: float  # seconds
 
     @property
@@ -60,19 +60,25 @@ class Comparison:
     @property
     def single_device_time(self) -> float:
         """Seconds; inf when the step fits no single device."""
-        return next(row.step_time for row in self.rows if row.method == self.single_device)
+        times = [row.step_time for row in self.rows if row.method == self.single_device]
+        return times[0] if times else float("inf")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the table."""
+        return self._shown(COLUMNS)
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The table as texts, in the order of `COLUMNS`."""
-        return [self._cells(row) for row in self.rows]
+        """The table as texts, in the order of `columns`."""
+        return [self._shown(self._cells(row)) for row in self.rows]
 
     def texts(self) -> list[dict[str, str]]:
         """The table as one mapping of column to text per row."""
-        return [dict(zip(COLUMNS, cells, strict=True)) for cells in self.cells()]
+        return [dict(zip(self.columns, cells, strict=True)) for cells in self.cells()]
 
     def rich(self, title: str) -> Table:
         """The table for a console; the best row stands out."""
-        table = console_table(title, COLUMNS)
+        table = console_table(title, self.columns)
         for row, cells in zip(self.rows, self.cells(), strict=True):
             table.add_row(*cells, style="bold green" if row is self.best else "")
         table.caption = f"proved lower bound {self.lower_bound * 1e3:.1f} ms"
@@ -80,7 +86,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        return markdown_table(COLUMNS, self.cells())
+        return markdown_table(self.columns, self.cells())
 
     def document(self) -> list[dict[str, object]]:
         """The table as numbers."""
@@ -93,7 +99,9 @@ class Comparison:
                 "times_faster_than_single_device": single / row.step_time
                 if np.isfinite(single) and row.feasible
                 else None,
-                "times_lower_bound": row.step_time / self.lower_bound if row.feasible else None,
+                "times_lower_bound": row.step_time / self.lower_bound
+                if row.feasible and self.lower_bound > 0
+                else None,
                 "peak_memory_bytes": float(row.evaluation.timeline.peak_memory.max())
                 if row.evaluation is not None
                 else None,
@@ -113,9 +121,12 @@ class Comparison:
             return (row.method, DOES_NOT_FIT, "", "", peak, search)
         single = self.single_device_time
         against = f"{single / row.step_time:.2f}x" if np.isfinite(single) else DOES_NOT_FIT
-        above = row.step_time / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
+        above = f"+{row.step_time / self.lower_bound - 1:.1%}" if self.lower_bound > 0 else ""
         time = f"{row.step_time * 1e3:.1f} ms"
-        return (row.method, time, against, f"+{above:.1%}", peak, search)
+        return (row.method, time, against, above, peak, search)
+
+    def _shown(self, cells: tuple[str, ...]) -> tuple[str, ...]:
+        return cells if self.single_device is not None else cells[:2] + cells[3:]
 
 
 def row_of(method: str, found: PlannerResult, task: StepTask) -> Row:
