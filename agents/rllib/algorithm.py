@@ -148,7 +148,7 @@ class LockStepPPO(rllib_ppo.PPO):
             "charts/SPS": (self.counters.steps - before) / (learned - start),
             "charts/sample_seconds": sampled - start,
             "charts/learn_seconds": learned - sampled,
-            "charts/gradient_steps": next(iter(losses.values()))["gradient_steps"],
+            "charts/gradient_steps": max(own.get("gradient_steps", 0) for own in losses.values()),
             "charts/cloning": float(cloning),
             "charts/pupil_share": NAN if pupil is None else pupil,
             "charts/curriculum": stage,
@@ -266,14 +266,17 @@ class LockStepPPO(rllib_ppo.PPO):
         instruction = Instruction(
             seed=int(seed.generate_state(1)[0]),
             num_epochs=cloning.num_epochs if self.cloning else ppo.num_epochs,
-            parts=parts_of(min(ready.fewest.values()), size),
+            parts=parts_of(ready.fewest, size),
             learning_rate=cloning.learning_rate if self.cloning else rate,
             entropy_coefficient=bonus,
         )
-        given = {"batch": ready.batches[0]} if learners == 1 else {"batches": ready.batches}
-        results = self.learner_group.update(**given, instruction=instruction)
-        self._refresh()
-        return instruction, _mean_of(results)
+        losses: dict[str, Metrics] = {name: {} for name in self.modules}
+        if ready.fewest:
+            given = {"batch": ready.batches[0]} if learners == 1 else {"batches": ready.batches}
+            results = self.learner_group.update(**given, instruction=instruction)
+            losses |= _mean_of(results)
+            self._refresh()
+        return instruction, losses
 
     def _count(self, fragments: Sequence[Fragment]) -> None:
         counters, cloning = self.counters, self.cloning
@@ -377,7 +380,10 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
             env_config={TRAINING: Shared(training), SUBJECT: Shared(subject)},
             disable_env_checking=True,
         )
-        .framework("torch")
+        .framework(
+            "torch",
+            torch_ddp_kwargs={"find_unused_parameters": True},  # heads that nothing is taught
+        )
         .env_runners(
             env_runner_cls=LockStepRunner,
             num_env_runners=learner.num_env_runners,
@@ -386,8 +392,6 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
             num_learners=learner.num_learners,
             num_gpus_per_learner=learner.num_gpus_per_learner
             or int(not learner.num_learners and learner.device == "cuda"),
-        )
-        .training(
             learner_class=PPOLearner,
             learner_config_dict={OF_LEARNER: Shared(training)},
         )

@@ -30,10 +30,10 @@ NumbersOfModules = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A batch for every learner, and how many decisions the smallest holds of each module."""
+    """A batch for every learner, of the modules of which each has decisions to learn from."""
 
     batches: list[MultiAgentBatch]
-    fewest: dict[str, int]  # decisions of each module in the share of a learner
+    fewest: int  # decisions of a module in the share of a learner; 0: there are none at all
 
 
 class BatchMaker:
@@ -60,16 +60,14 @@ class BatchMaker:
         shares = {
             name: _shares(_columns(part, *self._gains(name, fragment)), learners)
             for name, part in fragment.parts.items()
+            if part.decides.sum() >= learners
         }
         batches = [
             MultiAgentBatch({name: own[k] for name, own in shares.items()}, fragment.steps)
             for k in range(learners)
         ]
-        fewest = {
-            name: min(int(np.sum(share[Columns.LOSS_MASK])) for share in own)
-            for name, own in shares.items()
-        }
-        return Ready(batches, fewest)
+        found = [int(np.sum(one[Columns.LOSS_MASK])) for own in shares.values() for one in own]
+        return Ready(batches, min(found, default=0))
 
     def _gains(self, name: str, fragment: Fragment) -> tuple[FloatArray, FloatArray]:
         """(T, B) standardised advantages and what the critic is to predict.

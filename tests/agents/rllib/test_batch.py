@@ -147,11 +147,25 @@ def test_learners_have_equal_shares_of_all_decisions(
     ppo, fragments = small_ppo(num_envs=LANES), [[random_fragment(seed, taught)]]
     one, several = made(fragments, ppo), made(fragments, ppo, learners)
     equal(one, several)
+    fewest, sums = [], []
     for module in AGENTS:
         rows = [len(batch.policy_batches[module][Columns.LOSS_MASK]) for batch in several.batches]
         assert max(rows) - min(rows) <= 1
-        assert several.fewest[module] == min(rows)
-        assert one.fewest[module] == sum(rows)
+        fewest.append(min(rows))
+        sums.append(sum(rows))
+    assert several.fewest == min(fewest)
+    assert one.fewest == min(sums)
+
+
+def test_a_module_without_decisions_is_left_out() -> None:
+    fragment, ppo = random_fragment(0), small_ppo(num_envs=LANES)
+    fragment.parts["a"].decides[:] = False
+    ready = made([[fragment]], ppo)
+    assert set(ready.batches[0].policy_batches) == set(AGENTS) - {"a"}
+    assert ready.fewest == fragment.parts["b"].decides.sum()
+    for part in fragment.parts.values():
+        part.decides[:] = False
+    assert made([[fragment]], ppo).fewest == 0
 
 
 def test_the_columns_are_what_was_sampled() -> None:
