@@ -194,7 +194,7 @@ def main() -> None:
         timed("ours, sampling", start)
         start = time.process_time()
         ready = own.batches.ready([fragment], 1)
-        parts = parts_of(min(ready.fewest.values()), MINIBATCH)
+        parts = parts_of(ready.fewest, MINIBATCH)
         own.learner_group.update(
             batch=ready.batches[0], instruction=Instruction(number, PASSES, parts, 3e-4, 0.001)
         )

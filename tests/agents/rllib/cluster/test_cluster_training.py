@@ -82,7 +82,7 @@ class Shortest:
 def test_a_run_that_is_taken_up_again_is_as_one_without_a_break(tmp_path: Path) -> None:
     """Through cloning, exams and running episodes, bit by bit."""
     env = partial(environment, jobs=12)  # episodes longer than a fragment
-    common = {"env": env, "cloning": CLONING, "ppo": {"alike": 2}, "exam_every": 3}
+    common: dict[str, Any] = {"env": env, "cloning": CLONING, "ppo": {"alike": 2}, "exam_every": 3}
     trained(tmp_path / "parts", max_steps=64 * 3, **common)
     resumed = trained(tmp_path / "parts", resume=True, max_steps=64 * 7, **common)
     whole = trained(tmp_path / "whole", max_steps=64 * 7, **common)
@@ -144,7 +144,7 @@ def staged() -> ClusterParallelEnv:
 
 
 def test_the_curriculum_goes_on_with_training(tmp_path: Path) -> None:
-    common = {"env": staged, "curriculum_steps": 64 * 4, "exam_every": 99}
+    common: dict[str, Any] = {"env": staged, "curriculum_steps": 64 * 4, "exam_every": 99}
     trained(tmp_path / "parts", max_steps=64 * 3, **common)
     trained(tmp_path / "parts", resume=True, max_steps=64 * 6, **common)
     trained(tmp_path / "whole", max_steps=64 * 6, **common)

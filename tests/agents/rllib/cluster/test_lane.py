@@ -103,9 +103,9 @@ def test_rows_of_memory_do_not_touch_each_other() -> None:
     whole, some = memory.at(1, np.arange(6)), memory.at(1, np.array([2, 5]))
     flat = memory.observations(2)
     assert set(flat) == set(whole)
-    for name, array in whole.items():
-        np.testing.assert_array_equal(some[name], array[[2, 5]])
-        np.testing.assert_array_equal(flat[name][6:], array)
+    for name, seen in whole.items():
+        np.testing.assert_array_equal(some[name], seen[[2, 5]])
+        np.testing.assert_array_equal(flat[name][6:], seen)
 
 
 def test_an_episode_goes_on_from_a_snapshot_as_if_nothing_had_happened() -> None:
