@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ PLACER, ALLOCATOR = "placer", "allocator"  # those of a team: placer, allocator_
 class PlacementSubject(StepSubject):
     """`meshwright/Placement-v0`; decisions: `device` (G,)."""
 
-    agents = (PLACER,)
+    agents: Sequence[str] = (PLACER,)
 
     def whole(self, env: Any, info: Mapping[str, Any]) -> bool:
         return bool(info["placed"] == len(env.group_device))
@@ -109,7 +109,7 @@ class JointSubject(StepSubject):
 class BandwidthSubject(StepSubject):
     """`meshwright/Bandwidth-v0`, discrete or continuous; decisions: `rate` (P, C) bytes/s."""
 
-    agents = (ALLOCATOR,)
+    agents: Sequence[str] = (ALLOCATOR,)
     looks_ahead = False
 
     def __init__(self, env: Any, training: Training) -> None:
