@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import ray
 import torch
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
-from ray.util.state import list_actors
 from safetensors.torch import load_file
 
 from agents.rllib.config import Learner, Training
@@ -42,10 +41,15 @@ class SeededLane(GuessLane):
         return {"right": float(self.resets[-1][0] % 4096)}  # sums are exact
 
 
+@dataclass
 class Seeded(Guess):
-    """Whose chart says which episodes were met."""
+    """Whose chart says which episodes were met, and a file which process a lane is in."""
+
+    folder: Path | None = None
 
     def lane(self, index: int) -> SeededLane:
+        if self.folder is not None:
+            (self.folder / f"{index}.pid").write_text(str(os.getpid()))
         return SeededLane(self)
 
 
@@ -75,12 +79,6 @@ def wanting(runners: int, address: str) -> Training:
     """A run with so many runners."""
     learner = Learner(runners, 0, 0.0, "cpu", address)
     return small_training(ppo=small_ppo(num_envs=runners), learner=learner)
-
-
-def raylets() -> set[str]:
-    """Their process numbers."""
-    found = subprocess.run(["pgrep", "-x", "raylet"], capture_output=True, text=True, check=False)
-    return set(found.stdout.split())
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
@@ -129,32 +127,44 @@ def test_one_runner_samples_and_teaches_what_this_process_does(
     assert weights_of(tmp_path / "far") == weights_of(tmp_path / "near")
 
 
+STARTS_RAY = """
+import os, subprocess, sys
+from pathlib import Path
+import ray
+from agents.rllib.config import Learner
+from agents.rllib.training import train
+from tests.agents.rllib.toys import Guess, small_training
+
+def raylets():
+    own = subprocess.run(["pgrep", "-P", str(os.getpid()), "raylet"], stdout=-1)
+    return len(own.stdout.split())
+
+running = []
+training = small_training(learner=Learner(1, 0, 0.0, "cpu", None), max_steps=128)
+train(training, Guess(), Path(sys.argv[1]), lambda row: running.append(raylets()))
+assert running == [1, 1], running
+assert not ray.is_initialized() and not raylets()
+"""
+
+
 @pytest.mark.proof
 def test_a_ray_that_a_run_started_ends_with_it(tmp_path: Path) -> None:
-    before = raylets()
-    running: list[int] = []
-    training = small_training(learner=Learner(1, 0, 0.0, "cpu", None), max_steps=128)
-    train(training, Guess(), tmp_path, lambda row: running.append(len(raylets() - before)))
-    assert running == [1, 1]
-    assert not ray.is_initialized()
-    assert raylets() <= before
+    subprocess.run([sys.executable, "-c", STARTS_RAY, str(tmp_path)], cwd=ROOT, check=True)
 
 
 @pytest.mark.proof
 def test_a_killed_runner_is_replaced_and_goes_on_where_it_was(address: str, tmp_path: Path) -> None:
-    met: list[float] = []
-
     def kill(row: Mapping[str, float]) -> None:
-        met.append(row["charts/right"])
         if row["iteration"] == 2:
-            of_runner = [one for one in list_actors() if one.class_name == "LockStepRunner"]
-            os.kill(min(one.pid for one in of_runner if one.state == "ALIVE"), signal.SIGKILL)
+            process = int((tmp_path / "7.pid").read_text())
+            assert process != os.getpid()
+            os.kill(process, signal.SIGKILL)
         time.sleep(0.5 * (row["iteration"] > 2))
 
     training = small_training(
         learner=Learner(2, 0, 0.0, "cpu", address), max_steps=64 * 20, checkpoint_every=1
     )
-    trained = train(training, Seeded(TEAM), tmp_path, kill)
+    trained = train(training, Seeded(TEAM, folder=tmp_path), tmp_path, kill)
     steps = [float(row["charts/global_step"]) for row in rows_of(tmp_path)]
     gained = np.diff([0.0, *steps])
     assert set(gained) == {32.0, 64.0}  # one runner alone for a while, then both again
