@@ -92,15 +92,13 @@ def test_cloning_takes_the_teachers_ways_and_its_prospects() -> None:
     found = []
     for _ in range(9):
         made.training_step()
-        assert made.last is not None
-        assert made.last.learning_rate == 2e-3
-        (losses,) = made.last.losses.values()
-        found.append(losses)
+        assert made.row["charts/learning_rate"] == 2e-3
+        found.append(made.row)
     first, last = found[0], found[-1]
-    assert last["cross_entropy"] < 0.5 * first["cross_entropy"]
-    assert last["agreement"] > 0.9
-    assert last["auxiliary_loss"] < first["auxiliary_loss"]
-    explained = [losses["explained_variance"] for losses in found]
+    assert last["losses/cross_entropy"] < 0.5 * first["losses/cross_entropy"]
+    assert last["losses/agreement"] > 0.9
+    assert last["losses/auxiliary_loss"] < first["losses/auxiliary_loss"]
+    explained = [row["losses/explained_variance"] for row in found]
     assert np.mean(explained[-4:]) > max(explained[0], 0.2)
     assert not made.cloning
 
