@@ -28,6 +28,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 import yaml
 from hydra import compose, initialize_config_module
@@ -310,14 +311,15 @@ def remote(wing: Wing, rounds: int) -> dict[str, dict[str, float]]:
             steps_of(built)
             spent = []
             for _ in range(rounds + 1):
+                before = built.counters.steps
                 built.training_step()
-                last = built.last
-                assert last is not None
-                seconds = (last.sample_seconds / last.steps, last.learn_seconds / last.steps)
-                spent.append(dict(zip(PARTS, seconds, strict=True)))
+                steps = built.counters.steps - before
+                seconds = (built.row["charts/sample_seconds"], built.row["charts/learn_seconds"])
+                spent.append({part: s / steps for part, s in zip(PARTS, seconds, strict=True)})
             built.stop()
             found[f"{runners} runners, {learners} learners"] = rates(spent[1:])
     finally:
+        ray.shutdown()
         ray_cluster.shutdown()
     return found
 
