@@ -419,7 +419,7 @@ def require_ray(learner: Learner) -> None:
             if port.isdigit():  # Ray itself would try for minutes
                 socket.create_connection((host, int(port)), CONNECT_S).close()
             ray.init(
-                address=learner.ray_address,
+                address=learner.ray_address or "local",  # not one that runs here by chance
                 include_dashboard=None if learner.ray_address else False,
                 log_to_driver=False,
                 logging_level="error",
