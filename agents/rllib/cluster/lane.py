@@ -67,6 +67,10 @@ class SchedulingLane:
 
     def attach(self, slots: Sequence[tuple[Memory, int]]) -> None:
         self._slots = [(cast("ObservationMemory", memory), row) for memory, row in slots]
+        rows: dict[ObservationMemory, list[int]] = {}  # of each memory they stand side by side
+        for memory, row in self._slots:
+            rows.setdefault(memory, []).append(row)
+        self._blocks = [(memory, slice(own[0], own[-1] + 1)) for memory, own in rows.items()]
 
     def reset(
         self,
@@ -92,8 +96,10 @@ class SchedulingLane:
         episode = self.episode
         episode.summarise()
         self._masks = []
+        for memory, rows in self._blocks:
+            memory.clear(time, rows)
         for scheduler, (memory, row) in enumerate(self._slots):
-            buffers, mask = memory.cleared(time, row)
+            buffers, mask = memory.row(time, row)
             episode.fill(scheduler, buffers, mask)
             remaining_seconds(episode, scheduler, memory.remaining[time, row])
             self._masks.append(mask)

@@ -59,11 +59,14 @@ class ObservationMemory:
         arrays = (self.floats, self.indices, self.flags, self.masks, self.state)
         self._seen: list[Array] = [array for array in arrays if array is not None]
 
-    def cleared(self, time: int, row: int) -> tuple[Buffers, NDArray[np.int8]]:
-        """The memory of one observation and of its (A,) mask, all zero, as builders take it."""
+    def clear(self, time: int, rows: slice) -> None:
+        """Make observations all zero, as builders take their memory."""
+        for array in self._seen[:4]:
+            array[time, rows] = 0
+
+    def row(self, time: int, row: int) -> tuple[Buffers, NDArray[np.int8]]:
+        """The memory of one observation and of its (A,) mask."""
         floats, indices, flags, mask = (array[time, row] for array in self._seen[:4])
-        for array in (floats, indices, flags, mask):
-            array.fill(0)
         return Buffers(floats, indices, flags), mask
 
     def one(self, time: int, row: int, names: tuple[str, ...]) -> dict[str, Array]:
