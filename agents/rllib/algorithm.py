@@ -82,7 +82,13 @@ class LockStepPPO(rllib_ppo.PPO):
         self.row: dict[str, float] = {}  # metrics of the last training step
         self.best: Solution | None = None  # of the decisions met in it, or before
         if self.training.learner.remote:
-            super().setup(config)
+            try:
+                super().setup(config)
+            except IndexError as error:  # what RLlib makes of it when no runner answers
+                message = (
+                    "no runner could start: workers need the package, installed or on PYTHONPATH"
+                )
+                raise InputError(message, field="learner.num_env_runners") from error
             local: LockStepRunner = self.env_runner_group.local_env_runner
             self.runner = None if self.training.learner.num_env_runners else local
         else:

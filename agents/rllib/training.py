@@ -296,6 +296,8 @@ class _Run:
         reference = self.algorithm.subject.reference
         if reference is not None:
             self.progress.reference = [one.outcome for one in self.exam.of_adviser(reference)]
+            if not np.isfinite(self.progress.reference).any():
+                raise InputError("fails in every episode of the exam", field="reference")
         found = self._examine()
         self.progress.untrained = list(self.progress.trained)
         self.algorithm.counters.horizon = max(one.length for one in found)

@@ -148,6 +148,21 @@ def test_an_episode_of_an_exam_that_takes_too_long_is_given_up() -> None:
     assert [one.length for one in found] == [8, 7, 2, 8]
 
 
+class Fails(GuessLane):
+    def outcome(self) -> float:
+        return np.inf
+
+
+class Hopeless(Guess):
+    def exam_lane(self, number: int) -> GuessLane:
+        return Fails(self)
+
+
+def test_a_reference_that_always_fails_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reference"):
+        train(small_training(), Hopeless(), tmp_path)
+
+
 def test_a_solution_that_is_given_counts_from_the_start(tmp_path: Path) -> None:
     start = Solution(0.5, {"wanted": np.zeros((8, 1))})
     subject = Guess(best=start)
