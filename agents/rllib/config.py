@@ -1,4 +1,4 @@
-"""Everything chosen about a training run. Values stand in the YAML alone."""
+"""Everything chosen about a training run; values, and what they mean, stand in the YAML."""
 
 from __future__ import annotations
 
@@ -17,31 +17,9 @@ from envs.errors import InputError
 class PPO:
     """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
 
-    Steps are those of environments: one action of every agent of one of them.
-
-    Attributes:
-        num_envs: environments stepped together, those of all runners counted.
-        steps: of each of them per iteration, where episodes go on in the next one; or None.
-        episodes: whole ones of each of them per iteration; or None.
-        alike: environments in turn that meet the same episodes and share a baseline; 1: none do.
-        minibatch_size: decisions per gradient step; of several modules those of the smallest.
-        num_epochs: passes over each iteration's decisions.
-        learning_rate: Adam's step at the start.
-        final_learning_rate: Adam's step from `anneal_steps` on; linear in between.
-        entropy_coefficient: weight of the entropy bonus at the start.
-        final_entropy_coefficient: weight from `anneal_steps` on; linear in between.
-        anneal_steps: steps over which both fall, those of cloning not counted.
-        discounting: how the future counts.
-        clip: how far the probability ratio may move before the objective goes flat.
-        most_kl: nats from the sampling policy beyond which an iteration learns no further; None:
-            there is no such limit.
-        reference_kl: weight of the divergence from the policy that PPO began with; 0: none.
-        value_coefficient: weight of the critic's squared error, which is never clamped.
-        value_memory: iterations over which the scale of values is a mean; None: they have none.
-        normalise_rewards: whether rewards are divided by a running standard deviation.
-        normalise_advantages: over the whole batch, or those of every problem on their own.
-        auxiliary_coefficient: weight of the cross entropy of the policy's auxiliary head.
-        max_gradient_norm: global norm to which the gradient of each policy is clipped.
+    `conf/agent/ppo*.yaml` say what each number is. Steps are those of environments: one action of
+    every agent of one of them. With several modules a minibatch is counted in decisions of the one
+    that has the fewest.
     """
 
     num_envs: Count
@@ -81,15 +59,7 @@ class PPO:
 @bounded
 @dataclass(frozen=True)
 class Cloning:
-    """A teacher is imitated before PPO begins.
-
-    Attributes:
-        iterations: of sampling and learning; 0: there is no cloning.
-        learning_rate: Adam's step.
-        num_epochs: passes over each iteration's decisions.
-        first_share: of the decisions that the pupil drives in the first iteration.
-        last_share: the same in the last; linear in between.
-    """
+    """A teacher is imitated before PPO begins: `conf/train*.yaml`."""
 
     iterations: Annotated[int, Ge(0)]
     learning_rate: Positive
@@ -106,13 +76,7 @@ class Cloning:
 @bounded
 @dataclass(frozen=True)
 class Restarts:
-    """Episodes that start near a solution met before, where the environment can do so.
-
-    Attributes:
-        share: of the episodes.
-        kick: groups, at most, that such a start has moved elsewhere in a run.
-        draws: a team's start is the best of so many.
-    """
+    """Episodes that start near a solution met before, where the environment can do so."""
 
     share: Share
     kick: Annotated[int, Ge(0)]
@@ -124,12 +88,8 @@ class Restarts:
 class Learner:
     """Where sampling and learning take place; what is learned does not depend on it.
 
-    Attributes:
-        num_env_runners: remote actors that sample; 0: this process does, and so without Ray.
-        num_learners: remote actors that learn; 0: this process does.
-        num_gpus_per_learner: GPUs of each of them.
-        device: that this process learns on.
-        ray_address: of a Ray cluster; None: one is started on this machine when it is needed.
+    `device` is that of this process, for `num_learners=0`. With no runner and no learner there is
+    no actor, and no Ray.
     """
 
     num_env_runners: Annotated[int, Ge(0)]
@@ -147,28 +107,10 @@ class Learner:
 @bounded
 @dataclass(frozen=True)
 class Training:
-    """One training run.
-
-    Attributes:
-        model: the policy, or those of a team.
-        parameters: whether agents of one kind share a policy, or each has one of its own.
-        ppo: the algorithm.
-        cloning: what comes before it.
-        restarts: where episodes start, beside where the environment has them start; None: nowhere.
-        learner: where it runs.
-        seed: seed of weights, sampling, shuffling and environments.
-        budget_s: wall-clock seconds of training, exams included, or None.
-        max_steps: steps of training, or None; training ends at the first limit.
-        curriculum_steps: steps after which the curriculum has come to its end; None: there is none.
-        checkpoint_every: iterations between checkpoints.
-        exam_every: iterations between exams; None: one before training and one after it.
-        exam_episodes: episodes of an exam, all of the most probable actions.
-        exam_give_up: times the reference's outcome beyond which an episode of an exam is given up.
-        torch_threads: threads of torch in every process. Two learn about 1.5 times faster on two
-            idle cores, and many times slower when another process wants one of them.
+    """One training run: `conf/train_cluster.yaml` and `conf/training` say what each key is.
 
     Raises:
-        InputError: no limit is set.
+        InputError: no limit is set, or runners cannot share the environments evenly.
     """
 
     model: Any
