@@ -71,7 +71,7 @@ def numbers(rows: list[dict[str, str]]) -> list[int]:
 def test_a_killed_run_that_is_started_again_is_the_undisturbed_one(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     ended(started(whole, 0))
-    for _ in range(trials(5, daily=2)):
+    for _ in range(trials(5, daily=1)):
         killed(torn, 0, random.uniform(0.0, 1.0))
     ended(started(torn, 0))
     assert numbers(rows_of(torn)) == list(range(1, ITERATIONS + 1))

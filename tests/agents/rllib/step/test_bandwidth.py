@@ -30,9 +30,8 @@ def training(**chosen: Any) -> Training:
     return small_training(model=model, ppo=ppo, exam_episodes=1, checkpoint_every=10, **chosen)
 
 
-@pytest.mark.parametrize(
-    "make", [pytest.param(toy_environment, marks=pytest.mark.proof), continuous_toy_environment]
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("make", [toy_environment, continuous_toy_environment])
 def test_the_toy_is_shared_within_one_percent_of_the_closed_form(make: Any, tmp_path: Path) -> None:
     # After 3,000 steps half of the seeds have not settled, and rounding decides about seed 0.
     config = training(max_steps=6_000)
