@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,14 +25,12 @@ from ray.rllib.utils.metrics import (
 from torch import Tensor
 
 from agents.rllib.batch import BatchMaker
-from agents.rllib.config import Learner, Training
+from agents.rllib.config import TRAINING, Learner, Training
 from agents.rllib.metrics import NAN, loss_columns, mean
 from agents.rllib.module import Foresighted, PolicyModule
-from agents.rllib.ppo import TRAINING as OF_LEARNER
 from agents.rllib.ppo import Instruction, Metrics, PPOLearner, parts_of
 from agents.rllib.runner import (
     SUBJECT,
-    TRAINING,
     Fragment,
     LockStepRunner,
     Order,
@@ -97,10 +96,7 @@ class LockStepPPO(rllib_ppo.PPO):
             self.runner = LockStepRunner(config=config, worker_index=0)
         self.modules = self._modules()
         self._refresh()
-        agents: dict[str, int] = {}
-        for agent in self.subject.agents:
-            name = self.subject.module_of(agent)
-            agents[name] = agents.get(name, 0) + 1
+        agents = Counter(map(self.subject.module_of, self.subject.agents))
         self.batches = BatchMaker(self.training.ppo, agents)
 
     def step(self) -> dict[str, Any]:
@@ -399,7 +395,7 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
             num_gpus_per_learner=learner.num_gpus_per_learner
             or int(not learner.num_learners and learner.device == "cuda"),
             learner_class=PPOLearner,
-            learner_config_dict={OF_LEARNER: Shared(training)},
+            learner_config_dict={TRAINING: Shared(training)},
         )
         .multi_agent(
             policies={name: PolicySpec() for name in modules},  # a mapping: a set has no order

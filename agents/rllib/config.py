@@ -11,6 +11,8 @@ from agents.rllib.advantages import Discounting
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 
+TRAINING = "training"  # key of the run in RLlib's configs of runners and learners
+
 
 @bounded
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ def loss_columns(losses: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 def mean(values: Sequence[float]) -> float:
     """Over those that are known; nan without any."""
-    known = [value for value in values if value == value]  # noqa: PLR0124
+    known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else NAN
 
 

@@ -17,12 +17,11 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agents.rllib.config import Training
+from agents.rllib.config import TRAINING, Training
 from agents.rllib.module import AUXILIARY, LABELS, NO_LABEL
 from models.architecture import Policy
 
 TAUGHT = "taught_actions"  # what the teacher would have done; where it is, policies are cloned
-TRAINING = "training"  # key of `learner_config_dict`
 
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 

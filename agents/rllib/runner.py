@@ -15,12 +15,12 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_runner import EnvRunner
 from torch import Tensor
 
-from agents.rllib.config import Training
+from agents.rllib.config import TRAINING, Training
 from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.subject import Array, Lane, Memory, Numbers, Solution, Subject
 from envs.errors import InputError
 
-SUBJECT, TRAINING = "subject", "training"  # keys of `env_config`; each a `Shared`
+SUBJECT = "subject"  # in `env_config`, beside `TRAINING`; each a `Shared`
 
 T = TypeVar("T")
 
@@ -176,6 +176,11 @@ def critic(module: PolicyModule, observations: Mapping[str, Tensor]) -> NDArray[
 def masks_of(module: PolicyModule, memory: Memory) -> NDArray[np.int8] | None:
     """(T, B, A) which of A actions are allowed; None where actions are no single choice."""
     return memory.masks if isinstance(module.action_space, spaces.Discrete) else None
+
+
+def forced(masks: NDArray[np.int8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(n,) the first allowed of (n, A) actions, and where there is a choice."""
+    return masks.argmax(axis=1), masks.sum(axis=1, dtype=np.int64) > 1
 
 
 def within(space: spaces.Space[Any], actions: Array) -> Array:
@@ -429,9 +434,8 @@ class LockStepRunner(EnvRunner):
             module, rows = self.modules[name], seats.of_row[name]
             masks = masks_of(module, seats.memories[name])
             if masks is not None:
-                part.decides[t] = masks[t].sum(axis=1, dtype=np.int64) > 1
+                part.actions[t], part.decides[t] = forced(masks[t])
                 part.decides[t] |= self.goes_on and t == 0
-                part.actions[t] = masks[t].argmax(axis=1)
             numbers = np.flatnonzero(part.decides[t])
             if len(numbers) and pupil is None:
                 self._draw(part, name, t, numbers)

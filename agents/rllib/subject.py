@@ -28,6 +28,15 @@ class Solution:
     objective: float  # less is better
     decisions: Mapping[str, Array]  # by name
 
+    @classmethod
+    def of(cls, objective: float, lists: Mapping[str, Any]) -> Solution:
+        """What `lists` was taken of."""
+        return cls(objective, {name: np.array(values) for name, values in lists.items()})
+
+    def lists(self) -> dict[str, Any]:
+        """The decisions as JSON takes them."""
+        return {name: values.tolist() for name, values in self.decisions.items()}
+
 
 class Stepped(NamedTuple):
     """What one joint action of a lane's agents led to."""

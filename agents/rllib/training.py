@@ -21,7 +21,7 @@ from agents.rllib.algorithm import LockStepPPO, algorithm
 from agents.rllib.config import Training
 from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, columns
 from agents.rllib.module import PolicyModule
-from agents.rllib.runner import Seats, masks_of, most_probable, within
+from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
 from agents.rllib.subject import Array, Memory, Solution, Subject
 from envs.errors import InputError
 from models.architecture import Policy
@@ -58,15 +58,14 @@ class Progress:
     def note(self, found: Solution | None, seconds: float) -> None:
         """Keep decisions that are better than all before."""
         if found is not None and found.objective < self.best_objective:
-            self.best_objective, self.best_decisions = found.objective, _as_lists(found)
+            self.best_objective, self.best_decisions = found.objective, found.lists()
             self.trajectory.append((seconds, found.objective))
 
     @property
     def best(self) -> Solution | None:
         if self.best_decisions is None:
             return None
-        decisions = {name: np.array(values) for name, values in self.best_decisions.items()}
-        return Solution(self.best_objective, decisions)
+        return Solution.of(self.best_objective, self.best_decisions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +172,7 @@ def _decided(module: PolicyModule, memory: Memory, numbers: NDArray[np.int64]) -
     masks = masks_of(module, memory)
     if masks is None:
         return within(module.action_space, most_probable(module, memory.at(0, numbers)))
-    actions: Array = masks[0, numbers].argmax(axis=1)
-    choice = masks[0, numbers].sum(axis=1, dtype=np.int64) > 1
+    actions, choice = forced(masks[0, numbers])
     if choice.any():
         actions[choice] = most_probable(module, memory.at(0, numbers[choice]))
     return actions
@@ -299,7 +297,6 @@ class _Run:
             if not np.isfinite(self.progress.reference).any():
                 raise InputError("fails in every episode of the exam", field="reference")
         found = self._examine()
-        self.progress.untrained = list(self.progress.trained)
         self.algorithm.counters.horizon = max(one.length for one in found)
 
     def _resume(self) -> None:
@@ -353,7 +350,7 @@ class _Run:
         given = limits if progress.reference else None
         found = self.exam.of_policies(self.algorithm.modules, given)
         progress.trained = [one.outcome for one in found]
-        if not progress.untrained and not progress.reference:
+        if not progress.untrained:
             progress.untrained = list(progress.trained)
         reached = float(np.mean(np.array(progress.trained) / self._yardstick()))
         progress.exams.append((progress.iteration, reached))
@@ -381,9 +378,5 @@ class _Run:
         return np.where(np.isfinite(known), known, mean)
 
 
-def _as_lists(found: Solution) -> dict[str, list[Any]]:
-    return {name: values.tolist() for name, values in found.decisions.items()}
-
-
 def _hash_of(found: Solution) -> str:
-    return hashlib.sha256(json.dumps(_as_lists(found), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(found.lists(), sort_keys=True).encode()).hexdigest()

@@ -58,23 +58,13 @@ class Archive:
 
     def document(self) -> Numbers:
         """All of it, as JSON takes it."""
-        held = [
-            None
-            if one is None
-            else [one.objective, {name: x.tolist() for name, x in one.decisions.items()}]
-            for one in self.held
-        ]
+        held = [None if one is None else [one.objective, one.lists()] for one in self.held]
         return {"held": held, "fastest": list(self.fastest)}
 
     def restore(self, numbers: Numbers) -> None:
         """Go on from what `document` gave."""
         self.fastest = list(numbers["fastest"])
-        self.held = [
-            None
-            if one is None
-            else Solution(one[0], {name: np.array(values) for name, values in one[1].items()})
-            for one in numbers["held"]
-        ]
+        self.held = [None if one is None else Solution.of(*one) for one in numbers["held"]]
 
     @property
     def _found(self) -> list[Solution]:

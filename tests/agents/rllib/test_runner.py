@@ -17,11 +17,10 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from agents.rllib import runner as runner_file
-from agents.rllib.config import Cloning, Learner
+from agents.rllib.config import TRAINING, Cloning, Learner
 from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.runner import (
     SUBJECT,
-    TRAINING,
     Fragment,
     LockStepRunner,
     Order,
