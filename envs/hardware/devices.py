@@ -89,6 +89,16 @@ _T4 = {"float64": 8.1 / 32, "float32": 8.1, "float16": 65.0}
 _A10 = {"float64": 31.2 / 64, "float32": 31.2, "float16": 125.0, "bfloat16": 125.0}
 _A100 = {"float64": 9.7, "float32": 19.5, "float16": 312.0, "bfloat16": 312.0}
 _HOPPER = {"float64": 34.0, "float32": 67.0, "float16": 989.5, "bfloat16": 989.5, "float8": 1979.0}
+_B200 = {"float64": 37.0, "float32": 75.0, "float16": 2250.0, "bfloat16": 2250.0, "float8": 4500.0}
+_L4 = {
+    "float64": 30.3 / 64, "float32": 30.3, "float16": 121.0, "bfloat16": 121.0, "float8": 242.5,
+}  # fmt: skip
+_L40S = {
+    "float64": 91.6 / 64, "float32": 91.6, "float16": 362.05, "bfloat16": 362.05, "float8": 733.0,
+}  # fmt: skip
+_MI300X = {
+    "float64": 81.7, "float32": 163.4, "float16": 1307.4, "bfloat16": 1307.4, "float8": 2614.9,
+}  # fmt: skip
 
 # 64 cores x 2.45 GHz x 2 FMA units x 8 lanes x 2 FLOP; half of it in double precision.
 _EPYC_7763 = {"float64": 64 * 2.45e-3 * 16, "float32": 64 * 2.45e-3 * 32}
@@ -97,9 +107,9 @@ _EPYC_7763 = {"float64": 64 * 2.45e-3 * 16, "float32": 64 * 2.45e-3 * 32}
 # rate of the vector units, because that is what PyTorch's matrix multiplications use by default;
 # a run with TF32 tensor cores states it by a device of its own, `custom_device(base="A100-80GB",
 # name="A100-80GB-TF32", peak_flops={"float32": "156TFLOP/s"})`. `float16`, `bfloat16` and
-# `float8` are the tensor-core rates with FP32 accumulation where the device has them. `float64`
-# is the rate of the vector units. A dtype the maker gives no rate for is absent, and computing in
-# it is an error (`envs.cost`). The capacity is the marketed number read as GiB: a 16 GB card
+# `float8` are the rates of the tensor cores (AMD's matrix cores) with FP32 accumulation where the
+# device has them. `float64` is the rate of the vector units. A dtype the maker gives no rate for is
+# absent, and computing in it is an error (`envs.cost`). The capacity is the marketed number read as GiB: a 16 GB card
 # carries 16 GiB of memory cells. The H200 alone is marketed in decimal units (141 GB).
 CATALOGUE: dict[str, DeviceSpec] = {
     spec.name: spec
@@ -145,6 +155,26 @@ CATALOGUE: dict[str, DeviceSpec] = {
         _device(
             "H200", _HOPPER, 4800, 141 * GIGA,
             "NVIDIA H200 Tensor Core GPU, data sheet, SXM column, tensor rates halved to dense",
+        ),
+        _device(
+            "B200", _B200, 8000, 180 * GIBI,
+            "NVIDIA DGX B200, data sheet (memory, tensor rates) and HGX B200, specifications "
+            "(float32, float64), an eighth of each; tensor rates halved to dense",
+        ),
+        _device(
+            "L4", _L4, 300, 24 * GIBI,
+            "NVIDIA L4 Tensor Core GPU, data sheet, tensor rates halved to dense; float64: 1/64 of "
+            "float32 (Ada GPU architecture white paper)",
+        ),
+        _device(
+            "L40S", _L40S, 864, 48 * GIBI,
+            "NVIDIA L40S GPU, data sheet, the dense one of two tensor rates; float64: 1/64 of "
+            "float32 (Ada GPU architecture white paper)",
+        ),
+        _device(
+            "MI300X", _MI300X, 5300, 192 * GIBI,
+            "AMD Instinct MI300X Accelerator, data sheet: vector rates of float32 and float64, "
+            "matrix rates of the others, without sparsity",
         ),
         _device(
             "CPU", _EPYC_7763, 204.8, 256 * GIBI,

@@ -25,6 +25,10 @@ GIB = 2.0**30
         ("A100-80GB", 19.5e12, 312e12, 2039e9, 80 * GIB),
         ("H100", 67e12, 989.5e12, 3.35e12, 80 * GIB),
         ("H200", 67e12, 989.5e12, 4.8e12, 141e9),
+        ("B200", 75e12, 2250e12, 8e12, 180 * GIB),
+        ("L4", 30.3e12, 121e12, 300e9, 24 * GIB),
+        ("L40S", 91.6e12, 362.05e12, 864e9, 48 * GIB),
+        ("MI300X", 163.4e12, 1307.4e12, 5.3e12, 192 * GIB),
     ],
 )
 def test_figures_are_those_of_the_datasheet(
@@ -50,6 +54,36 @@ def test_every_entry_is_usable_and_names_its_source() -> None:
         assert 0 < spec.launch_overhead_s < 1e-4
 
 
+@pytest.mark.parametrize(
+    ("kind", "flop_per_clock", "clock"),
+    [
+        # units x FLOP per clock of each: 148 and 58 and 142 multiprocessors, 304 compute units
+        ("B200", {"float32": 148 * 256, "float64": 148 * 128}, 1.98e9),
+        ("L4", {"float32": 58 * 256}, 2.04e9),
+        ("L40S", {"float32": 142 * 256, "float16": 142 * 1024, "float8": 142 * 2048}, 2.52e9),
+        (
+            "MI300X",
+            {"float64": 304 * 128, "float32": 304 * 256, "float16": 304 * 2048,
+             "float8": 304 * 4096},
+            2.1e9,
+        ),
+    ],
+)  # fmt: skip
+def test_peaks_are_those_of_the_units_at_the_boost_clock(
+    kind: str, flop_per_clock: dict[str, int], clock: float
+) -> None:
+    """The dense rates, not those with sparsity, which are twice as high."""
+    for dtype, units in flop_per_clock.items():
+        assert device_spec(kind).peak_flops[dtype] == pytest.approx(units * clock, rel=0.02)
+
+
+def test_float8_is_twice_float16_where_there_is_one() -> None:
+    for spec in CATALOGUE.values():
+        if "float8" in spec.peak_flops:
+            ratio = spec.peak_flops["float8"] / spec.peak_flops["float16"]
+            assert ratio == pytest.approx(2.0, rel=0.02), spec.name
+
+
 def test_rates_that_the_hardware_lacks_are_absent() -> None:
     assert "bfloat16" not in device_spec("V100-16GB").peak_flops
     assert "bfloat16" not in device_spec("P100-16GB").peak_flops
@@ -58,7 +92,7 @@ def test_rates_that_the_hardware_lacks_are_absent() -> None:
 
 
 def test_unknown_kind_lists_the_catalogue() -> None:
-    with pytest.raises(InputError, match=r"unknown device kind 'V10O'.*V100-16GB.*H200.*CPU"):
+    with pytest.raises(InputError, match=r"unknown device kind 'V10O'.*V100-16GB.*MI300X.*CPU"):
         device_spec("V10O")
 
 

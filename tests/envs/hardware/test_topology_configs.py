@@ -48,6 +48,10 @@ def test_every_config_builds_a_symmetric_topology_of_its_own_name(name: str) -> 
         ("dgx_a100", ["A100-40GB"] * 8, 1),
         ("a100_4x8", ["A100-40GB"] * 32, 4),
         ("h100_2x8", ["H100"] * 16, 2),
+        ("b200_8", ["B200"] * 8, 1),
+        ("mi300x_8", ["MI300X"] * 8, 1),
+        ("l40s_8", ["L40S"] * 8, 1),
+        ("l4_4", ["L4"] * 4, 1),
         ("t4_pcie", ["T4"] * 4, 1),
         ("leaf_spine", ["V100-16GB"] * 16, 8),
         ("fat_tree", ["V100-16GB"] * 16, 16),
@@ -70,3 +74,11 @@ def test_the_main_cluster_has_two_kinds_and_25_gigabits_between() -> None:
     # one NIC per server: everything out of server 0 leaves by the same port
     assert len(set(topology.send_port[:2, 2:].ravel())) == 1
     assert len(set(topology.receive_port[:2, 2:].ravel())) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "between"), [("b200_8", 900e9), ("mi300x_8", 64e9), ("l40s_8", 31.5e9)]
+)
+def test_newer_servers_have_the_links_of_their_makers(name: str, between: float) -> None:
+    """Bytes per second between two devices, one direction."""
+    assert (load(name).bandwidth[0, 1:] == between).all()
