@@ -17,7 +17,7 @@ from annotated_types import MinLen
 
 from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import checkpoint_inputs
-from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
 from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.run.app import Result, Run, run_app
@@ -48,7 +48,7 @@ class CompareConfig:
 
 def compare(config: CompareConfig, run: Run) -> Result:
     start = time.perf_counter()
-    source = load_trace(config.trace)
+    source = load_trace(config.trace, cluster_of(config.cluster))
     problem = ClusterProblem.of(
         source.trace, config.cluster, config.interference, config.overheads, config.failures
     )
@@ -60,12 +60,10 @@ def compare(config: CompareConfig, run: Run) -> Result:
     provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(config.agents))
     table = Table("Policies", COLUMNS, [row.cells() for row in found], CAPTION)
     write_tables(run, title, [table], provenance)
-    for line in source.rejections():
+    for line in source.changes():
         run.console.print(line, soft_wrap=True)
     values: dict[str, object] = {
-        "trace": source.trace.name,
-        "jobs": len(source.trace),
-        "rejected_rows": source.num_rejected,
+        **source.counts(),
         "gpus": problem.cluster.num_gpus,
         "policies": [row.document() for row in found],
         "best": found[0].policy,
@@ -73,7 +71,7 @@ def compare(config: CompareConfig, run: Run) -> Result:
         "pictures": write_pictures(found, config.shown, problem, title, run.folder, provenance),
         "seconds": time.perf_counter() - start,
     }
-    return Result(values, provenance, shown=("best", "table", "seconds"))
+    return Result(values, provenance, shown=("jobs", "best", "table", "seconds"))
 
 
 if __name__ == "__main__":

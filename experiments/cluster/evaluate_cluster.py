@@ -17,7 +17,7 @@ from agents.cluster.shipped import scheduler_folder
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.cluster_state import Schedule
-from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
@@ -27,9 +27,9 @@ from experiments.run.provenance import Provenance, file_hash
 
 SPEC_FILE = "spec.json"  # of a checkpoint folder; it holds the hashes of all others
 SHOWN = (
-    "agent", "knows", "placement", "interference", "jobs", "rejected_rows", "mean_jct_s",
-    "p50_jct_s", "p99_jct_s", "mean_first_wait_s", "mean_slow_down", "makespan_s", "utilisation",
-    "preemptions", "seconds",
+    "agent", "knows", "placement", "interference", "jobs", "rejected_rows", "left_out_jobs",
+    "mean_jct_s", "p50_jct_s", "p99_jct_s", "mean_first_wait_s", "mean_slow_down", "makespan_s",
+    "utilisation", "preemptions", "seconds",
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class EvaluateClusterConfig:
 
 def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     """Replay the trace, measure the schedule, draw it if asked to."""
-    source = load_trace(config.trace)
+    source = load_trace(config.trace, cluster_of(config.cluster))
     problem = ClusterProblem.of(
         source.trace, config.cluster, config.interference, config.overheads, config.failures
     )
@@ -71,14 +71,13 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
         "knows": policy.knows,
         "placement": run.choice("placement", config.placement) if places else None,
         "interference": run.choice("interference", config.interference),
-        "trace": source.trace.name,
-        "rejected_rows": source.num_rejected,
+        **source.counts(),
         "nodes": cluster.num_nodes,
         "gpus": cluster.num_gpus,
         **measure(schedule, cluster.num_gpus).document(),
         "seconds": seconds,
     }
-    for line in source.rejections():
+    for line in source.changes():
         run.console.print(line, soft_wrap=True, highlight=False)
     return Result(values, provenance, SHOWN)
 

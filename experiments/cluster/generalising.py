@@ -108,6 +108,15 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
         summary = conditions_summary(transferred, title)
     else:
         summary = windows_summary(found[0], title, config.samples, config.seed)
+    left_out = split.left_out(config.window)
+    for name, jobs in left_out.items():
+        if any(jobs.values()):
+            most, least = config.split.traces[name].max_gpus, config.split.least_jobs
+            run.console.print(
+                f"left out of {name}: {jobs['larger']} jobs of more than {most} GPUs, "
+                f"{jobs['few']} of a window with fewer than {least} jobs",
+                soft_wrap=True, highlight=False,
+            )  # fmt: skip
     inputs = {**config.split.inputs, **hashes(config.checkpoints)}
     for reference in references:
         inputs |= files_of(reference.node)
@@ -121,6 +130,7 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
         "information": config.information,
         "checkpoints": list(config.checkpoints),
         **summary.values,
+        "left_out_jobs": left_out,
         "table": str(run.folder / TABLE_FILE),
         "picture": str(run.folder / next(iter(summary.figures))),
     }

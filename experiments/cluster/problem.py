@@ -67,7 +67,7 @@ class ClusterProblem:
         Raises:
             InputError: a node describes something else, or what cannot be.
         """
-        nodes = build_as(Cluster, cluster, "cluster", "cluster")
+        nodes = cluster_of(cluster)
         rates = build_as(RateModel, interference, "interference", "interference model")
         incidents = None
         if failures is not None:
@@ -110,6 +110,15 @@ class ClusterProblem:
         start = time.perf_counter()
         schedule = self.replay(policy, keep_runs=keep_runs)
         return schedule, time.perf_counter() - start
+
+
+def cluster_of(node: Node) -> Cluster:
+    """The cluster that a config node describes.
+
+    Raises:
+        InputError: it describes something else, or what cannot be.
+    """
+    return build_as(Cluster, node, "cluster", "cluster")
 
 
 def built_policy(node: Node, key: str) -> Scheduler:

@@ -114,6 +114,7 @@ class TracePart:
     rates: RateModel
     overheads: Overheads
     windows: Mapping[str, Window]  # disjoint in time
+    larger: int = 0  # jobs of more than `max_gpus` GPUs, which are left out
 
     def parts(self, window: str, *, window_jobs: int, least_jobs: int) -> list[SplitWindow]:
         """The window in parts of equal numbers of jobs, at most `window_jobs`.
@@ -200,6 +201,16 @@ class Split:
         sizes = {"window_jobs": config.window_jobs, "least_jobs": config.least_jobs}
         return [part for trace in self.traces.values() for part in trace.parts(window, **sizes)]
 
+    def left_out(self, window: str) -> dict[str, dict[str, int]]:
+        """Jobs that no part of a window has, by trace: too large, or of a window with too few."""
+        played: dict[str, int] = dict.fromkeys(self.traces, 0)
+        for part in self.windows(window):
+            played[part.name.rpartition(".")[0]] += len(part.problem.trace)
+        return {
+            name: {"larger": part.larger, "few": len(part.windows[window].trace) - played[name]}
+            for name, part in self.traces.items()
+        }
+
     def cluster(self, chosen: SplitTrace) -> Cluster:
         """Equal nodes, the GPU types in equal consecutive shares."""
         config = self.config
@@ -251,9 +262,11 @@ class Split:
             raise InputError(f"config key 'split.traces.{name}.max_gpus': {message}")
         if chosen.queue is not None:
             trace = of_queue(trace, chosen.queue)
+        whole = len(trace)
         trace = replace(at_most_gpus(trace, chosen.max_gpus), name=name).canonical()
         windows = {w.name: w for w in split_by_time(trace, self.config.shares)}
-        return TracePart(name, trace, cluster, chosen.load, self.rates, self.overheads, windows)
+        parts = (name, trace, cluster, chosen.load, self.rates, self.overheads, windows)
+        return TracePart(*parts, larger=whole - len(trace))
 
 
 def reference_load(trace: Trace, cluster: Cluster, rates: RateModel) -> float:

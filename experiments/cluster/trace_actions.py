@@ -68,7 +68,7 @@ class Synthesise:
 
 def _written(loaded: LoadedTrace, output: str, run: Run) -> Result:
     path = Path(output)
-    for line in loaded.rejections():
+    for line in loaded.changes():
         run.console.print(line, soft_wrap=True)
     provenance = run.provenance.with_inputs(**loaded.inputs)
     try:
@@ -122,7 +122,7 @@ class Fit:
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Measure the trace, write its statistics, make a trace of them and compare."""
         loaded = load_trace(trace)
-        for line in loaded.rejections():
+        for line in loaded.changes():
             run.console.print(line, soft_wrap=True)
         found = fit(loaded.trace, name=self.name, origin_s=loaded.origin_s + EPOCH_S)
         alike = agreement(loaded.trace, generate(found, len(loaded.trace), trace.seed))
@@ -156,7 +156,7 @@ class Summarise:
         provenance = run.provenance.with_inputs(**loaded.inputs)
         values = {**loaded.counts(), **self._values(summary)}
         shown = [key for key, value in values.items() if isinstance(value, str | int | float)]
-        for line in loaded.rejections():
+        for line in loaded.changes():
             run.console.print(line, soft_wrap=True)
         run.console.print(_gang_table(summary))
         for title, jobs, hours in (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from annotated_types import Ge
 
-from envs.bounds import Count
+from envs.bounds import Count, Positive
+from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.read_trace import ReadTrace, RejectedRows, TraceReader
 from envs.cluster.workload.slicing import (
     at_most_gpus,
@@ -61,6 +62,14 @@ COMMENTS = {
 
 
 @dataclass
+class GeneratedConfig:
+    """What generated jobs are like where the command line says nothing."""
+
+    load: Positive | None
+    fits: bool
+
+
+@dataclass
 class TraceConfig:
     """`conf/trace/*.yaml` says what the keys mean; `formats` are objects by `_target_`."""
 
@@ -82,6 +91,7 @@ class TraceConfig:
     jobs: int
     seed: int
     models: list[str]
+    generated: GeneratedConfig
     formats: dict[str, Any]
 
 
@@ -140,12 +150,16 @@ class LoadedTrace:
 
     `origin_s` is the second 0 of `trace` on the source's own clock; a stretched trace has left that
     clock but for its first submission. `rows` counts the jobs of the source, `rejected` what of it
-    is no job on GPUs, whatever part of it was asked for.
+    is no job on GPUs, whatever part of it was asked for, and `left_out` the jobs that are not in
+    that part.
     """
 
     trace: Trace
     rows: int
     rejected: tuple[RejectedRows, ...]
+    left_out: Mapping[str, int]  # jobs by the config key that leaves them out
+    stretched: float  # times between submissions were multiplied by this
+    offered: TargetLoad | None  # the load that was set
     origin_s: int
     inputs: Mapping[str, str]  # SHA-256 by name
 
@@ -154,32 +168,43 @@ class LoadedTrace:
         """Rows of the source that could not be taken."""
         return sum(rejected.rows for rejected in self.rejected)
 
-    def rejections(self) -> Iterator[str]:
-        """A line for each reason why rows were left out."""
+    def changes(self) -> Iterator[str]:
+        """A line for each reason why rows and jobs were left out, and for changed times."""
         for r in self.rejected:
             yield f"left out: {r.rows} rows, {r.field or 'row'} {r.reason} (first: {r.first})"
+        for key, jobs in self.left_out.items():
+            yield f"left out: {jobs} jobs, by {key}"
+        if self.stretched != 1.0:
+            yield f"changed: times between submissions are multiplied by {self.stretched:.6g}"
+        if self.offered is not None:
+            yield f"set: load {self.offered.load:g} of {self.offered.gpus} GPUs"
 
     def counts(self) -> dict[str, object]:
-        """What an app tells of it: jobs, and rejected rows by field and reason."""
+        """What an app tells of it: jobs, those left out by reason, and how times were changed."""
         return {
             "trace": self.trace.name,
             "rows": self.rows,
             "rejected_rows": self.num_rejected,
             "rejected": {f"{r.field or 'row'} {r.reason}": r.rows for r in self.rejected},
+            "left_out_jobs": sum(self.left_out.values()),
+            "left_out": dict(self.left_out),
+            "stretched": self.stretched,
+            "offered": self.offered and {"load": self.offered.load, "gpus": self.offered.gpus},
             "jobs": len(self.trace),
         }
 
 
-def load_trace(config: TraceConfig) -> LoadedTrace:
+def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTrace:
     """Read or generate the trace, take the part that is asked for, set its load.
 
-    In this order: queue, user, largest gang, time, window, number of jobs, stretch, load.
+    In this order: queue, user, largest gang, time, window, number of jobs, stretch, load. The load
+    is offered to `gpus` GPUs, or else to those of the `cluster` that the trace is for.
 
     Raises:
         InputError: naming the config key or the file; no job is left.
     """
     try:
-        return _loaded(config)
+        return _loaded(config, cluster)
     except InputError as error:
         if error.file is None and error.record is None and error.field is not None:
             group = "trace.windows" if error.field in config.windows else "trace"
@@ -188,30 +213,69 @@ def load_trace(config: TraceConfig) -> LoadedTrace:
         raise
 
 
-def _loaded(config: TraceConfig) -> LoadedTrace:
-    _check(config)
+def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     source = build(_source_node(config), f"trace.formats.{config.format}")
+    generates = isinstance(source, TraceGenerator)
+    if generates:
+        config = _with_generated(config, cluster)
+    target = _target(config, cluster)
+    if config.window is not None and config.window not in config.windows:
+        raise InputError(unknown_key(f"trace.windows.{config.window}", config.windows))
     if isinstance(source, TraceGenerator):
         if config.path is not None:
-            message = f"trace.format={config.format} makes a trace and reads no file"
+            message = (
+                f"trace.format={config.format} makes a trace and reads no file: say what the file "
+                "is, as trace.format=canonical"
+            )
             raise InputError(f"config key 'trace.path': {message}")
         if config.stretch != 1.0:
             message = "a generated trace is not stretched: give trace.load and trace.gpus"
             raise InputError(f"config key 'trace.stretch': {message}")
-        target = None if config.load is None else TargetLoad(config.load, config.gpus or 0)
         trace = source.generate(target)
         inputs = {f"trace {trace.name}": text_hash(to_json(source.document()))}
-        read = ReadTrace(trace, len(trace), (), 0)
-        return _result(_part(config, read.trace), read, inputs)
-    if not isinstance(source, TraceReader):
+        read, factor = ReadTrace(trace, len(trace), (), 0), 1.0
+        part, left_out = _part(config, trace)
+    elif isinstance(source, TraceReader):
+        if config.path is None:
+            raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
+        read = source.read(config.path, config.strict)
+        inputs = {read.trace.name: file_hash(config.path)}
+        part, left_out = _part(config, read.trace)
+        factor = config.stretch
+        part = stretch(part, factor)
+        if target is not None:
+            factor *= part.offered_load(target.gpus) / target.load
+            part = to_offered_load(part, target.load, target.gpus)
+    else:
         raise no_such_thing(f"trace.formats.{config.format}", _source_node(config), "trace format")
-    if config.path is None:
-        raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
-    read = source.read(config.path, config.strict)
-    part = stretch(_part(config, read.trace), config.stretch)
-    if config.load is not None:
-        part = to_offered_load(part, config.load, config.gpus or 0)
-    return _result(part, read, {read.trace.name: file_hash(config.path)})
+    origin_s = read.origin_s + int(part.submit_s[0])
+    return LoadedTrace(
+        part.canonical(), read.rows, read.rejected, left_out, factor, target, origin_s, inputs
+    )
+
+
+def _with_generated(config: TraceConfig, cluster: Cluster | None) -> TraceConfig:
+    """What generated jobs are like, where nothing else is asked for."""
+    generated, most = config.generated, config.max_gpus
+    if generated.fits and most is None:
+        if cluster is None:
+            message = "there is no cluster here that they could fit"
+            raise InputError(f"config key 'trace.generated.fits': {message}")
+        most = cluster.num_gpus
+    load = generated.load if config.load is None else config.load
+    return replace(config, load=load, max_gpus=most)
+
+
+def _target(config: TraceConfig, cluster: Cluster | None) -> TargetLoad | None:
+    """The load that is asked for."""
+    if config.load is None:
+        if config.gpus is not None:
+            message = "says nothing without trace.load: it is the GPUs that the load is offered to"
+            raise InputError(f"config key 'trace.gpus': {message}")
+        return None
+    if config.gpus is None and cluster is None:
+        raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
+    return TargetLoad(config.load, config.gpus or (cluster.num_gpus if cluster else 0))
 
 
 def _source_node(config: TraceConfig) -> Mapping[str, object]:
@@ -226,36 +290,37 @@ def _source_node(config: TraceConfig) -> Mapping[str, object]:
     return node
 
 
-def _check(config: TraceConfig) -> None:
-    if config.load is not None and config.gpus is None:
-        raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
-    if config.window is not None and config.window not in config.windows:
-        raise InputError(unknown_key(f"trace.windows.{config.window}", config.windows))
+def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:
+    """The jobs that are asked for, and how many are left out by which key.
 
+    Raises:
+        InputError: no job is left, or a key asks for what the trace has not.
+    """
+    left_out: dict[str, int] = {}
 
-def _part(config: TraceConfig, trace: Trace) -> Trace:
+    def take(key: str, part: Trace) -> Trace:
+        if len(part) < len(trace):
+            left_out[f"trace.{key}={getattr(config, key)}"] = len(trace) - len(part)
+        return part
+
     if config.queue is not None:
-        trace = of_queue(trace, config.queue)
+        trace = take("queue", of_queue(trace, config.queue))
     if config.user is not None:
-        trace = of_user(trace, config.user)
+        trace = take("user", of_user(trace, config.user))
     if config.max_gpus is not None:
-        trace = at_most_gpus(trace, config.max_gpus)
-    if config.start_s is not None or config.end_s is not None:
-        end_s = float("inf") if config.end_s is None else config.end_s
-        trace = submitted_between(trace, config.start_s or 0, end_s)
+        trace = take("max_gpus", at_most_gpus(trace, config.max_gpus))
+    if config.start_s is not None:
+        trace = take("start_s", submitted_between(trace, config.start_s, float("inf")))
+    if config.end_s is not None:
+        trace = take("end_s", submitted_between(trace, config.start_s or 0, config.end_s))
     if config.window is not None:
         windows = {window.name: window for window in split_by_time(trace, config.windows)}
-        trace = windows[config.window].trace
+        trace = take("window", windows[config.window].trace)
     if config.head is not None:
-        trace = head(trace, config.head)
+        trace = take("head", head(trace, config.head))
     if not len(trace):
         raise InputError("no job is left of what the config asks for", file=trace.name)
-    return trace
-
-
-def _result(trace: Trace, read: ReadTrace, inputs: Mapping[str, str]) -> LoadedTrace:
-    origin_s = read.origin_s + int(trace.submit_s[0])
-    return LoadedTrace(trace.canonical(), read.rows, read.rejected, origin_s, inputs)
+    return trace, left_out
 
 
 def write_workload(

@@ -34,7 +34,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     adviser_inputs,
@@ -76,6 +76,7 @@ class Jobs:
     exams: list[Trace] = field(default_factory=list)  # windows drawn from,
     windows: list[ClusterInstance] = field(default_factory=list)  # or those there are
     inputs: dict[str, str] = field(default_factory=dict)  # SHA-256 by name
+    loaded: dict[str, LoadedTrace] = field(default_factory=dict)  # by window, without splits
 
     @classmethod
     def of(cls, config: TrainClusterConfig) -> Jobs:
@@ -97,6 +98,7 @@ class Jobs:
                 loaded = load_trace(replace(config.trace, window=name))
                 traces.append(loaded.trace)
                 found.inputs |= loaded.inputs
+                found.loaded[name] = loaded
         for number, node in enumerate(config.clusters):
             found.clusters.append(build_as(Cluster, node, f"clusters[{number}]", "cluster"))
         if not found.clusters:
@@ -266,6 +268,9 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
     training, found, subject = subject_of(config)
+    for name, loaded in found.loaded.items():
+        for line in loaded.changes():
+            run.console.print(f"{name}: {line}", soft_wrap=True, highlight=False)
     env = subject.make_exam(0)
     advises = described(env.observation.adviser)
     if resume:
@@ -312,6 +317,7 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         "exams": [{"iteration": k, "score": score} for k, score in result.exams],
         "reference_mean_jct_s": list(result.reference),
         "traces": [trace.name for trace in found.traces],
+        "windows": {name: loaded.counts() for name, loaded in found.loaded.items()},
         "clusters": [cluster.name for cluster in found.clusters],
         "checkpoint": checkpoint and str(checkpoint),
         "resumed": resume,

@@ -6,11 +6,61 @@ import pytest
 import yaml
 
 from envs.errors import InputError
-from experiments.cluster.trace_source import read_workload, write_workload
+from experiments.cluster.problem import cluster_of
+from experiments.cluster.trace_source import LoadedTrace, load_trace, read_workload, write_workload
+from experiments.compare import CompareConfig
+from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
 from tests.paths import CONF
 
 SHIPPED = CONF / "workload"
+SIX = "job_id,submit_s,duration_s,num_gpus\n" + "".join(
+    f"{name},{100_000 * number},{50 + number},{gpus}\n"
+    for number, (name, gpus) in enumerate(zip("abcdef", (1, 2, 128, 1, 1, 1), strict=True))
+)
+
+
+def asked_of_compare(*words: str) -> LoadedTrace:
+    """What `experiments.compare` replays."""
+    config = check_command_line(words, "compare", CompareConfig).config
+    return load_trace(config.trace, cluster_of(config.cluster))
+
+
+def test_a_file_is_replayed_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "six.csv"
+    path.write_text(SIX)
+    file = (f"trace.path={path}", "trace.format=canonical")
+    found = asked_of_compare(*file)
+    assert found.trace.submit_s.tolist() == [100_000 * number for number in range(6)]
+    assert (found.left_out, found.stretched, found.offered) == ({}, 1.0, None)
+    assert list(found.changes()) == []
+
+
+def test_what_is_asked_for_is_said_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "six.csv"
+    path.write_text(SIX)
+    file = (f"trace.path={path}", "trace.format=canonical")
+    found = asked_of_compare(*file, "trace.max_gpus=96", "trace.head=4", "trace.load=0.9")
+    assert len(found.trace) == 4
+    assert found.left_out == {"trace.max_gpus=96": 1, "trace.head=4": 1}
+    assert found.offered is not None
+    assert (found.offered.load, found.offered.gpus) == (0.9, 96)  # of the cluster
+    assert found.stretched == pytest.approx(found.trace.span_s / 400_000, rel=0.3)
+    lines = list(found.changes())
+    assert [line.partition(":")[0] for line in lines] == ["left out", "left out", "changed", "set"]
+    counts = found.counts()
+    assert (counts["rows"], counts["left_out_jobs"], counts["jobs"]) == (6, 2, 4)
+    with pytest.raises(InputError, match=r"trace\.gpus.*says nothing without trace\.load"):
+        asked_of_compare(*file, "trace.gpus=96")
+
+
+def test_generated_jobs_fit_the_cluster_at_the_load_that_compare_states() -> None:
+    found = asked_of_compare("cluster.nodes=4")
+    assert int(found.trace.num_gpus.max()) <= 32
+    assert found.offered is not None
+    assert (found.offered.load, found.offered.gpus) == (0.9, 32)
+    assert found.left_out.keys() == {"trace.max_gpus=32"}
+    assert sum(found.left_out.values()) + len(found.trace) == found.rows == 1000
 
 
 @pytest.mark.parametrize("name", ["itp", "philly"])
