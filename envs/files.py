@@ -1,14 +1,23 @@
-"""Files read whole, gzip or not, and written whole or not at all."""
+"""Files read whole, gzip or not, JSON among them, and written whole or not at all."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import tempfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from envs.errors import InputError
+
+# What no name or id may hold: control characters, and halves of characters that no file can hold.
+UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f]"
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 
 
 def read_content(path: str | Path) -> bytes:
@@ -24,6 +33,60 @@ def read_content(path: str | Path) -> bytes:
         raise InputError(f"is truncated or damaged ({error})", file=path) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", file=path) from error
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds, gzip or not.
+
+    Raises:
+        InputError: the file cannot be read, or as `parse_json`.
+    """
+    return parse_json(read_content(path), path)
+
+
+def parse_json(content: bytes, file: object) -> Any:
+    """What the JSON in `content` says; `file` is for messages.
+
+    Raises:
+        InputError: it is not JSON in UTF-8, nested too deeply, or a key stands twice in an object.
+    """
+    try:
+        document = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
+        if _SURROGATE.search(content):
+            json.dumps(document, ensure_ascii=False).encode()
+    except InputError as error:
+        raise InputError(error.message, file=file, record=error.record) from error
+    except UnicodeEncodeError as error:
+        raise InputError("holds half a character", file=file) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not JSON: no text in UTF-8 ({error.reason})", file=file) from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}"
+        raise InputError(f"is not JSON ({error.msg})", file=file, record=where) from error
+    except RecursionError as error:
+        raise InputError("is not JSON: it is nested too deeply", file=file) from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"is not JSON ({error})", file=file) from error
+    return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InputError("stands twice", record=key)
+            seen.add(key)
+    return found
+
+
+def unprintable(names: Iterable[str]) -> int | None:
+    """The place of the first name that holds a control character; None: no name does."""
+    names = list(names)
+    if _UNPRINTABLE.search("".join(names)) is None:
+        return None
+    return next(place for place, name in enumerate(names) if _UNPRINTABLE.search(name))
 
 
 def write_atomically(path: Path, content: bytes) -> None:

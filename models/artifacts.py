@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
+from envs.files import read_json
 
 
 @contextmanager
@@ -82,12 +82,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing, unreadable or not a JSON object.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"not a readable JSON file ({error})", file=path) from error
+    if not path.exists():
+        raise InputError("no such file", file=path)
+    data = read_json(path)
     if not isinstance(data, dict):
         raise InputError(f"holds a {type(data).__name__}, not an object", file=path)
     return data

@@ -19,6 +19,7 @@ from agents.cluster.compiled.waiting import Waiting, nobody_waiting
 from agents.cluster.compiled.whole_trace import job_bits, never, only_numbers_decide, schedule_of
 from agents.cluster.compiled.whole_trace_easy import easy
 from agents.cluster.compiled.whole_trace_shortest import nobody_running, shortest_remaining
+from agents.cluster.hidden_durations import trace_for
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.rules.gangs import Room, room_of
 from envs.cluster.nodes import Cluster
@@ -85,7 +86,7 @@ class NonPreemptive(QueuePolicy):
         if not only_numbers_decide(cluster, trace, self.placement):
             return None
         bits, start = job_bits(trace), never(len(trace))
-        key = self.priority(trace) << bits | np.arange(len(trace))
+        key = self.priority(trace_for(self, trace)) << bits | np.arange(len(trace))
         columns = (trace.submit_s, trace.duration_s, trace.num_gpus)
         whole_trace.start_in_order(*columns, key, bits, self.blocking, cluster.num_gpus, start)
         return schedule_of(trace, start, start + trace.duration_s, np.zeros(len(trace), np.int32))
@@ -94,7 +95,7 @@ class NonPreemptive(QueuePolicy):
         self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
     ) -> Advance:
         tables, overheads = simulator.tables, simulator.overheads
-        key = self.priority(simulator.trace).astype(np.float64)
+        key = self.priority(trace_for(self, simulator.trace)).astype(np.float64)
         return lambda: in_order.run(
             simulator.state, tables, overheads, waiting, key, code, room, self.blocking
         )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envs.bounds import bounded
 from envs.errors import InputError
+from envs.files import unprintable
 
 MOST = int(np.iinfo(np.int32).max)  # nodes, and GPUs of a node
 Size = Annotated[int, Ge(1), Le(MOST)]
@@ -39,6 +40,9 @@ class Cluster:
     def __post_init__(self) -> None:
         if len(self.gpus) == 0:
             raise InputError("a cluster without nodes", field="nodes")
+        if (wrong := unprintable(self.gpu_types)) is not None:
+            told = f"{self.gpu_types[wrong]!r} holds a control character"
+            raise InputError(told, field="gpu_types")
         if len(self.gpu_types) > MAX_GPU_TYPES:
             raise InputError(f"more than {MAX_GPU_TYPES} GPU types", field="gpu_types")
         for field in ("gpus", "rack", "gpu_type", "cpu_milli", "memory_mib"):

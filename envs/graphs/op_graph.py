@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.files import unprintable
 from envs.units import DTYPES
 
 IntArray = NDArray[np.int64]
@@ -186,6 +187,12 @@ class OpGraph:
 
     def _check(self) -> None:
         n, t, p = self.num_operators, self.num_tensors, self.num_parameters
+        for names in (
+            (self.name,), self.op_names, self.parameter_names, self.profile_classes,
+            self.link_classes,
+        ):  # fmt: skip
+            if (place := unprintable(names)) is not None:
+                self._fail("holds a control character", repr(names[place]), "id")
         _unique(self.op_names, "operator", self.name)
         _unique(self.parameter_names, "parameter", self.name)
         per_operator = (

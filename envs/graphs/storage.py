@@ -7,8 +7,8 @@ import hashlib
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.files import write_atomically
+from envs.files import parse_json, read_content, write_atomically
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
-from envs.units import DTYPES
+from envs.units import DTYPES, parse_seconds
 
 FORMAT = "meshwright.graph"
 SCHEMA_VERSION = 1
-UNITS = {"time": "s", "size": "byte", "work": "FLOP"}
+UNITS = {"time": "s", "size": "byte", "work": "FLOP"}  # of what is written
+TIME_UNITS = ("s", "ms", "us", "ns")  # that times are read in
 
 TEXT_COLUMNS = ("op_names", "parameter_names", "profile_classes", "link_classes")
 INT_COLUMNS = (
@@ -59,8 +60,9 @@ def load_graph(path: str | Path) -> OpGraph:
     """The graph in a file written by `save_graph`; the content tells the form, not the suffix.
 
     Raises:
-        InputError: the file is missing, truncated, of another format or version, its content does
-            not match its hash, or a record of it is wrong (naming record and field).
+        InputError: the file is missing, truncated, of another format or version, in a unit that is
+            not known, its content does not match its hash, or a record of it is wrong (naming
+            record and field).
     """
     path = Path(path)
     content, header = _open(path)
@@ -73,7 +75,41 @@ def load_graph(path: str | Path) -> OpGraph:
     recorded = header.get("sha256")
     if recorded is not None and recorded != graph_hash(graph):
         raise InputError("the content does not match the recorded hash", file=path, field="sha256")
-    return graph
+    seconds = parse_seconds(f"1{time_unit(path, header)}")
+    if seconds == 1.0:
+        return graph
+    profile, link = graph.profile_seconds * seconds, graph.link_seconds * seconds
+    return replace(graph, profile_seconds=profile, link_seconds=link)
+
+
+def load_time_unit(path: str | Path) -> str:
+    """The unit, of `TIME_UNITS`, in which a graph file has its times; `load_graph` gives seconds.
+
+    Raises:
+        InputError: as `load_graph`.
+    """
+    path = Path(path)
+    return time_unit(path, _open(path)[1])
+
+
+def time_unit(path: Path, header: Json) -> str:
+    """The unit of times that a header names, seconds where it names none.
+
+    Raises:
+        InputError: a unit is not known.
+    """
+    units = header.get("units", UNITS)
+    if not isinstance(units, dict):
+        raise InputError("is not a mapping", file=path, field="units")
+    known = {**{what: (unit,) for what, unit in UNITS.items()}, "time": TIME_UNITS}
+    for what, unit in units.items():
+        if what not in known:
+            told = f"unknown key (known: {', '.join(known)})"
+            raise InputError(told, file=path, field=f"units.{what}")
+        if unit not in known[what]:
+            told = f"{unit!r} is not one of {', '.join(known[what])}"
+            raise InputError(told, file=path, field=f"units.{what}")
+    return str(units.get("time", UNITS["time"]))
 
 
 def load_provenance(path: str | Path) -> Json:
@@ -122,22 +158,13 @@ def _is_archive(content: bytes) -> bool:
 
 def _open(path: Path) -> tuple[bytes, Json]:
     """The (decompressed) content and its checked JSON header."""
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
-    except (EOFError, zlib.error) as error:
-        raise InputError(f"is truncated or damaged ({error})", file=path) from error
-    text = content
-    try:
-        if _is_archive(content):
+    content = text = read_content(path)
+    if _is_archive(content):
+        try:
             text = _read_archive(content, ("header",), np.uint8)["header"].tobytes()
-        header = json.loads(text.decode())
-    except InputError as error:
-        raise InputError(error.message, file=path, field=error.field) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is no graph file: not JSON ({error})", file=path) from error
+        except InputError as error:
+            raise InputError(error.message, file=path, field=error.field) from error
+    header = parse_json(text, path)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InputError(f"is no graph file: 'format' is not {FORMAT!r}", file=path)
     if header.get("schema_version") != SCHEMA_VERSION:

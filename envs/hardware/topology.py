@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.files import unprintable
 from envs.hardware.devices import Device
 from envs.hardware.fabric import Fabric, NodeKind
 from envs.hardware.network import Network, fabric_network, port_network
@@ -45,6 +46,9 @@ class Topology:
         names = [device.name for device in self.devices]
         if not names:
             raise InputError("has no devices", file=f"topology {self.name}")
+        if (wrong := unprintable([self.name, *names])) is not None:
+            name = [self.name, *names][wrong]
+            raise InputError(f"{name!r} holds a control character", file="topology", field="name")
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from rich.progress import TaskID
 
 from envs.errors import InputError
+from envs.files import read_json
 from experiments.run.app import EXIT_BAD_INPUT, RESULT_FILE
 from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.display import ProgressDisplay
@@ -380,9 +381,10 @@ def _call(cell: FunctionCell, found: Outcomes) -> None:
 
 def _document(path: Path) -> Document:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"is no result of a cell ({error}): delete it", file=path) from error
+        document = read_json(path)
+    except InputError as error:
+        told = f"is no result of a cell ({error.message}): delete it"
+        raise InputError(told, file=path) from error
     if not isinstance(document, dict):
         raise InputError("is no result of a cell: delete it", file=path)
     return document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
@@ -30,6 +30,10 @@ IntArray = NDArray[np.int64]
 
 ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
 KIND = "meshwright.plan"
+KEYS = (
+    "kind", "schema_version", "units", "provenance", "graph", "topology", "placement", "order",
+    "bandwidth",
+)  # fmt: skip
 SCHEMA_VERSION = 1
 BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out
 
@@ -126,15 +130,7 @@ def read_bandwidth(path: str | Path, network: Network) -> BandwidthAllocation | 
 
 
 def _document(path: str | Path) -> dict[str, object]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        document = json.loads(text, object_pairs_hook=_no_duplicates)
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
-    except InputError as error:
-        raise InputError(error.message, file=path, record=error.record) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON ({error})", file=path) from error
+    document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise InputError(f"is no plan file: 'kind' is not {KIND!r}", file=path, field="kind")
     known = (SCHEMA_VERSION, BANDWIDTH_SCHEMA_VERSION)
@@ -145,6 +141,10 @@ def _document(path: str | Path) -> dict[str, object]:
             file=path,
             field="schema_version",
         )
+    for key in document:
+        if key not in KEYS:
+            told = f"unknown key (known: {', '.join(KEYS)})"
+            raise InputError(told, file=path, field=key)
     if version < BANDWIDTH_SCHEMA_VERSION and "bandwidth" in document:
         fault = f"needs schema_version {BANDWIDTH_SCHEMA_VERSION}, the file has {version}"
         raise InputError(fault, file=path, field="bandwidth")
@@ -152,15 +152,6 @@ def _document(path: str | Path) -> dict[str, object]:
         fault = f"is missing: a plan with schema_version {version} has it"
         raise InputError(fault, file=path, field="bandwidth")
     return document
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise InputError("stands twice", record=key)
-        found[key] = value
-    return found
 
 
 def _same_problem(document: Mapping[str, object], problem: StepProblem, path: str | Path) -> None:

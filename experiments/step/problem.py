@@ -22,7 +22,7 @@ from envs.placement.env import PlacementEnv
 from envs.step.order import OrderRule
 from envs.step.problem import CostModel, StepProblem
 from envs.step.step import Communication
-from envs.units import MILLISECOND
+from envs.units import MICROSECOND, MILLISECOND, NANOSECOND
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
 from experiments.run.targets import build, build_as, no_such_thing, object_in_file
@@ -42,7 +42,12 @@ class TimeUnit:
 
 SECOND = TimeUnit("s", 1.0)
 # By `GraphFile.provenance["time_unit"]`. A file with a unit of its own is read as seconds.
-_UNITS = {"ms": TimeUnit("ms", MILLISECOND), "the file's own": TimeUnit("the file's own", 1.0)}
+_UNITS = {
+    "ms": TimeUnit("ms", MILLISECOND),
+    "us": TimeUnit("us", MICROSECOND),
+    "ns": TimeUnit("ns", NANOSECOND),
+    "the file's own": TimeUnit("the file's own", 1.0),
+}
 
 
 def time_unit_of(file: GraphFile) -> TimeUnit:

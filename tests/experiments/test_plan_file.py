@@ -173,7 +173,7 @@ BANDWIDTH_FAULTS: dict[str, tuple[Callable[[Document], object], str, str, str]] 
     "a list": (lambda d: d.update(bandwidth=[1.0]), "", "bandwidth", "not a mapping"),
     "none": (lambda d: d.update(bandwidth=None), "", "bandwidth", "is missing"),
     "another spelling": (
-        lambda d: d.update(bandwith=d.pop("bandwidth")), "", "bandwidth", "is missing",
+        lambda d: d.update(bandwith=d.pop("bandwidth")), "", "bandwith", "unknown key",
     ),
     "an older version": (
         lambda d: d.update(schema_version=1), "", "bandwidth", "needs schema_version 2",

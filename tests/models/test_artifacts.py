@@ -63,7 +63,7 @@ def test_a_listed_path_outside_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not a readable JSON"), ("[1]", "holds a list, not an object")]
+    ("text", "message"), [("{", "is not JSON"), ("[1]", "holds a list, not an object")]
 )
 def test_bad_json_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)

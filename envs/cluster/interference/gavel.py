@@ -7,8 +7,6 @@ scheduling policies for deep learning workloads, OSDI 2020.
 from __future__ import annotations
 
 import ast
-import gzip
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +36,7 @@ from envs.cluster.interference.rates import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.files import read_json
 
 JobType = tuple[str, int]  # model, GPUs ("scale factor")
 ALONE, UNCONSOLIDATED = "null", "_unconsolidated"
@@ -78,12 +77,7 @@ def read_gavel(path: Path) -> dict[str, GavelTable]:
             is negative or no number, a pair names a job type that was not measured alone, or its
             two directions differ.
     """
-    try:
-        opener = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8") as stream:
-            content = json.load(stream)
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from error
+    content = read_json(path)
     if not isinstance(content, dict) or not content:
         raise InputError("is no mapping of GPU types", file=path)
     return {str(name): _table(path, str(name), rows) for name, rows in content.items()}

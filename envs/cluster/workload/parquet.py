@@ -15,7 +15,7 @@ from polars.exceptions import PolarsError
 
 from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
 from envs.errors import InputError
-from envs.files import write_atomically
+from envs.files import UNPRINTABLE, parse_json, unprintable, write_atomically
 
 FORMAT = "meshwright.trace"
 SCHEMA_VERSION = 1
@@ -32,6 +32,7 @@ NUMBERS: dict[str, type[np.int32] | type[np.int64]] = {
 }
 LABELS = ("user", "queue", "gpu_type", "model")
 COLUMNS = ("job_id", *NUMBERS, *LABELS)
+CONTROL = "holds a control character"
 
 
 def write_parquet(
@@ -101,6 +102,10 @@ def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame
     columns.update((field, _labels(frame[field], path)) for field in LABELS)
     if frame["job_id"].dtype != pl.String or frame["job_id"].null_count():
         raise InputError("is no column of texts", file=path, field="job_id")
+    wrong = has_control(frame["job_id"])
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(CONTROL, file=path, record=row, field="job_id")
     try:
         return Trace(name=str(header.get("name")), job_id=fixed_width(frame["job_id"]), **columns)
     except InputError as error:
@@ -118,14 +123,17 @@ def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
     try:
         content = Path(path).read_bytes()
         text = pl.read_parquet_metadata(io.BytesIO(content)).get(HEADER, "{}")
-        header = json.loads(text)
+        header = parse_json(text.encode(), f"{path}: header")
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
     except PolarsError as error:
         raise _unreadable(path, error) from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"has a damaged header ({error})", file=path) from error
     return header if isinstance(header, dict) else {}, content
+
+
+def has_control(texts: pl.Series) -> NDArray[np.bool_]:
+    """Which of some texts hold a control character."""
+    return texts.str.contains(UNPRINTABLE).fill_null(False).to_numpy()
 
 
 def fixed_width(texts: pl.Series) -> NDArray[np.str_]:
@@ -150,7 +158,10 @@ def _labels(texts: pl.Series, path: str | Path) -> Labels:
     if not isinstance(texts.dtype, pl.Enum):
         raise InputError(f"{texts.dtype} is no column of labels", file=path, field=texts.name)
     codes = texts.to_physical().cast(pl.Int32).fill_null(UNKNOWN)
-    return Labels(codes.to_numpy().copy(), tuple(texts.dtype.categories.to_list()))
+    names = texts.dtype.categories.to_list()
+    if (wrong := unprintable(names)) is not None:
+        raise InputError(f"{names[wrong]!r} {CONTROL}", file=path, field=texts.name)
+    return Labels(codes.to_numpy().copy(), tuple(names))
 
 
 def _numbers(column: pl.Series, kind: type[np.integer], path: str | Path) -> NDArray[np.integer]:

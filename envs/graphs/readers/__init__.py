@@ -12,7 +12,7 @@ from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn
 from envs.graphs.readers.graph_file import GraphFile, GraphReader
 from envs.graphs.readers.moirai import MoiraiReader, read_moirai
 from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
-from envs.graphs.storage import FORMAT, load_graph
+from envs.graphs.storage import FORMAT, UNITS, load_graph, load_time_unit
 
 __all__ = [
     "READERS",
@@ -40,7 +40,9 @@ class StoredGraphReader:
         return content.startswith(b"PK") or f'"{FORMAT}"'.encode() in content[:4096]
 
     def read(self, path: Path) -> GraphFile:
-        return GraphFile(load_graph(path), None, {"format": FORMAT, "file": path.name})
+        unit = load_time_unit(path)
+        named = {} if unit == UNITS["time"] else {"time_unit": unit}
+        return GraphFile(load_graph(path), None, {"format": FORMAT, "file": path.name, **named})
 
 
 READERS: tuple[GraphReader, ...] = (

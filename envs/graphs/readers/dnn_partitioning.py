@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.errors import InputError
-from envs.files import read_content
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers.graph_file import (
@@ -128,10 +127,7 @@ Outputs = dict[int, dict[tuple[float, float], list[int]]]  # node -> (cost ms, b
 
 
 def _document(path: str | Path) -> Record:
-    try:
-        document = json.loads(read_content(path).decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON ({error})", file=path) from error
+    document = read_json(path)
     if not isinstance(document, dict):
         raise InputError("is not a JSON object", file=path)
     return document

@@ -104,7 +104,7 @@ def test_an_unreadable_state_and_no_state_are_told(tmp_path: Path) -> None:
         restore(tmp_path, IDENTITY)
     path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
     path.write_text("{")
-    with pytest.raises(InputError, match=r"state\.json: not a readable JSON"):
+    with pytest.raises(InputError, match=r"state\.json: .*is not JSON"):
         restore(tmp_path, IDENTITY)
 
 

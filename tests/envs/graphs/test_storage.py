@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Kind, OpGraph, Phase
+from envs.graphs.readers import read_graph_file
 from envs.graphs.storage import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
@@ -119,6 +120,49 @@ def test_units_version_and_unsupported_times_stand_in_the_json(tmp_path: Path) -
     assert document["operators"][0]["profile_seconds"] == [1 / 3, None]
     assert document["operators"][0]["dtype"] in DTYPES
     assert document["tensors"][0]["consumers"] == ["loss"]
+
+
+def in_unit(path: Path, unit: object) -> Path:
+    """The small graph as JSON that says its times are in another unit."""
+    save_graph(small_graph(), path)
+    document = json.loads(path.read_text())
+    document["units"]["time"] = unit
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)])
+def test_times_are_read_in_the_unit_that_the_file_names(
+    unit: str, seconds: float, tmp_path: Path
+) -> None:
+    file = read_graph_file(in_unit(tmp_path / "g.json", unit))
+    expected = small_graph().profile_seconds * seconds
+    np.testing.assert_allclose(file.graph.profile_seconds, expected, rtol=1e-15)
+    np.testing.assert_allclose(
+        file.graph.link_seconds, small_graph().link_seconds * seconds, rtol=1e-15
+    )
+    assert file.provenance.get("time_unit", "s") == unit
+
+
+def test_an_unknown_unit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"field 'units\.time': 'h' is not one of s, ms"):
+        load_graph(in_unit(tmp_path / "g.json", "h"))
+    with pytest.raises(InputError, match=r"field 'units\.time'"):
+        load_graph(in_unit(tmp_path / "g.json", ["ms"]))
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    save_graph(small_graph(), tmp_path / "g.json")
+    text = (tmp_path / "g.json").read_text()
+    (tmp_path / "g.json").write_text(text.replace('"flop"', '"name"', 1))
+    with pytest.raises(InputError, match=r"g\.json: record name: stands twice"):
+        load_graph(tmp_path / "g.json")
+
+
+def test_a_name_with_nul_is_refused(tmp_path: Path) -> None:
+    path = edited(tmp_path / "g.json", ("parameters", 0), "name", "a\0")
+    with pytest.raises(InputError, match=r"'a\\x00'.* control character"):
+        load_graph(path)
 
 
 def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ tested on entries made by hand.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from envs.cluster.workload.readers.read_trace import (
     canonical_trace,
 )
 from envs.errors import InputError
-from envs.files import read_content
+from envs.files import read_json
 
 ABSENT = frozenset({None, "", "None"})
 CLOCK_LENGTH = len("YYYY-MM-DD HH:MM:SS")
@@ -94,15 +93,7 @@ class _FlawError(Exception):
 
 
 def _entries(path: str | Path) -> list[object]:
-    try:
-        entries = json.loads(read_content(path).decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"is no text in UTF-8 ({error.reason})", file=path) from error
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}"
-        raise InputError(f"is no JSON ({error.msg})", file=path, record=where) from error
-    except RecursionError as error:
-        raise InputError("is nested too deeply", file=path) from error
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise InputError("is no list of jobs", file=path)
     if not entries:

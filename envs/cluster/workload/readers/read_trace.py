@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from envs.cluster.workload.parquet import fixed_width
+from envs.cluster.workload.parquet import CONTROL, fixed_width, has_control
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 from envs.files import read_content
@@ -217,8 +217,9 @@ class RowChecks:
         return np.asarray(seconds.to_numpy(), dtype=np.int64)
 
     def unique(self, field: str, ids: pl.Series) -> None:
-        """Mark ids that are missing, and those that a sound row further up has too."""
+        """Mark ids that are missing or unprintable, and those of a sound row further up."""
         self.reject((ids == "").to_numpy(), field, "is missing")
+        self.reject(has_control(ids), field, CONTROL)
         kept = np.flatnonzero(self.kept)
         again = np.zeros(len(ids), dtype=bool)
         again[kept] = ~ids.gather(kept).is_first_distinct().to_numpy()
@@ -333,6 +334,12 @@ def canonical_trace(
             is left.
     """
     path = checks.table.path
+    for field, texts in (
+        ("user", columns.user), ("queue", columns.queue), ("gpu_type", columns.gpu_type),
+        ("model", columns.model),
+    ):  # fmt: skip
+        if texts is not None:
+            checks.reject(has_control(texts), field, CONTROL)
     checks.unique(id_field, columns.job_id)
     rejected = checks.finish(strict=strict)
     kept = np.flatnonzero(checks.kept)

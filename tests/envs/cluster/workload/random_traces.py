@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=6)
-PLAIN_NAMES = NAMES.filter(lambda name: name == name.strip() and "\x1c" not in name)
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=6)
+PLAIN_NAMES = NAMES.filter(lambda name: name == name.strip())
 
 
 @st.composite

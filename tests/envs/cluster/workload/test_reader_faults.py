@@ -168,9 +168,21 @@ def test_what_a_file_can_be(name: str, tmp_path: Path) -> None:
 
 def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
     path = tmp_path / "itp.csv"
-    path.write_text(ITP + '\n"a\nb",1,600,4\n\n"c",2,x,4\n')
+    header = ITP.replace("\n", ",note\n")
+    path.write_text(header + '\na,1,600,4,"of two\nlines"\n\n"c",2,x,4,\n')
     with pytest.raises(InputError, match=r"row 2 .line 6.: field 'duration'"):
         ItpReader().read(path)
+
+
+@pytest.mark.parametrize("name", ["a\0", "a\x1fb", "\x7f", "a\x85b"])
+def test_control_characters_in_ids_and_labels_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "itp.csv"
+    path.write_text(ITP + f"a,1,600,4\n{name},2,600,4\n")
+    with pytest.raises(InputError, match=r"row 2 .line 3.: field 'job_id': .*control character"):
+        ItpReader().read(path)
+    path.write_text("job_id,submit_s,duration_s,num_gpus,user\n" + f"a,1,600,4,x{name}y\n")
+    with pytest.raises(InputError, match=r"row 1 .line 2.: field 'user': .*control character"):
+        CanonicalReader().read(path)
 
 
 def test_no_row_left(tmp_path: Path) -> None:

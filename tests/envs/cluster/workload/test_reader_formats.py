@@ -218,7 +218,7 @@ def test_a_faulty_entry(bad: object, field: str | None, words: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "line 1.*no JSON"), ("[\n{]", "line 2"), ("{}", "no list"), ("[]", "no job")],
+    [("", "line 1.*not JSON"), ("[\n{]", "line 2"), ("{}", "no list"), ("[]", "no job")],
 )
 def test_a_log_that_is_none(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(text)
