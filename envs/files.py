@@ -90,14 +90,23 @@ def unprintable(names: Iterable[str]) -> int | None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path` and move it there: readers never see half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write `content` beside `path` and move it there: readers never see half a file.
+
+    Raises:
+        InputError: it cannot be written, as on a full disk.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", file=path) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot be written ({error.strerror})", file=path) from error
         raise

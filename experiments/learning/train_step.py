@@ -125,7 +125,8 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "resumed": resume,
     }
     if found.plan is None or learned.evaluation is None:
-        unplaced = {"step_time_s": None, "peak_memory_bytes": None, "feasible": False}
+        unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
+        unplaced = {**unplaced, "feasible": False}
         return Result({**values, **unplaced}, provenance, SHOWN)
     task.write(run.folder, found.plan, learned.allocation, provenance)
     judged = evaluation_values(problem, learned.evaluation, bound)

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
+from experiments.run.faults import fault_of, require_text, told
 from experiments.run.overrides import (
     CONFIG_FILE,
     CONFIG_MODULE,
@@ -32,8 +33,6 @@ from experiments.run.provenance import Provenance, command_line, package_version
 ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
 HELP_FLAGS = ("--help", "-h")
 FLAGS = (*HELP_FLAGS, "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--info", "-i")
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 
 class AppConfig(Protocol):
@@ -110,45 +109,41 @@ def run_app(
     machine) and `result.json`. With `json=true` the content of `result.json` is all that reaches
     standard output; everything else, whoever prints it, reaches standard error.
 
-    Exit codes: 0; 2 for bad input, or too large for the memory, told in one line; 130 when
-    interrupted.
+    Exit codes: 0; 2 for bad input, or what this machine has no room for, told in one line; 130
+    when interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    app = Variant(config_name, schema, task, about)
+    given = sys.argv[1:] if arguments is None else arguments
+    return told(lambda: _run_app(app, given, variants or {}), last=arguments is None)
+
+
+def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Variant]) -> None:
+    """What `run_app` does, with its faults as exceptions."""
+    require_text([*arguments, os.getcwd()])
     command = command_line()
     flags = [argument for argument in arguments if argument.startswith("-")]
     words = [argument for argument in arguments if argument not in flags]
-    app = chosen_variant(variants or {}, words) or Variant(config_name, schema, task, about)
+    app = chosen_variant(variants, words) or app
     words = [app.renamed.get(word, word) for word in words]
+    for flag in flags:
+        if flag.partition("=")[0] not in FLAGS:
+            raise InputError(f"unknown option {flag!r} (known: {', '.join(FLAGS)})")
+    if flags:
+        _answer(flags, words, app)
+        return
+    composed = check_command_line(words, app.config_name, app.schema)
+    folder = composed.folder
+    resumed = (folder / CONFIG_FILE).exists()
+    claim_folder(folder, getattr(composed.config, "resume", None))
+    before = set(os.listdir(folder))
+    stdout = _claim_stdout() if composed.config.json else sys.stdout
+    provenance = Provenance(seed=composed.config.seed, command=command)
     try:
-        for flag in flags:
-            if flag.partition("=")[0] not in FLAGS:
-                raise InputError(f"unknown option {flag!r} (known: {', '.join(FLAGS)})")
-        if flags:
-            _answer(flags, words, app)
-            return 0
-        composed = check_command_line(words, app.config_name, app.schema)
-        folder = composed.folder
-        resumed = (folder / CONFIG_FILE).exists()
-        claim_folder(folder, getattr(composed.config, "resume", None))
-        before = set(os.listdir(folder))
-        stdout = _claim_stdout() if composed.config.json else sys.stdout
-        provenance = Provenance(seed=composed.config.seed, command=command)
-        try:
-            _run(composed, app.task, stdout, provenance, resumed=resumed)
-        except (InputError, MemoryError) as error:
-            if not resumed:
-                _discard(folder, before)
-            raise error if isinstance(error, InputError) else _too_large(error) from error
-    except InputError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has seen enough, as in `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return EXIT_INTERRUPTED
-    return 0
+        _run(composed, app.task, stdout, provenance, resumed=resumed)
+    except Exception as error:
+        if not resumed and fault_of(error) is not None:
+            _discard(folder, before)
+        raise
 
 
 def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Variant | None:
@@ -180,11 +175,6 @@ def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
     sys.argv[1:] = [*flags, *overrides]
     module = f"pkg://{CONFIG_MODULE}"
     hydra.main(config_path=module, config_name=app.config_name, version_base="1.3")(nothing)()
-
-
-def _too_large(error: MemoryError) -> InputError:
-    cause = " ".join(str(error).split()) or "out of memory"
-    return InputError(f"the input is too large for this machine's memory ({cause})")
 
 
 def _run(

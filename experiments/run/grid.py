@@ -24,9 +24,10 @@ from rich.progress import TaskID
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.run.app import EXIT_BAD_INPUT, RESULT_FILE
+from experiments.run.app import RESULT_FILE
 from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.display import ProgressDisplay
+from experiments.run.faults import EXIT_BAD_INPUT
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 from experiments.run.threads import THREAD_VARIABLES
 
@@ -34,7 +35,7 @@ VERSION = 1  # of what a cell leaves: raise it where the same inputs come to som
 FAILURE_FILE = "failure.json"
 POLL_S = 0.1
 PATIENCE, GRACE_S = 3.0, 300.0  # a cell may take this many budgets and so many seconds
-STOP_S = 10.0  # how long a process may take to stop before it is killed
+STOP_S = 1.5  # how long a process may take to stop before it is killed
 CELLS = "$CELLS/"  # in a key: the folder of the cells, wherever it lies
 
 Document = Mapping[str, Any]

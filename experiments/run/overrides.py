@@ -90,9 +90,12 @@ def check_command_line(
         OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"]), schema
     )
     try:
-        folder = Path(str(OmegaConf.select(whole, "hydra.run.dir")))
+        place = OmegaConf.select(whole, "hydra.run.dir")
     except OmegaConfBaseException as error:
         raise InputError(_omegaconf_line(error)) from error
+    if not isinstance(place, str) or not place.strip():
+        raise InputError(f"config key 'hydra.run.dir': {place!r} is no folder")
+    folder = Path(place)
     choices = {str(key): str(value) for key, value in whole.hydra.runtime.choices.items()}
     return Composed(config, folder, choices, list(whole.hydra.overrides.task))
 

@@ -41,7 +41,7 @@ def empty_queues(gpus: NDArray[np.float64]) -> Queues:
     return Queues(gpus, order, np.zeros(1, np.int64), level, ran, ranked, listed, victims)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def run(
     state: ClusterState,
     tables: RateTables,
@@ -105,7 +105,7 @@ def run(
         put_running_first(state.jobs, queues, jobs)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def next_demotion(
     jobs: NDArray[np.void],
     running: NDArray[np.int32],
@@ -132,7 +132,7 @@ def next_demotion(
     return now + least
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def rank(
     jobs: NDArray[np.void],
     first: int,
@@ -183,7 +183,7 @@ def rank(
     return size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def choose(
     jobs: NDArray[np.void], queues: Queues, number: int, budget: int, least: int, running: int
 ) -> tuple[int, int]:
@@ -210,7 +210,7 @@ def choose(
     return picked, victims
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def put_running_first(jobs: NDArray[np.void], queues: Queues, number: int) -> None:
     """In each queue the jobs that wait go behind those that run, in the same order."""
     level, ranked, size, i = queues.level, queues.ranked, 0, 0

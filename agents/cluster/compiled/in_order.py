@@ -22,7 +22,7 @@ from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_shor
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def run(
     state: ClusterState,
     tables: RateTables,

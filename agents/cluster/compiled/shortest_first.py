@@ -36,7 +36,7 @@ def empty_ranking(jobs: int) -> Ranking:
     return Ranking(running, np.zeros(2, np.int64), order, chosen, victims)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def run(
     state: ClusterState,
     tables: RateTables,
@@ -94,7 +94,7 @@ def run(
         fill(state, tables, overheads, waiting, ranking, skipped, rule, room)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def left(state: ClusterState, job: int, times_gpus: bool) -> float:
     """Seconds of work left of a settled job, times its GPUs if `times_gpus`."""
     record = state.jobs[job]
@@ -102,7 +102,7 @@ def left(state: ClusterState, job: int, times_gpus: bool) -> float:
     return seconds * record.gpus if times_gpus else seconds
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def list_running(state: ClusterState, ranking: Ranking, seen: int) -> None:
     """Of the jobs that were looked at, list those that run, in the same order."""
     size = 0
@@ -114,7 +114,7 @@ def list_running(state: ClusterState, ranking: Ranking, seen: int) -> None:
     ranking.number[0] = size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def rank_running(
     state: ClusterState, waiting: Waiting, ranking: Ranking, turn: int, times_gpus: bool
 ) -> None:
@@ -139,7 +139,7 @@ def rank_running(
     ranking.number[0] = size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def choose(
     state: ClusterState,
     waiting: Waiting,
@@ -195,7 +195,7 @@ def choose(
         picked += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def fill(
     state: ClusterState,
     tables: RateTables,

@@ -32,7 +32,7 @@ def try_to_start(
     return shares > 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def start_if_it_fits(
     state: ClusterState,
     tables: RateTables,
@@ -46,7 +46,7 @@ def start_if_it_fits(
     return done
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def needed_victims(
     state: ClusterState,
     tables: RateTables,

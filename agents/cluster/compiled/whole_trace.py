@@ -87,7 +87,7 @@ class Gangs(NamedTuple):
     of: NDArray[np.int32]  # (J,) index of the job's size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     """The gang sizes of jobs that ask for at most `largest` GPUs."""
     jobs = np.zeros(largest + 1, np.int64)
@@ -105,7 +105,7 @@ def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     return Gangs(sizes, base, of)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def push(heap: IntArray, base: int, size: int, key: int) -> None:
     """Add `key` to the min-heap `heap[base : base + size]`; one array holds many heaps."""
     i = size
@@ -119,7 +119,7 @@ def push(heap: IntArray, base: int, size: int, key: int) -> None:
     heap[base + i] = key
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def pop(heap: IntArray, base: int, size: int) -> None:
     """Remove the least of `size` keys, `heap[base]`."""
     last = size - 1
@@ -137,7 +137,7 @@ def pop(heap: IntArray, base: int, size: int) -> None:
     heap[base + i] = key
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def start_in_order(
     submit: IntArray,
     duration: IntArray,

@@ -19,7 +19,7 @@ NONE = -1
 IntArray = NDArray[np.int64]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _set(tree: IntArray, base: int, leaves: int, place: int, value: int) -> None:
     """Write a leaf of a tree of least durations."""
     i = leaves + place
@@ -29,7 +29,7 @@ def _set(tree: IntArray, base: int, leaves: int, place: int, value: int) -> None
         tree[base + i] = min(tree[base + 2 * i], tree[base + 2 * i + 1])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _first(tree: IntArray, base: int, leaves: int, most: int) -> int:
     """The first leaf of at most `most`, or NONE."""
     if tree[base + 1] > most:
@@ -42,7 +42,7 @@ def _first(tree: IntArray, base: int, leaves: int, most: int) -> int:
     return i - leaves
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _promise(
     ends: IntArray, running: int, gpus: NDArray[np.int32], bits: int, free: int, need: int
 ) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def _promise(
     return time, free - need
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def easy(
     submit: IntArray,
     duration: IntArray,

@@ -1,0 +1,88 @@
+"""What ends a run before its end: told in one line, as an exit code, never as a traceback."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from envs.errors import InputError
+from experiments.run.interrupts import WORD, Interrupts
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+NOT_UTF8 = "is no text in this locale: set PYTHONUTF8=1, or a locale of UTF-8"
+
+
+def told(work: Callable[[], None], *, last: bool) -> int:
+    """The exit code of some work; `last`: the process ends with it.
+
+    0; 2 for bad input, or what this machine has no room for; 130 where it was interrupted, 143 by
+    SIGTERM; 130 where the reader of its output has seen enough, as in `... | head`.
+    """
+    for stream in (sys.stdout, sys.stderr):  # which in a C locale take ASCII alone
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    with Interrupts(last=last) as interrupts:
+        try:
+            work()
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _settle_stdout()
+            return EXIT_INTERRUPTED
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or interrupts.first is not None:
+                _say(WORD)
+                return interrupts.exit_code
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            _say(f"error: {' '.join(str(fault).split())}")
+            _settle_stdout()
+            return EXIT_BAD_INPUT
+    return 0
+
+
+def fault_of(error: BaseException) -> InputError | None:
+    """What a user can mend; None of a fault of this program."""
+    cause = " ".join(str(error).split())
+    fault = None
+    if isinstance(error, InputError):
+        fault = error
+    elif isinstance(error, MemoryError):
+        cause = cause or "out of memory"
+        fault = InputError(f"the input is too large for this machine's memory ({cause})")
+    elif isinstance(error, RecursionError):
+        fault = InputError("the input is nested too deeply")
+    elif isinstance(error, UnicodeEncodeError):
+        fault = InputError(f"{cause}: {NOT_UTF8}")
+    elif isinstance(error, OSError):
+        told = f"cannot be read or written ({error.strerror or cause})"
+        fault = InputError(told, file=error.filename or "standard output, or another file")
+    elif os.strerror(errno.ENOSPC) in cause:  # as libraries in other languages tell it
+        fault = InputError(f"the disk is full ({cause})")
+    return fault
+
+
+def require_text(words: Sequence[str]) -> None:
+    """Raise `InputError` where a word is no text in this locale, as with ASCII alone."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise InputError(f"{word!a} {NOT_UTF8}")
+
+
+def _say(line: str) -> None:
+    """A last word, where anybody listens."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _settle_stdout() -> None:
+    """What is left to print, and cannot be, goes nowhere at the end of the process."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
