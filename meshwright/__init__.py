@@ -1,5 +1,90 @@
-"""The public face: plan a training step, replay a cluster's trace, ask a learned scheduler."""
+"""Meshwright: plan a training step, replay a cluster's trace, ask a learned scheduler.
 
+    import meshwright as mw
+
+    print(mw.plan("bert_large", "mixed_v100_p100", "fusion_milp", budget_s=10))
+    print(mw.replay(mw.read_trace("jobs.csv"), mw.cluster(nodes=4), ["srtf", "las_2d"]))
+
+What stands in `__all__` is the public face of this package, and semantic versioning
+(https://semver.org) applies to it alone: the folders behind it (`envs`, `models`, `agents`,
+`experiments`, `conf`) may change between minor versions. Names load what they need when they are
+first used; all but `capture` and `to_pyg` do without torch. Input that cannot be used is an
+`InputError` of one line, which names the file, the row or the argument.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agents.cluster.policy import Scheduler
+    from envs.cluster.nodes import Cluster
+    from envs.cluster.workload.trace import Trace
+    from envs.errors import InputError
+    from envs.graphs.op_graph import OpGraph
+    from envs.hardware.topology import Topology
+    from meshwright.clusters import Replays, cluster, order, read_trace, replay
+    from meshwright.environments import make
+    from meshwright.steps import PlanResult, Server, capture, plan, read_graph, to_pyg, topology
 
 __version__ = version("meshwright")
+
+__all__ = [
+    "Cluster",
+    "InputError",
+    "OpGraph",
+    "PlanResult",
+    "Replays",
+    "Scheduler",
+    "Server",
+    "Topology",
+    "Trace",
+    "__version__",
+    "capture",
+    "cluster",
+    "make",
+    "order",
+    "plan",
+    "read_graph",
+    "read_trace",
+    "replay",
+    "to_pyg",
+    "topology",
+]
+
+_HOMES = {
+    "Cluster": "envs.cluster.nodes",
+    "InputError": "envs.errors",
+    "OpGraph": "envs.graphs.op_graph",
+    "PlanResult": "meshwright.steps",
+    "Replays": "meshwright.clusters",
+    "Scheduler": "agents.cluster.policy",
+    "Server": "meshwright.steps",
+    "Topology": "envs.hardware.topology",
+    "Trace": "envs.cluster.workload.trace",
+    "capture": "meshwright.steps",
+    "cluster": "meshwright.clusters",
+    "make": "meshwright.environments",
+    "order": "meshwright.clusters",
+    "plan": "meshwright.steps",
+    "read_graph": "meshwright.steps",
+    "read_trace": "meshwright.clusters",
+    "replay": "meshwright.clusters",
+    "to_pyg": "meshwright.steps",
+    "topology": "meshwright.steps",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A name of the public face, from where it lives."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,13 @@ def _unique_names(recorder: Recorder) -> tuple[str, ...]:
 
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+
+OPTIMIZERS: Mapping[str, OptimizerFactory] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "sgd": partial(torch.optim.SGD, lr=0.1),
+}
 
 _SCALARS = {
     torch.bool: False, torch.float16: 1.0, torch.bfloat16: 1.0, torch.float32: 1.0,

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
-from envs.graphs.capture import OptimizerFactory, capture_training_step
+from envs.graphs.capture import OPTIMIZERS, capture_training_step
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.zoo_models import ZooModel
 
@@ -210,14 +210,6 @@ class Workload:
     module: Callable[[], nn.Module]
     inputs: Callable[[], Mapping[str, Tensor]]
     loss: Callable[[Any], Tensor]
-
-
-OPTIMIZERS: Mapping[str, OptimizerFactory] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-    "sgd": partial(torch.optim.SGD, lr=0.1),
-}
 
 
 def capture(model: ZooModel) -> OpGraph:

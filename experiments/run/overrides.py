@@ -179,7 +179,7 @@ def plain_config(config: object) -> dict[str, object]:
 def _option(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
-    group, package = key.partition("@")[::2]
+    group, package = key.lstrip("+").partition("@")[::2]
     if group not in groups or not equals:
         return [argument]
     options = sorted(name for name in loader.get_group_options(group) if "." not in name)

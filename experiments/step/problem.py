@@ -268,21 +268,32 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
         return _own_problem(env)
     source = build_as(GraphSource, graph, "graph", "source of graphs")
     file = source.load()
-    if file.graph.num_operators == 0:
-        raise InputError(f"graph {file.graph.name!r} has no operators")
     built = build(topology, "topology")
     devices = built(file) if callable(built) else built
     if not isinstance(devices, Topology):
         raise no_such_thing("topology", topology, "topology")
+    inputs = {**source.inputs(), f"topology {devices.name}": text_hash(to_json(topology))}
+    return problem_of(file, devices, cost, inputs)
+
+
+def problem_of(
+    file: GraphFile, devices: Topology, cost: Node, inputs: Mapping[str, str]
+) -> LoadedProblem:
+    """The problem of a graph on devices; `inputs` are hashes of what they were made from.
+
+    Raises:
+        InputError: the graph has no operators, or from the costs.
+    """
+    if file.graph.num_operators == 0:
+        raise InputError(f"graph {file.graph.name!r} has no operators")
     costs = build_as(CostModel, cost, "cost", "cost model")
     problem = StepProblem.build(file.graph, devices, costs)
-    inputs = {
-        **source.inputs(),
+    made_from = {
+        **inputs,
         f"graph {file.graph.name}": graph_hash(file.graph),
-        f"topology {devices.name}": text_hash(to_json(topology)),
         "cost": text_hash(to_json(cost)),
     }
-    return LoadedProblem(problem, inputs, time_unit_of(file))
+    return LoadedProblem(problem, made_from, time_unit_of(file))
 
 
 def _own_problem(node: Node) -> LoadedProblem:

@@ -1,0 +1,167 @@
+"""A user's own order of priority: one function of the jobs that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agents.cluster.backfilling import preempt_in_order, start_in_order
+from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.queue import QueuePolicy
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import PENDING
+from envs.cluster.workload.trace import WHOLE_GPU, Labels
+from envs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class JobsNow:
+    """A jobs that wait or run, as columns; times in seconds.
+
+    Raises:
+        InputError: `duration_s` or `remaining_s` is read by an order that knows no durations.
+    """
+
+    simulator: ClusterSimulator
+    jobs: IntArray  # (A,) numbers in the trace
+    knows: Knowledge
+    name: str  # of the order
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def now_s(self) -> float:
+        """The present."""
+        return self.simulator.now
+
+    @property
+    def submit_s(self) -> FloatArray:
+        """(A,) when they were submitted."""
+        return self._column("submit")
+
+    @property
+    def waited_s(self) -> FloatArray:
+        """(A,) seconds since their submission in which they held no GPUs."""
+        return self.now_s - self.submit_s - self.executed_s
+
+    @property
+    def executed_s(self) -> FloatArray:
+        """(A,) seconds in which they have held their GPUs."""
+        return self._column("executed")
+
+    @property
+    def num_gpus(self) -> FloatArray:
+        """(A,) GPUs that they ask for, fractions included."""
+        return self._column("gpus") * self._column("milli") / WHOLE_GPU
+
+    @property
+    def running(self) -> NDArray[np.bool_]:
+        """(A,) whether they run."""
+        return ~self.waiting
+
+    @property
+    def waiting(self) -> NDArray[np.bool_]:
+        """(A,) whether they wait."""
+        waits: NDArray[np.bool_] = self._column("status") == PENDING
+        return waits
+
+    @property
+    def user(self) -> NDArray[np.str_]:
+        """(A,) who submitted them, "" where the trace does not say."""
+        return self._labels(self.simulator.trace.user)
+
+    @property
+    def queue(self) -> NDArray[np.str_]:
+        """(A,) the virtual cluster they were submitted to, "" where the trace does not say."""
+        return self._labels(self.simulator.trace.queue)
+
+    @property
+    def model(self) -> NDArray[np.str_]:
+        """(A,) what they train, "" where the trace does not say."""
+        return self._labels(self.simulator.trace.model)
+
+    @property
+    def duration_s(self) -> FloatArray:
+        """(A,) seconds they take alone; for an order with `knows="durations"`."""
+        return self._known("work", "duration_s")
+
+    @property
+    def remaining_s(self) -> FloatArray:
+        """(A,) seconds they still need alone; for an order with `knows="durations"`."""
+        return self._known("remaining", "remaining_s")
+
+    def _column(self, field: str) -> FloatArray:
+        column: FloatArray = self.simulator.state.jobs[field][self.jobs].astype(np.float64)
+        return column
+
+    def _known(self, field: str, name: str) -> FloatArray:
+        if self.knows != "durations":
+            told = f"reads {name}, and knows {self.knows!r}: say knows='durations'"
+            raise InputError(told, file=f"policy {self.name}")
+        return self._column(field)
+
+    def _labels(self, labels: Labels) -> NDArray[np.str_]:
+        names = np.array([*labels.names, ""])  # UNKNOWN is -1, the last one
+        return names[labels.codes[self.jobs]]
+
+
+class OwnOrder(QueuePolicy):
+    """Jobs run in the order of a function, the least value first, equal ones as submitted.
+
+    It is asked at every event. With preemption a job of a later place gives its GPUs to one of an
+    earlier place; without it, jobs start in this order where they fit.
+
+    Args:
+        function: (A,) numbers of A jobs.
+        placement: where a gang goes.
+        seed: of the placement rule's generator.
+        knows: what the function looks at: nothing, predictions or durations.
+        preemptive: whether running jobs give way.
+        name: as it stands in tables; None: that of the function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[JobsNow], ArrayLike],
+        placement: PlacementRule,
+        seed: int,
+        *,
+        knows: Knowledge = "nothing",
+        preemptive: bool = True,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(placement, seed)
+        self.function, self.knows, self.preemptive = function, knows, preemptive
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Ask the function, and start or preempt in its order.
+
+        Raises:
+            InputError: it returns anything but a finite number for every job.
+        """
+        simulator.settle()
+        jobs = simulator.pending()
+        if self.preemptive:
+            jobs = np.concatenate([jobs, simulator.running()])
+        jobs = np.sort(jobs)
+        if not len(jobs):
+            return
+        values = np.asarray(self.function(JobsNow(simulator, jobs, self.knows, self.name)))
+        if values.shape != jobs.shape or values.dtype.kind not in "biuf":
+            told = f"returns {values.dtype} of shape {values.shape}, not a number for each of "
+            raise InputError(f"{told}{len(jobs)} jobs", file=f"policy {self.name}")
+        if not np.isfinite(values).all():
+            raise InputError("returns a number that is not finite", file=f"policy {self.name}")
+        order = jobs[np.argsort(values, kind="stable")].tolist()
+        if self.preemptive:
+            preempt_in_order(simulator, order, self.placement, self._rng)
+        else:
+            start_in_order(simulator, order, self.placement, self._rng, blocking=False)
