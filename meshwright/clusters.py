@@ -34,7 +34,7 @@ from experiments.run.provenance import text_hash
 from experiments.run.tables import WIDTH, Table, markdown_table
 from experiments.run.targets import build_as
 from experiments.trace import TraceAppConfig
-from meshwright.composition import composed, provenance, word
+from meshwright.composition import composed, provenance, word, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,8 @@ def order(
     """
 
     def made(given: PriorityFunction) -> Order:
-        return Order(given, knows, preemptive, name or getattr(given, "__name__", "own"))
+        called = name or str(getattr(given, "__name__", "own"))
+        return Order(given, knows, preemptive, called)
 
     return made if function is None else made(function)
 
@@ -200,9 +201,9 @@ class Replays:
             InputError: the file cannot be written.
         """
         inputs = {f"trace {self.problem.trace.name}": text_hash(repr(self.rows))}
-        write_figure(
-            Path(path), self._figure(), provenance("replay", self.seed).with_inputs(**inputs)
-        )
+        stamped = provenance("replay", self.seed).with_inputs(**inputs)
+        with writing(path):
+            write_figure(Path(path), self._figure(), stamped)
         return Path(path)
 
     def __str__(self) -> str:
@@ -277,7 +278,14 @@ def replay(
         word("shown", []),
         *(part for name, what in texts.items() for part in _words(keys[name], what)),
     ]
-    config = composed("compare", CompareConfig, words)
+    try:
+        config = composed("compare", CompareConfig, words)
+    except InputError as error:  # of policies it tells the names that they have here
+        told = str(error)
+        for name, key in keys.items():
+            told = told.replace(f"+agent@agents.{key}=", "policies=")
+            told = told.replace(f"agents.{key}", f"policies.{name}")
+        raise InputError(told) from error
     problem = ClusterProblem(
         cluster,
         trace,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from hydra.core.global_hydra import GlobalHydra
@@ -38,6 +39,15 @@ def word(key: str, value: object) -> str:
 def provenance(function: str, seed: int) -> Provenance:
     """Of a file that is written by a function of this face."""
     return Provenance(seed=seed, command=f"meshwright.{function}")
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """What cannot be written is an `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror or error})", file=path) from error
 
 
 def _written(value: object, key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, rehearse
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of
 from experiments.step.search import agent_of
-from meshwright.composition import composed, provenance, word
+from meshwright.composition import composed, provenance, word, writing
 
 if TYPE_CHECKING:
     import torch
@@ -248,7 +248,8 @@ class PlanResult:
         """
         plan, found = self._some_plan(), self.planned.found
         stamped = self.loaded.stamp_on(provenance("plan", self.seed))
-        write_plan(Path(path), plan, self.loaded.problem, stamped, found.allocation)
+        with writing(path):
+            write_plan(Path(path), plan, self.loaded.problem, stamped, found.allocation)
         return Path(path)
 
     def draw(self, path: str | Path) -> Path:
@@ -259,7 +260,8 @@ class PlanResult:
                 written.
         """
         stamped = self.loaded.stamp_on(provenance("plan", self.seed))
-        write_figure(Path(path), self._figure(), stamped)
+        with writing(path):
+            write_figure(Path(path), self._figure(), stamped)
         return Path(path)
 
     def __str__(self) -> str:
@@ -275,8 +277,10 @@ class PlanResult:
         rows.append(("lower bound", _time(self.lower_bound_s) if self.lower_bound_s else "none"))
         if self.single_device is not None:
             alone = self.best_single_device_s
-            faster = "" if alone is None else f", {alone / self.step_time_s:.2f}x the plan's"
-            told = "the step fits on none" if alone is None else f"{_time(alone)}{faster}"
+            told = "the step fits on none"
+            if alone is not None:
+                times = f", {alone / self.step_time_s:.2f}x the plan's" if alone > 0 else ""
+                told = _time(alone) + times
             rows.append(("best single device", told))
         memory = self.peak_memory_bytes
         capacity = self.loaded.problem.capacity.tolist()
@@ -355,12 +359,13 @@ def plan(
     Raises:
         InputError: an unknown name or argument, a file that cannot be read, or no plan can exist.
     """
+    numbers = {"budget_s": budget_s, "seed": seed}
     words = [
         *([f"graph={graph}"] if isinstance(graph, str | Path) else []),
         *([f"topology={topology}"] if isinstance(topology, str | Path) else []),
         *([f"agent={planner}"] if isinstance(planner, str) else []),
         *([f"problem={problem}"] if problem is not None else []),
-        *(word(key, value) for key, value in (("budget_s", budget_s), ("seed", seed)) if value is not None),
+        *(word(key, value) for key, value in numbers.items() if value is not None),
         word("deterministic_limit", deterministic_limit),
         *(word(f"agent.{key}", value) for key, value in arguments.items()),
     ]  # fmt: skip
@@ -400,7 +405,9 @@ def _loaded(graph: Any, devices: Any, config: PlanConfig) -> LoadedProblem:
         source = build_as(GraphSource, config.graph, "graph", "source of graphs")
         file, inputs = source.load(), source.inputs()
     else:
-        told = f"{type(graph).__name__} is no graph, name or path: capture(module, example) makes one"
+        told = (
+            f"{type(graph).__name__} is no graph, name or path: capture(module, example) makes one"
+        )
         raise InputError(told, field="graph")
     if devices is None or isinstance(devices, str | Path):
         built = build(config.topology, "topology")

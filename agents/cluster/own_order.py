@@ -139,7 +139,7 @@ class OwnOrder(QueuePolicy):
     ) -> None:
         super().__init__(placement, seed)
         self.function, self.knows, self.preemptive = function, knows, preemptive
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Ask the function, and start or preempt in its order.

@@ -205,6 +205,17 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         info.update({f"reward_{name}": value for name, value in terms.items()})
         return self._observe(), float(sum(terms.values())), self._step.done, False, info
 
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(C * L,) the levels of every channel allowed now, as sb3-contrib asks for them.
+
+        Raises:
+            InputError: the actions are continuous, and so are not masked.
+        """
+        masks = self._masks()
+        if "action_mask" not in masks:
+            raise InputError("continuous weights have no masks", field="action_masks")
+        return masks["action_mask"].astype(np.bool_).ravel()
+
     def render(self) -> Any:
         """(H, W, 3) uint8 timeline of the step so far; None without a render mode."""
         if self.render_mode != "rgb_array":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from envs.errors import InputError
 from envs.files import unprintable
 from envs.units import DTYPES
+
+if TYPE_CHECKING:
+    import networkx
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -184,6 +188,38 @@ class OpGraph:
     def backward_flop(self) -> float:
         """FLOP of the backward phase, all micro-batches."""
         return float(self.flop[self.phase == Phase.BACKWARD].sum())
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """The graph as a networkx multigraph: a node for each operator, an edge for each use.
+
+        Nodes are operator names, in topological order, with `kind`, `phase` (in lower case),
+        `micro_batch`, `flop`, `bytes_read`, `bytes_written`, `state_bytes`, `colocation`, and
+        `seconds` by device class where the graph was measured. Edges have `tensor` (its number;
+        a tensor with several consumers has several edges) and `bytes`.
+        """
+        import networkx
+
+        made = networkx.MultiDiGraph(name=self.name)
+        for op, name in enumerate(self.op_names):
+            facts: dict[str, object] = {
+                "kind": Kind(self.kind[op]).name.lower(),
+                "phase": Phase(self.phase[op]).name.lower(),
+                "micro_batch": int(self.micro_batch[op]),
+                "flop": float(self.flop[op]),
+                "bytes_read": float(self.bytes_read[op]),
+                "bytes_written": float(self.bytes_written[op]),
+                "state_bytes": float(self.state_bytes[op]),
+                "colocation": int(self.colocation[op]),
+            }
+            if self.profile_classes:
+                measured = self.profile_seconds[op].tolist()
+                facts["seconds"] = dict(zip(self.profile_classes, measured, strict=True))
+            made.add_node(name, **facts)
+        for source, target, tensor in self.edges.tolist():
+            size = float(self.tensor_bytes[tensor])
+            names = (self.op_names[source], self.op_names[target])
+            made.add_edge(*names, tensor=tensor, bytes=size)
+        return made
 
     def _check(self) -> None:
         n, t, p = self.num_operators, self.num_tensors, self.num_parameters

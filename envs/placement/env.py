@@ -240,6 +240,10 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         info.update({f"reward_{name}": value for name, value in terms.items()})
         return self._observe(), float(sum(terms.values())), self._ended, False, info
 
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(D,) the devices allowed now: `action_mask` in the form that sb3-contrib asks for."""
+        return self._groups.mask.astype(np.bool_)
+
     def render(self) -> Any:
         """(H, W, 3) uint8 timeline of the present placement; None without a render mode."""
         if self.render_mode != "rgb_array":

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+from envs.errors import InputError
+
 importlib.import_module("envs")  # registers them
 IDS = sorted(spec.id for spec in gym.registry.values() if spec.id.startswith("meshwright/"))
 
@@ -114,6 +116,23 @@ def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
                 continue
             assert observation["action_mask"].any(axis=-1).all()
             np.testing.assert_array_equal(info["action_mask"], observation["action_mask"])
+
+
+def test_action_masks_are_the_mask_of_the_observation_flat(env: gym.Env[Any, Any]) -> None:
+    observation, _ = env.reset(seed=4)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        if isinstance(env.action_space, gym.spaces.Box):
+            with pytest.raises(InputError, match="no masks"):
+                env.get_wrapper_attr("action_masks")()
+            return
+        masks = env.get_wrapper_attr("action_masks")()
+        assert masks.dtype == np.bool_
+        np.testing.assert_array_equal(masks, observation["action_mask"].ravel() == 1)
+        action = masked_action(env, observation, rng)
+        observation, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            return
 
 
 def test_observations_are_fresh_arrays(env: gym.Env[Any, Any]) -> None:

@@ -201,6 +201,10 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         reward = sum(given[0].values())
         return inner.observe()[agent], reward, terminated, truncated, inner.infos(given)[agent]
 
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(A,) the actions allowed now: `action_mask` in the form that sb3-contrib asks for."""
+        return self.parallel.mask(0).astype(np.bool_)
+
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
         return self.parallel.render()

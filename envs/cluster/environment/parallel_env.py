@@ -343,6 +343,10 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
                 graph["state_features"] = state.copy()
         return seen
 
+    def mask(self, number: int) -> NDArray[np.int8]:
+        """`action_mask` of what a scheduler has observed last."""
+        return self._masks[number]
+
     def infos(self, given: Sequence[Terms]) -> dict[str, dict[str, Any]]:
         """Of every scheduler, with the terms of its reward."""
         facts = self.episode.facts()

@@ -37,6 +37,19 @@ def test_a_tensor_read_twice_is_one_tensor() -> None:
     assert graph.edges.tolist() == [[0, 1, 0], [0, 2, 0], [1, 3, 1], [2, 3, 2]]
 
 
+def test_networkx_gets_every_use_with_its_bytes() -> None:
+    made = diamond_graph().to_networkx()
+    assert list(made.nodes) == ["a", "b", "c", "d"]
+    assert [(u, v, d["tensor"], d["bytes"]) for u, v, d in made.edges(data=True)] == [
+        ("a", "b", 0, 8.0),
+        ("a", "c", 0, 8.0),
+        ("b", "d", 1, 4.0),
+        ("c", "d", 2, 4.0),
+    ]
+    b = made.nodes["b"]
+    assert (b["flop"], b["state_bytes"], b["colocation"], b["phase"]) == (1.0, 16.0, 0, "forward")
+
+
 def test_state_is_summed_over_the_parameters_of_an_operator() -> None:
     assert diamond_graph().state_bytes.tolist() == [0.0, 16.0, 0.0, 0.0]
 

@@ -1,0 +1,164 @@
+"""The public face: what it loads, plans and replays, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+from agents.base import PlannerResult
+from agents.placement.baselines import SingleDevice
+from envs.cluster.workload.trace import Trace
+from envs.graphs.synthetic import synthetic_training_graph
+from envs.step.problem import StepProblem
+
+GRAPH = synthetic_training_graph(np.random.default_rng(0), 2, 1, 2)
+TWO = mw.topology([mw.Server("T4"), mw.Server("T4")], network="10Gbps")
+
+
+class OneDevice:
+    """A planner of a user's own."""
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        return SingleDevice().plan(problem, budget_s)
+
+
+def jobs(count: int, seed: int) -> Trace:
+    rng = np.random.default_rng(seed)
+    submit = np.sort(rng.integers(0, 40 * count, count))
+    return Trace.of("jobs", submit, rng.integers(1, 999, count), rng.choice([1, 2, 4], count))
+
+
+def refusal(call: Any) -> str:
+    with pytest.raises(mw.InputError) as refused:
+        call()
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+def test_every_public_name_is_there_and_nothing_else() -> None:
+    assert all(getattr(mw, name) is not None for name in mw.__all__)
+    assert dir(mw) == sorted(mw.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'plann'"):
+        mw.plann  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.slow
+def test_importing_is_cheap_and_planning_and_replaying_need_no_torch() -> None:
+    script = (
+        "import sys, meshwright as mw; print(len(set(sys.modules) & {'numpy', 'hydra'}));"
+        "mw.plan, mw.replay, mw.read_trace; "
+        "print(sorted({'torch', 'ray', 'torch_geometric', 'onnx'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[:2] == ["0", "[]"], done.stderr
+
+
+def test_own_servers_are_a_topology() -> None:
+    assert [device.name for device in TWO.devices] == ["server0/T4/0", "server1/T4/0"]
+    assert float(TWO.bandwidth[0, 1]) == 10e9 / 8
+    alone = mw.topology(mw.Server("V100-16GB", 4, nvlink="50GB/s"))
+    assert float(alone.bandwidth[0, 3]) == 50e9
+    assert mw.topology("t4_pcie").num_devices == 4
+    assert "unknown device kind 'T5'" in refusal(lambda: mw.topology(mw.Server("T5")))
+    assert "topology=nowhere" in refusal(lambda: mw.topology("nowhere"))
+    assert "give it to plan" in refusal(lambda: mw.topology("from_graph"))
+
+
+def test_a_plan_is_judged_saved_and_drawn(tmp_path: Path) -> None:
+    found = mw.plan(GRAPH, TWO, OneDevice())
+    assert found.feasible
+    assert found.step_time_s == found.best_single_device_s
+    assert found.gap is not None
+    assert found.gap >= 0
+    assert set(found.placement) == set(GRAPH.op_names)
+    assert list(found.peak_memory_bytes) == ["server0/T4/0", "server1/T4/0"]
+    for part in ("OneDevice", "above the bound", "best single device", "1.00x", "server1/T4/0"):
+        assert part in str(found)
+    document = json.loads(found.save(tmp_path / "plan.json").read_text())
+    assert document["placement"] == found.placement
+    assert found.draw(tmp_path / "step.png").read_bytes()[:4] == b"\x89PNG"
+    assert "cannot be written" in refusal(lambda: found.save(tmp_path / "nowhere" / "plan.json"))
+
+
+def test_a_named_planner_takes_its_arguments_and_the_defaults_of_conf() -> None:
+    found = mw.plan(GRAPH, TWO, "contiguous", groups=2)
+    assert found.planner == "contiguous"
+    assert found.seed == 0
+    told = refusal(lambda: mw.plan(GRAPH, TWO, "heft", group=2))
+    assert told == "unknown config key 'agent.group' (known under agent: groups)"
+    assert "agent=heftt" in refusal(lambda: mw.plan(GRAPH, TWO, "heftt"))
+    assert "built already" in refusal(lambda: mw.plan(GRAPH, TWO, OneDevice(), depth=3))
+    assert "is no graph" in refusal(lambda: mw.plan(3, TWO, "heft"))  # type: ignore[arg-type]
+
+
+def test_an_own_order_of_what_is_left_is_srtf_and_of_durations_sjf() -> None:
+    @mw.order(knows="durations", preemptive=False)
+    def shortest(now: Any) -> Any:
+        return now.duration_s
+
+    @mw.order(knows="durations")
+    def least_left(now: Any) -> Any:
+        return now.remaining_s
+
+    found = mw.replay(jobs(60, 1), mw.cluster(nodes=2, gpus_per_node=4), ["sjf", shortest])
+    assert found["sjf"]["mean_jct_s"] == found["shortest"]["mean_jct_s"]
+    assert found["sjf"]["mean_jct_s"] != mw.replay(
+        jobs(60, 1), mw.cluster(nodes=2, gpus_per_node=4), "fifo"
+    )["fifo"]["mean_jct_s"]  # fmt: skip
+    pair = mw.replay(jobs(60, 2), mw.cluster(nodes=2, gpus_per_node=4), ["srtf", least_left])
+    assert pair["srtf"]["sum_jct_s"] == pair["least_left"]["sum_jct_s"]
+    assert pair["least_left"]["preemptions"] != 0
+
+
+def test_an_order_sees_what_it_says_it_knows() -> None:
+    seen = {}
+
+    def by_waiting(now: Any) -> Any:
+        seen[now.now_s] = (now.waited_s + now.executed_s, now.now_s - now.submit_s, now.user)
+        assert (now.waiting != now.running).all()
+        return -now.waited_s
+
+    def peeks(now: Any) -> Any:
+        return now.remaining_s
+
+    def wrong(now: Any) -> Any:
+        return 3.0
+
+    trace, nodes = jobs(20, 3), mw.cluster(nodes=1, gpus_per_node=4)
+    assert mw.replay(trace, nodes, by_waiting).best == "by_waiting"
+    for stayed, present, user in seen.values():
+        np.testing.assert_allclose(stayed, present)
+        assert set(user) <= {""}
+    assert "peeks: reads remaining_s" in refusal(lambda: mw.replay(trace, nodes, peeks))
+    assert "not a number for each" in refusal(lambda: mw.replay(trace, nodes, wrong))
+
+
+def test_a_comparison_is_a_table_in_every_form(tmp_path: Path) -> None:
+    trace, nodes = jobs(30, 4), mw.cluster(nodes=2, gpus_per_node=4)
+    found = mw.replay(trace, nodes, {"first": "fifo", "short": "srtf"}, restart_s=30)
+    means = [float(str(row["mean_jct_s"])) for row in found]
+    assert means == sorted(means)
+    assert found.to_polars()["policy"].to_list() == [row["policy"] for row in found.rows]
+    assert found.best in str(found).splitlines()[3]
+    assert found.draw(tmp_path / "jct.png").stat().st_size > 0
+    assert "policies=srtff" in refusal(lambda: mw.replay(trace, nodes, "srtff"))
+    assert "stands twice" in refusal(lambda: mw.replay(trace, nodes, ["fifo", "fifo"]))
+    assert "neither a name" in refusal(lambda: mw.replay(trace, nodes, [3]))  # type: ignore[list-item]
+    big = Trace.of("big", [0], [5], [64])
+    assert "big" in refusal(lambda: mw.replay(big, nodes, "fifo"))
+
+
+def test_make_finds_environments_with_and_without_the_namespace() -> None:
+    for name in ("ClusterToy-v0", "meshwright/ClusterToy-v0"):
+        assert mw.make(name).spec.id == "meshwright/ClusterToy-v0"  # type: ignore[union-attr]
