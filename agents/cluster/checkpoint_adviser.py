@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from agents.cluster.migrating.adviser import MakesPriority, MigrationAdviser
+from agents.cluster.migrating.learned_priority import LearnedPriority, from_folder
 from agents.cluster.migrating.priorities import (
     AttainedServiceClasses,
     RemainingService,
@@ -20,7 +21,7 @@ from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from models.export.checkpoint import DURATIONS_FOLDER, SPEC_FILE, AdviserSpec, SchedulerCheckpoint
 
-MIGRATION, LEARNED = "migration", "learned_gittins"
+MIGRATION, LEARNED = "migration", LearnedPriority.name
 RULES = {kind.name: kind for kind in (AttainedServiceClasses, RemainingTime, RemainingService)}
 NUMBERS: dict[str, tuple[str, ...]] = {
     AttainedServiceClasses.name: ("first",),
@@ -102,8 +103,6 @@ def _order(
     if DURATIONS_FOLDER not in checkpoint.spec.get("folders", {}):
         told = f"does not list {DURATIONS_FOLDER}, which the adviser reads"
         raise InputError(told, file=checkpoint.folder / SPEC_FILE, field="folders")
-    from agents.cluster.migrating.learned_priority import from_folder  # needs torch
-
     folder = str(checkpoint.folder / DURATIONS_FOLDER)
     return partial(from_folder, path=folder, weights=weights)
 

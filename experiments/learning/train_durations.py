@@ -41,9 +41,8 @@ from experiments.run.provenance import Provenance, portable
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
+from models.durations.bins import BINS, DurationConfig
 from models.durations.network import (
-    BINS,
-    DurationConfig,
     DurationPosterior,
     bins_of,
     edges_s,

@@ -54,7 +54,7 @@ from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build, no_such_thing
 from experiments.run.threads import one_thread_each
 from models.artifacts import sha256_of
-from models.durations.network import SPEC_FILE
+from models.durations.bins import SPEC_FILE
 
 FloatArray = NDArray[np.float64]
 

@@ -18,7 +18,8 @@ from envs.errors import InputError
 from models.architecture import MASKED_LOGIT, Policy, width_of
 from models.cluster.batch import ClusterBatch, job_types_width, mean
 from models.cluster.encoder import AttentionPool, FlatRound, NodeEncoder, Round, States
-from models.durations.network import BINS, GittinsIndex
+from models.durations.bins import BINS
+from models.durations.network import GittinsIndex
 from models.layout import ClusterWidths, num_cluster_actions
 
 

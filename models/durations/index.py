@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import exp, expm1, log, log1p
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import NEAR_WIDTH
-from models.durations.network import (
+from models.durations.bins import (
     ALIKE,
     EVIDENCE_WIDTH,
     FAR,
@@ -18,14 +19,15 @@ from models.durations.network import (
     SELF_WIDTH,
     SHORTEST_WORK_S,
     SPREADS,
-    DurationPosterior,
-    GittinsIndex,
-    edges_s,
-    log_middles,
+    FloatArray,
+    FloatRows,
+    gittins_tables,
+    middles,
+    upper_edges_s,
 )
 
-FloatArray = NDArray[np.float64]
-FloatRows = NDArray[np.float32]
+if TYPE_CHECKING:
+    from models.durations.network import DurationPosterior
 
 ROWS_AT_ONCE = 128
 CERTAIN = -37.0  # deviations below which 1 + exp(deviations) is 1 in float64
@@ -42,10 +44,9 @@ class GittinsPriority:
 
     def __init__(self, weights: Mapping[str, FloatRows]) -> None:
         self.weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-        index = GittinsIndex()
-        self._reached, self._spent = index.reached.numpy(), index.spent.numpy()
-        self._middles = log_middles().float().numpy()
-        self._edges_s, self._spreads = edges_s().numpy(), np.array(SPREADS)
+        self._reached, self._spent = gittins_tables()
+        self._middles = middles().astype(np.float32)
+        self._edges_s, self._spreads = upper_edges_s(), np.array(SPREADS)
         self._hidden = np.zeros((2, 0, 0), np.float32)  # memory of `_neighbours`
 
     @classmethod

@@ -18,42 +18,53 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Lt
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.environment.duration_features import (
     DURATIONS_OF_MEANS,
     DURATIONS_OF_NEAR,
     DURATIONS_OF_OWN,
-    MEANS_WIDTH,
     NEAR_WIDTH,
     OWN_WIDTH,
     columns,
     width,
 )
 from envs.errors import InputError
-from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+from models.artifacts import atomic_folder, hashes_of
+from models.durations.bins import (
+    ALIKE,
+    BINS,
+    EVIDENCE_WIDTH,
+    FAR,
+    KIND,
+    LEAST_CHANCE,
+    SCHEMA_VERSION,
+    SELF_WIDTH,
+    SHORTEST_WORK_S,
+    SPEC_FILE,
+    SPREADS,
+    WEIGHTS_FILE,
+    DurationConfig,
+    FloatRows,
+    gittins_tables,
+    middles,
+    read_durations,
+    upper_edges_s,
+)
 
-SHORTEST_S, LONGEST_S, EDGES = 30.0, 60 * 86_400.0, 25
-BINS = EDGES + 1
 _CENTRE, _SCALE = -9.0, 3.0  # of logarithms of indices, so that they are of the order of 1
 
 
 def edges_s() -> Tensor:
     """(25,) upper edges of all bins but the last, in seconds: 30 s to 60 days, evenly in log."""
-    return torch.exp(
-        torch.linspace(math.log(SHORTEST_S), math.log(LONGEST_S), EDGES, dtype=torch.float64)
-    )
+    return torch.from_numpy(upper_edges_s())
 
 
 def bins_of(seconds: Tensor) -> Tensor:
@@ -63,9 +74,7 @@ def bins_of(seconds: Tensor) -> Tensor:
 
 def log_middles() -> Tensor:
     """(26,) ln of seconds in the middle of every bin, those at the ends as wide as the others."""
-    edges = edges_s().log()
-    half = (edges[1] - edges[0]) / 2
-    return torch.cat([edges - half, edges[-1:] + half])
+    return torch.from_numpy(middles())
 
 
 class GittinsIndex(nn.Module):
@@ -80,13 +89,9 @@ class GittinsIndex(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        upper = edges_s()
-        lower = torch.cat([upper.new_zeros(1), upper])  # of all 26 bins
-        below = torch.arange(BINS)[:, None] <= torch.arange(EDGES)
-        middle = torch.cat([(lower[:-1] + upper) / 2, upper.new_zeros(1)])
-        spent = torch.where(below, middle[:, None], upper)
-        self.register_buffer("reached", below.float(), persistent=False)
-        self.register_buffer("spent", spent.float(), persistent=False)
+        reached, spent = gittins_tables()
+        self.register_buffer("reached", torch.from_numpy(reached), persistent=False)
+        self.register_buffer("spent", torch.from_numpy(spent), persistent=False)
 
     def forward(self, logits: Tensor) -> Tensor:
         """(...,) natural logarithms of indices in 1/s from (..., 26) logits."""
@@ -100,47 +105,8 @@ class GittinsIndex(nn.Module):
         return centred
 
 
-FloatRows = NDArray[np.float32]
-SELF_WIDTH = OWN_WIDTH + MEANS_WIDTH
-EVIDENCE_WIDTH = 3  # columns of what a finished neighbour says beside its own
-ALIKE = (0.02, 0.2)  # differences of logarithms below which times are alike
-SPREADS = (0.004, 0.03, 0.2)  # of the logarithm of the work of a job, to that of one it copies
 FEW_COPIES = -2.0  # logit of a copy at first
-SHORTEST_WORK_S = 1e-3  # less counts as that in logarithms
-FAR = 60.0  # deviations beyond which nothing is left of a logistic distribution
-LEAST_CHANCE = 1e-9  # of a bin, so that its logarithm is finite
 TIMES = [*DURATIONS_OF_OWN, *(OWN_WIDTH + column for column in DURATIONS_OF_MEANS)]
-
-
-@bounded
-@dataclass(frozen=True)
-class DurationConfig:
-    """What a person chooses about the posterior and how it is fitted.
-
-    Attributes:
-        history: neighbours K on both sides.
-        hidden: width of a neighbour's state.
-        readout: width of the last hidden layer.
-        heads: of the attention over neighbours.
-        dropout: share of the last hidden layer left out in training.
-        stretch: in training all times of a job are multiplied by one factor, log-uniform from
-            1 / stretch to `stretch`: nobody knows how fast the next cluster's users are.
-        epochs: passes over the rows.
-        batch: rows per step.
-        learning_rate: at first; falls linearly to 0.
-        weight_decay: AdamW's.
-    """
-
-    history: Count
-    hidden: Count
-    readout: Count
-    heads: Count
-    dropout: Annotated[float, Ge(0.0), Lt(1.0)]
-    stretch: Annotated[float, Ge(1.0)]
-    epochs: Count
-    batch: Count
-    learning_rate: Positive
-    weight_decay: NonNegative
 
 
 class DurationPosterior(nn.Module):
@@ -306,10 +272,6 @@ def fit(
     return network, losses
 
 
-KIND, SCHEMA_VERSION = "meshwright.durations", 1
-WEIGHTS_FILE, SPEC_FILE = "durations.safetensors", "spec.json"
-
-
 def save_durations(
     posterior: DurationPosterior, folder: Path, provenance: Mapping[str, object]
 ) -> None:
@@ -339,38 +301,7 @@ def load_durations(folder: Path) -> DurationPosterior:
         InputError: naming the file that is missing, damaged, of another kind or version, or about
             other columns or bins than those of today.
     """
-    path = folder / SPEC_FILE
-    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
-    config = _config(path, spec.get("config"))
-    for key, value in (
-        ("history", config.history),
-        ("columns", columns(config.history)),
-        ("bins", edges_s().tolist()),
-    ):
-        if spec.get(key) != value:
-            raise InputError("is not what rows and bins are made of today", file=path, field=key)
-    try:
-        posterior = DurationPosterior(config)
-        posterior.load_state_dict(load_file(folder / WEIGHTS_FILE))
-    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        cause = " ".join(str(error).split())
-        raise InputError(f"does not fit {WEIGHTS_FILE} ({cause})", file=path) from error
+    config, weights = read_durations(folder)
+    posterior = DurationPosterior(config)
+    posterior.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     return posterior.eval()
-
-
-def _config(path: Path, node: object) -> DurationConfig:
-    """The settings in a spec.
-
-    Raises:
-        InputError: they are others, or out of range.
-    """
-    if not isinstance(node, dict):
-        raise InputError("is no object", file=path, field="config")
-    try:
-        return DurationConfig(**node)
-    except TypeError as error:
-        raise InputError(f"is not that of a posterior ({error})", file=path, field="config") from (
-            error
-        )
-    except InputError as error:
-        raise InputError(error.message, file=path, field=f"config.{error.field}") from error

@@ -29,8 +29,8 @@ from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.errors import InputError
 from models.artifacts import read_json_object, sha256_of
+from models.durations.bins import SPEC_FILE, read_durations
 from models.durations.index import GittinsPriority
-from models.durations.network import SPEC_FILE, load_durations
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -309,5 +309,5 @@ def read_weights(file: Path) -> dict[str, float]:
 def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
     """What a posterior tells, and K; by the hash a folder that was written anew is another."""
     del spec_sha256
-    posterior = load_durations(folder)
-    return GittinsPriority.of(posterior), posterior.config.history
+    config, weights = read_durations(folder)
+    return GittinsPriority(weights), config.history
