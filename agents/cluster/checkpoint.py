@@ -29,8 +29,10 @@ from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance, no_incidents
 from envs.cluster.environment.observation import ADVISED, ClusterGraph, ClusterObservation
 from envs.cluster.environment.routing import RackOwners, Routing
+from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -229,8 +231,9 @@ class CheckpointScheduler:
         overheads: Overheads,
         incidents: NDArray[np.void] | None = None,
         keep_runs: bool = False,
+        begin: Callable[[ClusterSimulator, Bookkeeping], None] | None = None,
     ) -> SchedulingEpisode:
-        """An episode about the trace, at its first event."""
+        """An episode about the trace, at its first event or where `begin` puts it."""
         bounds = ClusterBounds.of(cluster).part(self.schedulers)
         types = self.trained.gpu_types
         if bounds.gpu_types > types:
@@ -261,6 +264,7 @@ class CheckpointScheduler:
             forwards=self.forwards,
             forward_s=self.forward_s,
             keep_runs=keep_runs,
+            begin=begin,
         )
 
     def step(self, episode: SchedulingEpisode) -> bool:
@@ -268,22 +272,24 @@ class CheckpointScheduler:
         episode.summarise()
         seen = [episode.observe(number) for number in range(self.schedulers)]
         waits = episode.action_table.size - 1
-        chosen = [
-            self.decide(graph, mask, episode) if mask.sum(dtype=np.int64) > 1 else mask.argmax()
-            for graph, mask in seen
-        ]
+        chosen = [self.choose(graph, mask, episode)[0] for graph, mask in seen]
         for number, action in enumerate(chosen):
-            episode.act(number, int(action))
+            episode.act(number, action)
         return all(action == waits for action in chosen)
 
-    def decide(
+    def choose(
         self, graph: dict[str, NDArray[Any]], mask: NDArray[np.int8], episode: SchedulingEpisode
-    ) -> int:
+    ) -> tuple[int, float]:
+        """The action of a scheduler that sees `graph`, and the probability it has there."""
+        if mask.sum(dtype=np.int64) == 1:
+            return int(mask.argmax()), 1.0
         table = episode.action_table
         short = Trimmed(graph, mask, table)
         logits = masked(self._run(short.observation)[0], short.observation)
         self.decisions += 1
-        return int(short.actions[self.greedy(logits, short.window, table.groups)])
+        chosen = self.greedy(logits, short.window, table.groups)
+        weights = np.exp(logits - logits.max())
+        return int(short.actions[chosen]), float(weights[chosen] / weights.sum())
 
 
 class _Trained:
@@ -315,6 +321,8 @@ class _Trained:
                 field="env.actions.preempt_after_s",
             )
         self.gpu_types = int(checkpoint.spec["model"]["widths"]["types"])
+        overheads = config.get("overheads")
+        self.restart_s = float(overheads["restart_s"]) if isinstance(overheads, dict) else 0.0
 
     def _part(self, node: Any, *keys: str) -> dict[str, Any]:
         for key in keys:

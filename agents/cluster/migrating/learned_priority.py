@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import Spec
 from agents.cluster.policy import Knowledge
-from envs.cluster.environment.duration_features import DurationFeatures
+from envs.cluster.environment.duration_features import DurationFeatures, newly_finished
 from envs.cluster.environment.features import minutes, neighbours
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -116,10 +116,8 @@ def fill(
     """Write the rows of `jobs`, once the jobs that have finished since are known."""
     state = borrowed(state)
     if state.clock[0].finished != finished[0]:
-        for job in range(state.clock[0].arrived):
-            if state.jobs[job].status == FINISHED and not told[job]:
-                told[job] = True
-                finished[1] += minutes(state.jobs[job].work)
+        for job in newly_finished(state, told, state.clock[0].finished - np.int64(finished[0])):
+            finished[1] += minutes(state.jobs[job].work)
         finished[0] = state.clock[0].finished
     usual = finished[1] / max(finished[0], 1.0)
     now = state.clock[0].now
@@ -199,6 +197,10 @@ class LearnedPriority:
             change by it.
         folder: that the posterior was read from.
 
+    Attributes:
+        believed: (J, 2) mean and deviation of the logarithm of the remaining seconds, when last
+            asked about; nan of jobs nobody has asked about.
+
     Raises:
         InputError: a weight is missing, unknown or not finite.
     """
@@ -227,11 +229,12 @@ class LearnedPriority:
         self._features = PriorityFeatures(simulator)
         self._at = -np.inf  # the instant of `_known`
         self._known = np.full(len(simulator.trace), np.nan)  # nan: nobody asked yet
+        self.believed = np.full((len(simulator.trace), 2), np.nan)
 
     def copy(self) -> LearnedPriority:
         twin = copy.copy(self)
         twin._durations, twin._features = self._durations.copy(), self._features.copy()
-        twin._known = self._known.copy()
+        twin._known, twin.believed = self._known.copy(), self.believed.copy()
         return twin
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
@@ -245,6 +248,7 @@ class LearnedPriority:
             told = self.told(self._durations.rows(state, new)).astype(np.float64)
             rows = self._features.rows(state, new, told[:, 1:])
             self._known[new] = told[:, 0] + rows @ self._columns
+            self.believed[new] = told[:, 1:]
         records = state.jobs[jobs]
         ran = (records["executed"] > 0.0) & (records["since"] == now)  # until this instant
         runs = (records["status"] == RUNNING) | ran

@@ -119,19 +119,24 @@ def learn(
 ) -> None:
     """Take the jobs that have finished since into the means, the first to finish first."""
     state = borrowed(state)
-    new = np.empty(state.clock[0].finished - finished[0], np.int64)
-    ended = np.empty(len(new))
-    count_of_new = 0
+    for job in newly_finished(state, told, state.clock[0].finished - finished[0]):
+        took = minutes(state.jobs[job].work)
+        add_finished(means[gang[job]], took)
+        add_finished(means[len(means) - 1], took)
+    finished[0] = state.clock[0].finished
+
+
+@njit(cache=True)
+def newly_finished(state: ClusterState, told: NDArray[np.bool_], number: int) -> IntArray:
+    """(number,) jobs that have finished and are not yet `told`: now they are. The first first."""
+    new, ended = np.empty(number, np.int64), np.empty(number)
+    place = 0
     for job in range(state.clock[0].arrived):
         if state.jobs[job].status == FINISHED and not told[job]:
             told[job] = True
-            new[count_of_new], ended[count_of_new] = job, state.jobs[job].finish
-            count_of_new += 1
-    for place in np.argsort(ended, kind="mergesort"):  # stable: ties by number
-        took = minutes(state.jobs[new[place]].work)
-        add_finished(means[gang[new[place]]], took)
-        add_finished(means[len(means) - 1], took)
-    finished[0] = state.clock[0].finished
+            new[place], ended[place] = job, state.jobs[job].finish
+            place += 1
+    return new[np.argsort(ended, kind="mergesort")]  # stable: ties by number
 
 
 @njit(cache=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ class SchedulingEpisode:
         forwards: how often a job may be forwarded.
         forward_s: seconds for which it is then on its way.
         keep_runs: whether the simulator keeps a log.
+        begin: puts the fresh simulator where the episode begins, and tells the bookkeeping what it
+            has missed; None: at the first event.
 
     Raises:
         InputError: the cluster exceeds the bounds, or a job does not fit where it comes to.
@@ -59,6 +61,7 @@ class SchedulingEpisode:
         forwards: int = 0,
         forward_s: float = 0.0,
         keep_runs: bool = False,
+        begin: Callable[[ClusterSimulator, Bookkeeping], None] | None = None,
     ) -> None:
         cluster, trace = instance.cluster, instance.trace
         self.instance, self.observation = instance, observation
@@ -112,7 +115,10 @@ class SchedulingEpisode:
         )
         adviser = observation.adviser
         self.advice = None if adviser is None else adviser.begin(self)
-        self.wait()  # for the first event
+        if begin is None:
+            self.wait()  # for the first event
+        else:
+            begin(self.simulator, self.book)
 
     @property
     def schedulers(self) -> int:

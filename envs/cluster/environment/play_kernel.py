@@ -270,8 +270,14 @@ def remember(state: ClusterState, book: Bookkeeping, ran: int) -> None:
                 at -= 1
             book.row[at] = job
             over += 1
-    for place in range(over):
-        job = book.row[place]
+    remember_in_order(state, book, book.row[:over])
+
+
+@njit(cache=True)
+def remember_in_order(state: ClusterState, book: Bookkeeping, over: NDArray[np.integer]) -> None:
+    """Add jobs that have finished to the means, as they come."""
+    for place in range(len(over)):
+        job = over[place]
         held = minutes(state.jobs[job].executed)
         book.took[job] = held
         add_finished(book.finished[book.gang[job]], held)

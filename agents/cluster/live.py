@@ -1,0 +1,605 @@
+"""An exported scheduler decides on the state of a live cluster, told as plain data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, with_config
+from typing_extensions import TypedDict  # pydantic, below Python 3.12
+
+from agents.cluster.checkpoint import CheckpointScheduler
+from agents.cluster.live_state import (
+    STRICT,
+    Gpus,
+    LiveCluster,
+    LiveClusterWithDurations,
+    LiveNode,
+    Name,
+)
+from agents.cluster.migrating.adviser import MigrationAdvice
+from agents.cluster.migrating.learned_priority import LearnedPriority
+from agents.decision import Decision, Form, Location, StateError
+from envs.bounds import Count, bounded
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.play_kernel import remember_in_order
+from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
+from envs.cluster.environment.views import Bookkeeping
+from envs.cluster.interference.rates import RateTables, without_neighbours
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import INCIDENT, NONE, RUNNING, Overheads
+from envs.cluster.simulation.resumed import Midst, resume
+from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
+from envs.errors import InputError
+from models.export.checkpoint import CLUSTER
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_GPUS = 262_144  # of a cluster
+Held = Annotated[dict[Name, Gpus], Field(description="GPUs by node")]
+Probability = Annotated[float, Field(ge=0, le=1)]
+WAITING_ONLY_WITHOUT = ("holds", "rate", "ready_s", "shared_gpu", "end_s")
+
+
+@with_config(STRICT)
+class ClusterAction(TypedDict):
+    """To be carried out in the order of the list: a start may need what a stop before it frees."""
+
+    action: Literal["start", "stop"]
+    job: Name
+    on: Annotated[Held, Field(description="what it gets, or what it gives back")]
+    shared_gpu: NotRequired[
+        Annotated[Name | None, Field(description="that a fractional job joins; null: a free one")]
+    ]
+    probability: Annotated[Probability, Field(description="that the policy gives this action")]
+
+
+@with_config(STRICT)
+class JobFate(TypedDict):
+    """What becomes of a job that waits or runs, and what the scheduler believes of it."""
+
+    job: Name
+    decision: Literal["start", "move", "keep", "stop", "wait"]
+    on: Annotated[Held | None, Field(description="what it holds then; null: nothing")]
+    rank: Annotated[
+        int | None, Field(ge=1, description="place in the order of the plan that is followed")
+    ]
+    priority: Annotated[float | None, Field(description="by which it stands there, highest first")]
+    remaining_s: Annotated[
+        float | None, Field(ge=0, description="work it is believed to need: the median, about")
+    ]
+    remaining_factor: Annotated[
+        float | None,
+        Field(ge=1, description="two in three lie between that over and that times this factor"),
+    ]
+
+
+@with_config(STRICT)
+class ClusterAnswer(TypedDict):
+    """What a scheduler decides at an instant."""
+
+    kind: Literal["meshwright.cluster_decision"]
+    schema_version: Literal[1]
+    now_s: float
+    actions: list[ClusterAction]
+    complete: Annotated[
+        bool,
+        Field(description="false: the limit of actions was reached; carry these out and ask again"),
+    ]
+    wait_probability: Annotated[
+        Probability, Field(description="that the policy gives to doing no more; 0 if incomplete")
+    ]
+    ask_again_s: Annotated[
+        float | None,
+        Field(description="when to ask again even if nothing happens; null: at the next event"),
+    ]
+    jobs: list[JobFate]
+
+
+@bounded
+class ClusterDecider:
+    """Decides on states by the policy of a checkpoint folder; every state stands for itself.
+
+    A state is taken apart into the arrays of the simulator, and the policy plays the instant to its
+    end: starts and stops until it waits. One state at a time; further threads wait their turn.
+
+    Args:
+        checkpoint: the folder, or the name of a shipped scheduler.
+        window: waiting jobs that the policy is shown at most; None: all.
+        most_actions: of one answer; None: as many as the policy takes.
+        most_nodes: of a state.
+        most_jobs: of a state.
+
+    Raises:
+        InputError: the folder is no checkpoint of a cluster's scheduler.
+    """
+
+    kind = CLUSTER
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        window: Count | None = None,
+        most_actions: Count | None = None,
+        most_nodes: Count = 4096,
+        most_jobs: Count = 100_000,
+    ) -> None:
+        self.scheduler = CheckpointScheduler(
+            checkpoint,
+            most_jobs if window is None else window,
+            1,
+            ConsecutiveRacks(),
+            OneQueue(),
+            0,
+            0.0,
+            None,
+            0,
+        )
+        self.most_actions, self.most_nodes, self.most_jobs = most_actions, most_nodes, most_jobs
+        self.knows_durations = self.scheduler.knows == "durations"
+        state = LiveClusterWithDurations if self.knows_durations else LiveCluster
+        self._form: Form[Any] = Form(state, "The state of a cluster")
+        self._restart_s = self.scheduler.trained.restart_s
+        self._lock = threading.Lock()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        schema = self._form.schema()
+        schema["properties"]["nodes"]["maxItems"] = self.most_nodes
+        schema["properties"]["jobs"]["maxItems"] = self.most_jobs
+        return schema
+
+    @property
+    def answer_schema(self) -> dict[str, Any]:
+        return Form(ClusterAnswer, "What the scheduler decides").schema()
+
+    def decide(self, state: Mapping[str, Any]) -> Decision:
+        return self._decide(cast(LiveClusterWithDurations, self._form.read(dict(state))))
+
+    def decide_json(self, text: bytes) -> Decision:
+        return self._decide(cast(LiveClusterWithDurations, self._form.read_json(text)))
+
+    def warm(self) -> None:
+        nodes = [{"id": str(n), "gpu_type": "gpu", "num_gpus": 2, "rack": n // 2} for n in range(4)]
+        job = {"num_gpus": 2, "submit_s": 0.0, "attained_s": 900.0, "held_s": 900.0}
+        if self.knows_durations:
+            job["duration_s"] = 1000.0
+        runs = {"since_s": 0.0, "holds": {"0": 2}}
+        first = {**job, "id": "first", "num_gpus": 2, "finish_s": 900.0}
+        jobs = [first, {**job, "id": "runs", **runs}]
+        jobs += [{**job, "id": str(number)} for number in range(4)]
+        self.decide({"now_s": 1000.0, "nodes": nodes, "jobs": jobs})
+
+    def _decide(self, state: LiveClusterWithDurations) -> Decision:
+        told = _Told(state, self.knows_durations, self.most_nodes, self.most_jobs)
+        with self._lock:
+            return _Instant(self.scheduler, told, self._restart_s).play(self.most_actions)
+
+
+class _Instant:
+    """A state as an episode that the policy plays to its next wait."""
+
+    def __init__(self, scheduler: CheckpointScheduler, told: _Told, restart_s: float) -> None:
+        self.scheduler, self.told = scheduler, told
+        state = told.state
+        incidents = np.array([] if state.get("closed") else [(np.inf, 0, 1)], INCIDENT)
+        self.episode: SchedulingEpisode | None = None
+        if len(told.midst.waiting) + len(told.midst.running):
+            self.episode = scheduler.episode(
+                told.cluster,
+                told.trace,
+                _Speeds(told.speeds),
+                Overheads(state.get("restart_s", restart_s), 0.0),
+                incidents,
+                begin=self._begin,
+            )
+        self.actions: list[dict[str, Any]] = []
+        self.beliefs: dict[int, dict[str, Any]] = {}
+
+    def _begin(self, simulator: ClusterSimulator, book: Bookkeeping) -> None:
+        resume(simulator, self.told.midst)
+        for field, kind in (("cpu", "cpu_milli"), ("memory", "memory_mib")):
+            if (simulator.state.nodes[field] < 0).any():
+                node = int(np.argmax(simulator.state.nodes[field] < 0))
+                raise StateError((("nodes", node, kind), "the running jobs hold more than that"))
+        if len(book.gang):
+            remember_in_order(simulator.state, book, self.told.midst.finished)
+
+    def play(self, most_actions: int | None) -> Decision:
+        wait_probability, complete = 1.0, True
+        if self.episode is not None:
+            speed = np.array(list(self.told.types.values()))
+            view = self.episode.views[0]
+            view.capacity[:, 2] = (speed / speed.max())[self.told.cluster.gpu_type[view.node]]
+            self._joined = self._labels(self.episode.simulator)
+            wait_probability, complete = self._until_it_waits(self.episode, most_actions)
+        longest = self.scheduler.trained.actions.longest_wait_s
+        now = self.told.midst.now
+        content = {
+            "kind": "meshwright.cluster_decision",
+            "schema_version": 1,
+            "now_s": now,
+            "actions": self.actions,
+            "complete": complete,
+            "wait_probability": wait_probability if complete else 0.0,
+            "ask_again_s": None if longest is None else now + longest,
+            "jobs": list(self._fates()),
+        }
+        return Decision(self.actions, content)
+
+    def _until_it_waits(
+        self, episode: SchedulingEpisode, most_actions: int | None
+    ) -> tuple[float, bool]:
+        """Act; the probability of the wait, and whether it came to that."""
+        table, simulator, book = episode.action_table, episode.simulator, episode.book
+        while True:
+            graph, mask = episode.observe(0)
+            if not self.actions:
+                self._believe(episode)
+            action, probability = self.scheduler.choose(graph, mask, episode)
+            if action == table.size - 1:
+                return probability, True
+            if len(self.actions) == most_actions:
+                return 0.0, False
+            starts = action < table.window * table.groups
+            if starts:
+                job = int(book.window[0, action // table.groups])
+                episode.act(0, action)
+                held = simulator.shares(job)
+            else:
+                job = int(book.shown[0, action - table.window * table.groups])
+                held = simulator.shares(job)
+                episode.act(0, action)
+            done: dict[str, Any] = {
+                "action": "start" if starts else "stop",
+                "job": self.told.job_ids[job],
+                "on": self._on(held),
+                "probability": probability,
+            }
+            if starts and self.told.trace.gpu_milli[job] < WHOLE_GPU:
+                state = simulator.state
+                shared = int(state.shares[state.jobs[job]["share"]]["partial"])
+                done["shared_gpu"] = self._joined.get(shared)
+            self.actions.append(done)
+
+    def _on(self, held: Sequence[tuple[int, int]]) -> dict[str, int]:
+        return {self.told.node_ids[node]: gpus for node, gpus in held}
+
+    def _labels(self, simulator: ClusterSimulator) -> dict[int, str]:
+        """The labels of the GPUs that fractional jobs share, by their number."""
+        state, labels = simulator.state, {}
+        for job in self.told.midst.running:
+            label = self.told.state["jobs"][self.told.order[job]].get("shared_gpu")
+            if label is not None:
+                labels[int(state.shares[state.jobs[job]["share"]]["partial"])] = label
+        return labels
+
+    def _believe(self, episode: SchedulingEpisode) -> None:
+        """Note what the plan that is followed thinks of the jobs shown, before anything is done."""
+        advice = episode.advice
+        if not isinstance(advice, MigrationAdvice):
+            return
+        shown = np.concatenate([episode.book.window[0], episode.book.shown[0]])
+        jobs = shown[shown != NONE].astype(np.int64)
+        keys = advice.order(episode.simulator.state, jobs)
+        believed = getattr(advice.order, "believed", None)
+        learned = believed if isinstance(advice.order, LearnedPriority) else None
+        for rank, place in enumerate(np.lexsort((jobs, keys))):
+            job = int(jobs[place])
+            belief: dict[str, Any] = {"rank": rank + 1, "priority": -float(keys[place])}
+            if learned is not None:
+                mean, deviation = learned[job].tolist()
+                belief |= {
+                    "remaining_s": float(np.exp(mean)),
+                    "remaining_factor": max(float(np.exp(deviation)), 1.0),
+                }
+            self.beliefs[job] = belief
+
+    def _fates(self) -> Iterator[dict[str, Any]]:
+        unknown = dict.fromkeys(("rank", "priority", "remaining_s", "remaining_factor"))
+        midst, jobs = self.told.midst, None
+        if self.episode is not None:
+            jobs = self.episode.simulator.state.jobs
+        stopped = {action["job"] for action in self.actions if action["action"] == "stop"}
+        ran = np.zeros(len(self.told.order), np.bool_)
+        ran[midst.running] = True
+        for job in np.sort(np.concatenate([midst.waiting, midst.running])).tolist():
+            assert self.episode is not None
+            assert jobs is not None
+            runs, name = jobs[job]["status"] == RUNNING, self.told.job_ids[job]
+            if ran[job]:
+                decision = "stop" if not runs else "move" if name in stopped else "keep"
+            else:
+                decision = "start" if runs else "wait"
+            belief = self.beliefs.get(job, {})
+            if self.told.knows_durations:
+                belief = {
+                    **belief,
+                    "remaining_s": float(midst.remaining[job]),
+                    "remaining_factor": 1.0,
+                }
+            yield {
+                "job": name,
+                "decision": decision,
+                "on": self._on(self.episode.simulator.shares(job)) if runs else None,
+                **unknown,
+                **belief,
+            }
+
+
+class _Speeds:
+    """Jobs run at the speeds that a state tells, whoever runs beside them.
+
+    Args:
+        speeds: (J, T), or (1, T) for all.
+    """
+
+    name = "told"
+
+    def __init__(self, speeds: FloatArray) -> None:
+        self._speeds = speeds
+
+    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        if len(self._speeds) == 1:
+            return without_neighbours(np.zeros(len(trace), np.int32), self._speeds)
+        cases, profile = np.unique(self._speeds, axis=0, return_inverse=True)
+        return without_neighbours(profile.reshape(-1).astype(np.int32), cases)
+
+
+class _Told:
+    """A state as arrays; jobs are numbered by submission, nodes as they come.
+
+    Raises:
+        StateError: it contradicts itself.
+    """
+
+    def __init__(
+        self,
+        state: LiveClusterWithDurations,
+        knows_durations: bool,
+        most_nodes: int,
+        most_jobs: int,
+    ) -> None:
+        self.state, self.knows_durations = state, knows_durations
+        nodes, jobs = state["nodes"], state["jobs"]
+        for field, found, most in (("nodes", nodes, most_nodes), ("jobs", jobs, most_jobs)):
+            if len(found) > most:
+                raise StateError(((field,), f"{len(found)} of them, this decider takes {most}"))
+        self.node_ids = [node["id"] for node in nodes]
+        self._node = _numbers(self.node_ids, "nodes")
+        names = [job["id"] for job in jobs]
+        _numbers(names, "jobs")
+        self.types = _types(state.get("gpu_types"), nodes)
+        self.cluster = _cluster(nodes, self.types)
+        submit = np.array([job["submit_s"] for job in jobs], np.float64)
+        self.order = np.argsort(submit, kind="stable")  # place in the list of every job
+        self.job_ids = [names[place] for place in self.order]
+        self._jobs = [jobs[place] for place in self.order]
+        self.trace = self._trace(submit[self.order])
+        self.speeds = self._speeds()
+        self.midst = self._midst(submit[self.order])
+
+    def _at(self, job: int, field: str, message: str) -> StateError:
+        return StateError((("jobs", int(self.order[job]), field), message))
+
+    def _column(self, key: str, default: float) -> FloatArray:
+        return np.array([job.get(key, default) for job in self._jobs], np.float64)
+
+    def _trace(self, submit: FloatArray) -> Trace:
+        jobs = self._jobs
+        milli = np.array([job.get("gpu_milli", WHOLE_GPU) for job in jobs], np.int32)
+        gpus = np.array([job["num_gpus"] for job in jobs], np.int32)
+        wrong = (milli < WHOLE_GPU) & (gpus != 1)
+        if wrong.any():
+            raise self._at(int(np.argmax(wrong)), "gpu_milli", "a part of a GPU, but not of one")
+        return Trace(
+            name="state",
+            job_id=np.array(self.job_ids, np.str_),
+            submit_s=submit.astype(np.int64),
+            duration_s=np.ones(len(jobs), np.int64),
+            num_gpus=gpus,
+            gpu_milli=milli,
+            cpu_milli=np.array([job.get("cpu_milli", 0) for job in jobs], np.int64),
+            memory_mib=np.array([job.get("memory_mib", 0) for job in jobs], np.int64),
+            user=Labels.of([job.get("user") for job in jobs]),
+            queue=Labels.of([job.get("queue") for job in jobs]),
+            gpu_type=Labels.of(["|".join(job.get("gpu_types", ())) for job in jobs]),
+            model=Labels.unknown(len(jobs)),
+        )
+
+    def _speeds(self) -> FloatArray:
+        typical = list(self.types.values())
+        if not any("speed" in job for job in self._jobs):
+            return np.array([typical], np.float64)
+        columns = {name: column for column, name in enumerate(self.types)}
+        speeds = np.tile(np.array(typical, np.float64), (len(self._jobs), 1))
+        for job, told in enumerate(self._jobs):
+            for name, speed in told.get("speed", {}).items():
+                if name not in columns:
+                    raise self._at(job, "speed", f"no GPU type {name!r} in the cluster")
+                speeds[job, columns[name]] = speed
+        return speeds
+
+    def _midst(self, submit: FloatArray) -> Midst:
+        now, jobs = self.state["now_s"], self._jobs
+        finish = self._column("finish_s", np.nan)
+        over = ~np.isnan(finish)
+        runs = np.array(["holds" in job for job in jobs], np.bool_)
+        for job, told in enumerate(jobs):
+            if runs[job] and over[job]:
+                raise self._at(job, "finish_s", "a job that has finished holds nothing")
+            if runs[job] and "since_s" not in told:
+                raise self._at(job, "since_s", "is missing: since when does it run?")
+            if not runs[job]:
+                for field in WAITING_ONLY_WITHOUT:
+                    if field in told:
+                        raise self._at(job, field, "goes with a job that runs")
+        since = np.array([job.get("since_s", job["submit_s"]) for job in jobs], np.float64)
+        for field, times in (("submit_s", submit), ("since_s", since), ("finish_s", finish)):
+            if (times > now).any():
+                raise self._at(int(np.argmax(times > now)), field, f"is after now_s, {now}")
+        held = self._column("held_s", 0.0)
+        attained = np.array(
+            [job.get("attained_s", job.get("held_s", 0.0)) for job in jobs], np.float64
+        )
+        work, remaining = self._durations(over, attained)
+        numbers = dict(zip(self.job_ids, range(len(jobs)), strict=True))
+        running = self._listed("running", np.flatnonzero(runs), since, numbers)
+        waiting = self._listed("waiting", np.flatnonzero(~runs & ~over), since, numbers)
+        ended = np.flatnonzero(over)
+        return Midst(
+            now=now,
+            finished=ended[np.argsort(finish[ended], kind="stable")],
+            waiting=waiting,
+            running=running,
+            **self._shares(running),
+            submit=submit,
+            since=since,
+            finish=finish,
+            work=work,
+            remaining=remaining,
+            attained=attained,
+            executed=held,
+            ready=self._column("ready_s", now),
+            rate=self._column("rate", np.nan),
+            end=self._column("end_s", np.nan),
+            preemptions=np.array([job.get("preemptions", 0) for job in jobs], np.int64),
+        )
+
+    def _durations(
+        self, over: NDArray[np.bool_], attained: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Work in all and left, of every job; infinite where nobody knows."""
+        work = np.where(over, attained, np.inf)
+        remaining = np.where(over, 0.0, np.inf)
+        if self.knows_durations:
+            for job in np.flatnonzero(~over).tolist():
+                told = self._jobs[job]
+                if "duration_s" not in told:
+                    message = "is missing: the policy goes by how long jobs take"
+                    raise self._at(job, "duration_s", message)
+                work[job] = told["duration_s"]
+                left = told.get("remaining_s", max(told["duration_s"] - attained[job], 0.0))
+                remaining[job] = left
+        return work, remaining
+
+    def _listed(
+        self, field: str, those: IntArray, since: FloatArray, numbers: Mapping[str, int]
+    ) -> IntArray:
+        """`those` in the order that the state lists them in; else by since when."""
+        listed = cast("list[str] | None", self.state.get(field))
+        if listed is None:
+            return those[np.argsort(since[those], kind="stable")]
+        found = np.array([numbers.get(name, -1) for name in listed], np.int64)
+        if len(found) != len(those) or not np.array_equal(np.sort(found), those):
+            expected = set(those.tolist())
+            for place, job in enumerate(found.tolist()):
+                if job not in expected:
+                    raise StateError(((field, place), f"{listed[place]!r} is none of {field} jobs"))
+                expected.remove(job)
+            raise StateError(((field,), f"leaves out {self.job_ids[min(expected)]!r}"))
+        return found
+
+    def _shares(self, running: IntArray) -> dict[str, Any]:
+        """What running jobs hold, and what is left of nodes for others, as `Midst` has it."""
+        free = self.cluster.gpus.astype(np.int64)
+        down = np.array([not node.get("up", True) for node in self.state["nodes"]], np.bool_)
+        ptr, where, gpus = [0], [], []
+        labels: dict[tuple[int, str], int] = {}
+        left: list[int] = []  # thousandths of every shared GPU
+        shared = np.full(len(running), NONE, np.int64)
+        for row, job in enumerate(running.tolist()):
+            told = self._jobs[job]
+            wanted, milli = told["num_gpus"], told.get("gpu_milli", WHOLE_GPU)
+            holds = told["holds"]
+            if sum(holds.values()) != wanted or (min(holds.values()) < 1 and len(holds) > 1):
+                raise self._at(job, "holds", f"is not a gang of {wanted} GPUs")
+            for name, part in holds.items():
+                node = self._node.get(name)
+                if node is None:
+                    raise self._at(job, "holds", f"there is no node {name!r}")
+                if down[node]:
+                    raise self._at(job, "holds", f"node {name!r} is down")
+                where.append(node)
+                gpus.append(part)
+                if milli == WHOLE_GPU:
+                    free[node] -= part
+            ptr.append(len(where))
+            if (milli < WHOLE_GPU) != ("shared_gpu" in told):
+                message = "names the one GPU of a fractional job, and only of that"
+                raise self._at(job, "shared_gpu", message)
+            if milli < WHOLE_GPU:
+                key = (where[-1], told["shared_gpu"])
+                if key not in labels:
+                    labels[key] = len(left)
+                    left.append(WHOLE_GPU)
+                    free[where[-1]] -= 1
+                shared[row] = labels[key]
+                left[labels[key]] -= milli
+                if left[labels[key]] < 0:
+                    raise self._at(job, "shared_gpu", "its jobs ask for more than one GPU")
+            if (free[where[ptr[row] :]] < 0).any():
+                raise self._at(job, "holds", "there are not so many GPUs")
+        return {
+            "share_ptr": np.array(ptr, np.int64),
+            "share_node": np.array(where, np.int64),
+            "share_gpus": np.array(gpus, np.int64),
+            "shared_gpu": shared,
+            "taken": self._taken(free, down),
+            "down": down,
+        }
+
+    def _taken(self, free: IntArray, down: NDArray[np.bool_]) -> IntArray:
+        """(N,) GPUs that neither these jobs hold nor any can have."""
+        told = [node.get("free_gpus") for node in self.state["nodes"]]
+        for node, there in enumerate(told):
+            most = 0 if down[node] else int(free[node])
+            if there is not None and there > most:
+                raise StateError((("nodes", node, "free_gpus"), f"{there}, at most {most} are"))
+        known = np.array([left if t is None else t for t, left in zip(told, free, strict=True)])
+        taken: IntArray = np.where(down, 0, free - known).astype(np.int64)
+        return taken
+
+
+def _numbers(names: Sequence[str], field: str) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if numbers.setdefault(name, place) != place:
+            raise StateError(((field, place, "id"), f"{name!r} stands twice"))
+    return numbers
+
+
+def _types(told: Mapping[str, float] | None, nodes: Sequence[LiveNode]) -> dict[str, float]:
+    """Speed by GPU type."""
+    if told is None:
+        return dict.fromkeys((node["gpu_type"] for node in nodes), 1.0)
+    for place, node in enumerate(nodes):
+        if node["gpu_type"] not in told:
+            location: Location = ("nodes", place, "gpu_type")
+            raise StateError((location, f"{node['gpu_type']!r} is none of gpu_types"))
+    return dict(told)
+
+
+def _cluster(nodes: Sequence[LiveNode], types: Mapping[str, float]) -> Cluster:
+    column = {name: index for index, name in enumerate(types)}
+    gpus = np.array([node["num_gpus"] for node in nodes], np.int32)
+    if not 1 <= gpus.sum(dtype=np.int64) <= MOST_GPUS:
+        raise StateError((("nodes",), f"{gpus.sum()} GPUs, not 1 to {MOST_GPUS}"))
+    try:
+        return Cluster(
+            name="state",
+            gpus=gpus,
+            rack=np.array([node.get("rack", 0) for node in nodes], np.int32),
+            gpu_type=np.array([column[node["gpu_type"]] for node in nodes], np.int32),
+            gpu_types=tuple(types),
+            cpu_milli=np.array([node.get("cpu_milli", UNLIMITED) for node in nodes], np.int64),
+            memory_mib=np.array([node.get("memory_mib", UNLIMITED) for node in nodes], np.int64),
+        )
+    except InputError as error:
+        raise StateError((("nodes",), error.message)) from error
