@@ -15,7 +15,7 @@ from experiments.run.suite import BenchmarkConfig, benchmark
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("benchmark", BenchmarkConfig, benchmark, arguments, about=__doc__)
+    return run_app("benchmark", BenchmarkConfig, benchmark, arguments)
 
 
 if __name__ == "__main__":

@@ -65,5 +65,9 @@ def capture(config: CaptureConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("capture", CaptureConfig, capture, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("capture", CaptureConfig, capture))
+    sys.exit(main())

@@ -74,5 +74,9 @@ def compare(config: CompareConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("jobs", "best", "table", "seconds"))
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("compare", CompareConfig, compare, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("compare", CompareConfig, compare))
+    sys.exit(main())

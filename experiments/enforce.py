@@ -74,5 +74,9 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     return Result(values, provenance, SHOWN)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("enforce", EnforceConfig, enforce, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("enforce", EnforceConfig, enforce))
+    sys.exit(main())

@@ -27,7 +27,7 @@ VARIANTS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """The app; `env=cluster` has a config of its own."""
-    return run_app("evaluate", EvaluateConfig, evaluate_step, arguments, VARIANTS, about=__doc__)
+    return run_app("evaluate", EvaluateConfig, evaluate_step, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from experiments.run.app import run_app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("export", ExportConfig, export_run, arguments, about=__doc__)
+    return run_app("export", ExportConfig, export_run, arguments)
 
 
 if __name__ == "__main__":

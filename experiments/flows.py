@@ -60,5 +60,9 @@ def flows(config: FlowsConfig, run: Run) -> Result:
     return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), SHOWN)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("flows", FlowsConfig, flows, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("flows", FlowsConfig, flows))
+    sys.exit(main())

@@ -24,7 +24,7 @@ from experiments.run.app import run_app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("generalise", GeneraliseConfig, generalise, arguments, about=__doc__)
+    return run_app("generalise", GeneraliseConfig, generalise, arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from experiments.run.app import run_app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("main", MainConfig, main_job, arguments, about=__doc__)
+    return run_app("main", MainConfig, main_job, arguments)
 
 
 if __name__ == "__main__":

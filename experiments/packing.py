@@ -75,5 +75,9 @@ def packing(config: PackingConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("pods", "mean_arrivals", "picture", "seconds"))
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("packing", PackingConfig, packing, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("packing", PackingConfig, packing))
+    sys.exit(main())

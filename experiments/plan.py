@@ -70,5 +70,9 @@ def plan(config: PlanConfig, run: Run) -> Result:
     return Result(values, provenance, SHOWN)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("plan", PlanConfig, plan, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("plan", PlanConfig, plan))
+    sys.exit(main())

@@ -76,5 +76,9 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("split_app", SplitAppConfig, split, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("split_app", SplitAppConfig, split))
+    sys.exit(main())

@@ -43,5 +43,9 @@ def trace(config: TraceAppConfig, run: Run) -> Result:
     return action.run(config.trace, run)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("trace", TraceAppConfig, trace, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("trace", TraceAppConfig, trace))
+    sys.exit(main())

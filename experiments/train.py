@@ -38,7 +38,7 @@ VARIANTS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """The app; what is learned of clusters and jobs has configs of its own."""
-    return run_app("train", TrainConfig, train_step, arguments, VARIANTS, about=__doc__)
+    return run_app("train", TrainConfig, train_step, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, write_text
+from experiments.run.declared import CONFIG_MODULE
 from experiments.run.overrides import FILE_OPTION
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 from experiments.run.targets import build, no_such_thing, object_in_file, unknown_key
@@ -132,7 +133,7 @@ class SyntheticTrace:
     def _parameters(self) -> WorkloadParameters:
         if Path(self.workload).suffix:
             return read_workload(self.workload)
-        folder = resources.files("conf").joinpath("workload")
+        folder = resources.files(CONFIG_MODULE).joinpath("workload")
         names = (file.name.removesuffix(".yaml") for file in folder.iterdir())
         known = sorted(name for name in names if name != FILE_OPTION)
         if self.workload not in known:

@@ -20,8 +20,8 @@ from experiments.cluster.comparison_report import OVERALL, OVERALL_PUBLISHED
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_durations import DURATIONS
 from experiments.learning.train_priority import WEIGHTS_FILE
+from experiments.run.declared import with_recipes
 from experiments.run.grid import AppCell, Document, quoted
-from experiments.run.overrides import with_recipes
 from experiments.run.statistics import Interval
 from experiments.run.suite import Check, Report, check_several_seeds
 from experiments.run.tables import Table

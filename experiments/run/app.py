@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -17,21 +16,30 @@ from rich.table import Table
 
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
+from experiments.run.declared import (
+    CONFIG_DIR,
+    CONFIG_MODULE,
+    EXPERIMENTS,
+    command_words,
+    config_folders,
+    form_of,
+    variant_of,
+    with_recipes,
+)
 from experiments.run.faults import fault_of, require_text, told
+from experiments.run.help import HELP_FLAGS, app_help
 from experiments.run.overrides import (
     CONFIG_FILE,
-    CONFIG_MODULE,
     Composed,
     check_command_line,
     claim_folder,
     plain_config,
     saved_keys,
-    with_recipes,
+    take_config_folders,
 )
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
 
 ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
-HELP_FLAGS = ("--help", "-h")
 FLAGS = (*HELP_FLAGS, "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--info", "-i")
 
 
@@ -80,14 +88,12 @@ class Result:
 class Variant:
     """An app of its own behind the command of another: its config, its schema and its task.
 
-    `about` is what stands above its help, None: the docstring of the task's module; `renamed` maps
-    words of the command line to the words they stand for here.
+    `renamed` maps words of the command line to the words they stand for here.
     """
 
     config_name: str
     schema: type[Any]
     task: Callable[[Any, Run], Result]
-    about: str | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -97,7 +103,6 @@ def run_app(
     task: Callable[[Config, Run], Result],
     arguments: list[str] | None = None,
     variants: Mapping[str, Variant] | None = None,
-    about: str | None = None,
 ) -> int:
     """Run `task` with the config `conf/<config_name>.yaml`; returns the exit code.
 
@@ -112,7 +117,7 @@ def run_app(
     Exit codes: 0; 2 for bad input, or what this machine has no room for, told in one line; 130
     when interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
     """
-    app = Variant(config_name, schema, task, about)
+    app = Variant(config_name, schema, task)
     given = sys.argv[1:] if arguments is None else arguments
     return told(lambda: _run_app(app, given, variants or {}), last=arguments is None)
 
@@ -121,16 +126,17 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
     """What `run_app` does, with its faults as exceptions."""
     require_text([*arguments, os.getcwd()])
     command = command_line()
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    words = [argument for argument in arguments if argument not in flags]
-    app = chosen_variant(variants, words) or app
-    words = [app.renamed.get(word, word) for word in words]
+    words, flags, folders = command_words(arguments)
     for flag in flags:
         if flag.partition("=")[0] not in FLAGS:
-            raise InputError(f"unknown option {flag!r} (known: {', '.join(FLAGS)})")
+            known = ", ".join((*FLAGS, *CONFIG_DIR))
+            raise InputError(f"unknown option {flag!r} (known: {known})")
+    take_config_folders(folders)
+    app = chosen_variant(variants, words) or app
     if flags:
         _answer(flags, words, app)
         return
+    words = [app.renamed.get(word, word) for word in words]
     composed = check_command_line(words, app.config_name, app.schema)
     folder = composed.folder
     resumed = (folder / CONFIG_FILE).exists()
@@ -150,24 +156,24 @@ def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Var
     """The variant that a command line is about; None: the app itself."""
     chosen = dict(word.split("=", 1) for word in with_recipes(words) if "=" in word)
     keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
-    for word, variant in variants.items():
-        group, _, option = word.partition("=")
-        if keys is None and fnmatchcase(chosen.get(group, ""), option):
-            return variant
-        if keys == {key.name for key in fields(variant.schema)}:
-            return variant
-    return None
+    if keys is None:
+        named = variant_of(variants, words)
+        return None if named is None else variants[named]
+    of_keys = (x for x in variants.values() if keys == {key.name for key in fields(x.schema)})
+    return next(of_keys, None)
 
 
 def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
     """Print what the flags ask for: help, the config, Hydra's own; nothing runs."""
     if set(flags) & set(HELP_FLAGS):
-        _print_help(app)
-        overrides = list(words)
-    else:
-        given = [word for word in words if "=" in word]
-        asked = [word for word in words if "=" not in word]
-        overrides = [*asked, *check_command_line(given, app.config_name, app.schema).overrides]
+        form = form_of(app.config_name)
+        print(app_help(form, words, f"python -m {EXPERIMENTS}.{form.name}"))
+        return
+    words = [app.renamed.get(word, word) for word in words]
+    given = [word for word in words if "=" in word]
+    asked = [word for word in words if "=" not in word]
+    overrides = [*asked, *check_command_line(given, app.config_name, app.schema).overrides]
+    overrides += [f"{CONFIG_DIR[0]}={folder}" for folder in config_folders()[1:]]
 
     def nothing(_: object) -> None:
         """What Hydra is to run if it does not print."""
@@ -213,15 +219,6 @@ def _print_values(console: Console, values: Mapping[str, object]) -> None:
             table.add_row(key, shown)
     if table.row_count:
         console.print(table)
-
-
-def _print_help(app: Variant) -> None:
-    """What stands above Hydra's own help, the groups and the config."""
-    print((app.about or sys.modules[app.task.__module__].__doc__ or "").strip())
-    print(
-        f"\nconf/{app.config_name}.yaml and conf/<group>/<option>.yaml say what every key means.\n"
-        "json=true prints result.json, and nothing else, on standard output.\n"
-    )
 
 
 def _environment() -> dict[str, object]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from envs.errors import InputError
+from experiments.run.extras import missing_extra
 from experiments.run.interrupts import WORD, Interrupts
 
 EXIT_BAD_INPUT = 2
@@ -64,6 +65,8 @@ def fault_of(error: BaseException) -> InputError | None:
         fault = InputError(told, file=error.filename or "standard output, or another file")
     elif os.strerror(errno.ENOSPC) in cause:  # as libraries in other languages tell it
         fault = InputError(f"the disk is full ({cause})")
+    elif (extra := missing_extra(error)) is not None:
+        fault = InputError(f"what was asked for {extra}")
     return fault
 
 

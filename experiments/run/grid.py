@@ -26,6 +26,7 @@ from envs.errors import InputError
 from envs.files import read_json
 from experiments.run.app import RESULT_FILE
 from experiments.run.artifacts import to_json, write_json, write_text
+from experiments.run.declared import CONFIG_DIR, EXPERIMENTS, config_folders
 from experiments.run.display import ProgressDisplay
 from experiments.run.faults import EXIT_BAD_INPUT
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
@@ -107,7 +108,8 @@ class AppCell:
         Raises:
             InputError: as `check_folder`.
         """
-        words = [sys.executable, "-m", f"experiments.{self.app}"]
+        words = [sys.executable, "-m", f"{EXPERIMENTS}.{self.app}"]
+        words += [f"{CONFIG_DIR[0]}={folder}" for folder in config_folders()[1:]]
         if self.resumable and self._same_key():
             from agents.rllib.restore import has_checkpoint
 

@@ -6,14 +6,16 @@ import dataclasses
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from hydra import compose, initialize_config_module
+from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathElement
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,14 +27,13 @@ from yaml import YAMLError
 
 from envs.bounds import bounds_of, check_bounds
 from envs.errors import InputError
+from experiments.run.declared import CONFIG_DIR, CONFIG_MODULE, config_folders, use_config_folders
 from experiments.run.targets import check_seeds, check_targets, unknown_key
 
 Schema = TypeVar("Schema")
 
-CONFIG_MODULE = "conf"
 CONFIG_FILE = "config.yaml"  # of a run folder
 FILE_OPTION = "file"  # the option of a group that reads a file given by its `path`
-RECIPE = "experiment"  # the group of what is chosen together
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (
     ".csv", ".gz", ".json", ".npz", ".parquet", ".txt", ".xls", ".yaml", ".yml",
@@ -77,8 +78,7 @@ def check_command_line(
     """
     # hydra-zen makes configs of signatures, pydantic checks by types: neither finds the key that a
     # typo meant in YAML that people write, which is what most of this file is about
-    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
+    with _hydra() as loader:
         groups = {group for group in loader.list_groups("") if group != "hydra"}
         overrides = [word for argument in arguments for word in _option(argument, groups, loader)]
         parsed = _parse(overrides)
@@ -98,6 +98,40 @@ def check_command_line(
     folder = Path(place)
     choices = {str(key): str(value) for key, value in whole.hydra.runtime.choices.items()}
     return Composed(config, folder, choices, list(whole.hydra.overrides.task))
+
+
+def take_config_folders(given: Sequence[str]) -> None:
+    """Have the user's own config folders in the search path, after this project's.
+
+    Raises:
+        InputError: a folder is not there, or a file in it has the name of another's.
+    """
+    use_config_folders(given)
+    ours, *theirs = config_folders()
+    seen = {path.relative_to(ours) for path in ours.rglob("*.yaml")}
+    for folder in theirs:
+        if not folder.is_dir():
+            raise InputError("there is no such folder", file=f"{CONFIG_DIR[0]} {folder}")
+        for path in sorted(folder.rglob("*.yaml")):
+            name = path.relative_to(folder)
+            if name in seen:
+                raise InputError("there is an option of this name already", file=path)
+            seen.add(name)
+
+
+@contextmanager
+def _hydra() -> Iterator[ConfigLoader]:
+    """Hydra over all config folders, as with its own `--config-dir`."""
+    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        _, *theirs = config_folders()
+        if theirs:
+            path = loader.get_search_path()
+            added = [SearchPathElement("command-line", f"file://{folder}") for folder in theirs]
+            path.get_path()[-1:-1] = added  # what Hydra has last, it wants last
+            GlobalHydra.instance().clear()
+            loader = Hydra.create_main_hydra2("app", path).config_loader
+        yield loader
 
 
 def claim_folder(folder: Path, resume: str | None) -> None:
@@ -271,28 +305,3 @@ def _omegaconf_line(error: Exception) -> str:
         return f"config key '{key}': {lines[0] if lines else type(error).__name__}"
     told = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
     return " ".join(told) or type(error).__name__
-
-
-def with_recipes(arguments: Sequence[str]) -> list[str]:
-    """The words of a command line; before them `group=option` of every recipe that it names.
-
-    A recipe that is not there has none: composing the config tells.
-    """
-    named = [x.partition("=")[2] for x in arguments if x.lstrip("+").startswith(f"{RECIPE}=")]
-    return [*(word for name in named for word in _choices(name)), *arguments]
-
-
-def _choices(name: str) -> Iterator[str]:
-    """`group=option` of the groups that a recipe overrides; those of the recipes in it first."""
-    file = files(CONFIG_MODULE).joinpath(RECIPE, f"{name}.yaml")
-    if not file.is_file():
-        return
-    recipe = OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))
-    defaults = recipe.get("defaults", []) if isinstance(recipe, dict) else []
-    for item in defaults:
-        if isinstance(item, str):
-            yield from _choices(item)
-        else:
-            for group, option in item.items():
-                if group.startswith("override /"):
-                    yield f"{group.removeprefix('override /')}={option}"

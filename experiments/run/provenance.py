@@ -44,7 +44,11 @@ def command_line() -> str:
     """The command that started this process, ready for a shell."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
-    program = ["python", "-m", spec.name] if spec is not None else sys.argv[:1]
+    program = sys.argv[:1]
+    if program[0].startswith(f"{DISTRIBUTION} "):  # the command and its verb
+        program = program[0].split(" ")
+    elif spec is not None:
+        program = ["python", "-m", spec.name]
     return shlex.join([*program, *sys.argv[1:]])
 
 

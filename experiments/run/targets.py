@@ -17,6 +17,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
+from experiments.run.extras import missing_extra
 
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
 SIMPLE_TYPES: dict[type, str] = {
@@ -134,8 +135,11 @@ def _check_call(node: Mapping[str, object], key: str) -> None:
     try:
         function = get_object(target)
     except Exception as error:
+        where, told = f"{key}._target_", missing_extra(error)
+        if told is not None:
+            raise InputError(f"{target!r} {told}", file=where) from error
         cause = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot import {target!r} ({cause})", file=f"{key}._target_") from error
+        raise InputError(f"cannot import {target!r} ({cause})", file=where) from error
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:

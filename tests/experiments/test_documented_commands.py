@@ -59,7 +59,6 @@ def fault_of(app: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Inp
         task: Any,
         arguments: list[str] | None = None,
         variants: dict[str, Variant] | None = None,
-        about: str | None = None,
     ) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         chosen = chosen_variant(variants or {}, given) or Variant(config_name, schema, task)

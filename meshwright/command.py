@@ -1,0 +1,95 @@
+"""The command `meshwright`: its verbs are the apps of `experiments`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+
+from experiments.run.completion import SCRIPTS, candidates
+from experiments.run.declared import (
+    EXPERIMENTS,
+    app_form,
+    app_names,
+    command_words,
+    use_config_folders,
+)
+from experiments.run.extras import missing_extra
+from experiments.run.help import HELP_FLAGS, app_help
+from experiments.run.interrupts import end_at_once_on_signals
+
+EXIT_BAD_INPUT = 2
+USAGE = """\
+Meshwright: learned and exact scheduling of distributed DNN training.
+
+meshwright <verb> [key=value ...]     meshwright <verb> --help     meshwright --version
+meshwright --completion bash|zsh|fish     a script that completes verbs, keys and options
+
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what a command line says; returns the exit code.
+
+    Help, version and completion import no app.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    first, rest = (words[0], words[1:]) if words else ("--help", [])
+    try:
+        if first in HELP_FLAGS:
+            width = max(map(len, app_names())) + 2
+            verbs = (f"  {name:{width}}{app_form(name).summary}\n" for name in app_names())
+            print(USAGE + "".join(verbs), end="")
+        elif first == "--version":
+            from importlib.metadata import version
+
+            print(f"meshwright {version('meshwright')}")
+        elif first == "--completion":
+            return _print_script(rest)
+        elif first == "--complete":
+            print("\n".join(candidates(" ".join(rest))))
+        elif first in app_names():
+            return _run(first, rest, is_process=arguments is None)
+        else:
+            close = get_close_matches(first, app_names(), 3, 0.5)
+            meant = f"did you mean {' or '.join(close)}?" if close else "see meshwright --help"
+            return _refused(f"there is no verb {first!r}: {meant}")
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
+    """Run an app; `is_process`: nothing comes after it, which is asked for by `sys.argv`."""
+    if set(arguments) & set(HELP_FLAGS):
+        words, _, folders = command_words(arguments)
+        use_config_folders(folders)
+        print(app_help(app_form(verb), words, f"meshwright {verb}"))
+        return 0
+    if is_process:
+        end_at_once_on_signals()  # while the app is being imported
+        sys.argv = [f"meshwright {verb}", *arguments]
+        sys.path.insert(0, "")  # classes of one's own lie beside the configs, as for `python -m`
+    try:
+        app = import_module(f"{EXPERIMENTS}.{verb}")
+    except ModuleNotFoundError as error:
+        told = missing_extra(error)
+        if told is None:
+            raise
+        return _refused(f"{verb!r} {told}")
+    code = app.main(None if is_process else arguments)
+    assert isinstance(code, int)
+    return code
+
+
+def _print_script(shells: list[str]) -> int:
+    if len(shells) != 1 or shells[0] not in SCRIPTS:
+        return _refused(f"--completion takes one of {', '.join(SCRIPTS)}")
+    print(SCRIPTS[shells[0]], end="")
+    return 0
+
+
+def _refused(fault: str) -> int:
+    print(f"error: {fault}", file=sys.stderr)
+    return EXIT_BAD_INPUT

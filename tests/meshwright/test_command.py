@@ -1,0 +1,193 @@
+"""The command `meshwright`: verbs, help, completion, folders of one's own configs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.errors import InputError
+from experiments.run.completion import SCRIPTS, candidates
+from experiments.run.declared import app_form, app_names
+from experiments.run.extras import EXTRAS
+from experiments.run.overrides import take_config_folders
+from meshwright import command
+from meshwright.command import main
+from tests.paths import CONF, ROOT
+
+HEAVY = (
+    "gymnasium", "hydra", "matplotlib", "networkx", "numba", "numpy", "omegaconf", "onnxruntime",
+    "ortools", "polars", "ray", "rich", "scipy", "torch",
+)  # fmt: skip
+LOADED = f"""
+import sys
+import meshwright
+from meshwright.command import app_names, main
+assert main(["--help"]) == 0
+for verb in app_names():
+    assert main([verb, "--help"]) == 0, verb
+print("loaded:", *sorted(set({HEAVY!r}) & set(sys.modules)))
+"""
+
+
+def in_a_process(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=60, env=variables
+    )
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path) -> Any:
+    """A folder with an agent of one's own; it is not looked at when the test is over."""
+    (tmp_path / "mine" / "agent").mkdir(parents=True)
+    shutil.copy(CONF / "agent/heft.yaml", tmp_path / "mine/agent/own_heft.yaml")
+    yield tmp_path / "mine"
+    take_config_folders([])
+
+
+def test_help_of_no_verb_imports_what_a_run_needs() -> None:
+    done = in_a_process(sys.executable, "-c", LOADED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "loaded:"
+    assert set(re.findall(r"^  (\w+)  +\S", done.stdout, re.MULTILINE)) >= set(app_names())
+
+
+@pytest.mark.parametrize("name", app_names())
+def test_an_app_is_what_its_file_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, form, called = import_module(f"experiments.{name}"), app_form(name), {}
+
+    def run_app(
+        config_name: str, schema: Any, task: Any, arguments: Any = None, variants: Any = None
+    ) -> int:
+        called.update(config=config_name, arguments=arguments, variants=variants or {})
+        return 0
+
+    monkeypatch.setattr(app, "run_app", run_app)
+    assert app.main(["seed=1"]) == 0
+    assert called["arguments"] == ["seed=1"]
+    assert called["config"] == form.config_name
+    assert inspect.cleandoc(app.__doc__) == form.about
+    assert list(called["variants"]) == list(form.variants)
+    for pattern, variant in called["variants"].items():
+        assert form.variants[pattern].config_name == variant.config_name
+        about = sys.modules[variant.task.__module__].__doc__
+        assert about is not None
+        assert form.variants[pattern].about == inspect.cleandoc(about)
+
+
+def test_a_verb_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evalute", "agent=heft"]) == 2
+    assert capsys.readouterr().err == "error: there is no verb 'evalute': did you mean evaluate?\n"
+
+
+def test_help_lists_what_fits_and_keeps_planners_and_schedulers_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def help_of(*words: str) -> str:
+        assert main([*words, "--help"]) == 0
+        return capsys.readouterr().out
+
+    def words_of(text: str) -> set[str]:
+        return set(re.findall(r"\w+", text))
+
+    step, cluster = help_of("evaluate"), help_of("evaluate", "env=cluster")
+    assert {"fusion_milp", "m_sct", "joint_milp"} <= words_of(step)
+    assert not {"srtf", "gittins", "ppo_cluster", "adviser", "workload"} & words_of(step)
+    assert {"srtf", "gittins", "cluster_checkpoint"} <= words_of(cluster)
+    assert not {"fusion_milp", "m_sct", "ppo_cluster", "topology"} & words_of(cluster)
+    assert "cluster.gpus_per_node=8     GPUs of each" in cluster
+    assert "agent.coarse=[8, 12]        groups of the coarse models" in help_of(
+        "plan", "agent=fusion_milp"
+    )
+    assert "cluster_known" in help_of("train", "+experiment=cluster_unknown")
+    assert "cluster_known" not in help_of("compare")
+
+
+def test_an_extra_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_torch(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(command, "import_module", without_torch)
+    assert main(["train"]) == 2
+    told = "error: 'train' needs the extra 'train': pip install 'meshwright[train]'\n"
+    assert capsys.readouterr().err == told
+
+
+def test_every_extra_brings_its_modules() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras, core = project["optional-dependencies"], project["dependencies"]
+    for module, extra in EXTRAS.items():
+        name = {"hydra_plugins": "hydra-optuna-sweeper"}.get(module, module.replace("_", "-"))
+        assert any(x.startswith(name) for x in extras[extra]), module
+        assert name not in {re.split(r"\W", x.replace("-", "_"))[0] for x in core}
+
+
+def test_options_of_ones_own(
+    own_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    words = ["plan", "--config-dir", str(own_folders), "agent=own_heft", "env=placement_toy"]
+    assert main(["plan", "agent=own_heft"]) == 2
+    assert "unknown value agent=own_heft" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/meshwright", *words, "hydra.run.dir=run"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(command, "end_at_once_on_signals", lambda: None)
+    assert main() == 0
+    found = json.loads((tmp_path / "run/result.json").read_text())
+    assert found["agent"] == "own_heft"
+    command_line = found["provenance"]["command"]
+    assert command_line.startswith(f"meshwright plan --config-dir {own_folders} agent=own_heft")
+    assert main([*words, "--help"]) == 0
+    assert "own_heft" in capsys.readouterr().out
+
+
+def test_a_folder_of_options_is_there_and_takes_no_name_twice(own_folders: Path) -> None:
+    with pytest.raises(InputError, match="there is no such folder"):
+        take_config_folders([str(own_folders / "missing")])
+    (own_folders / "agent/own_heft.yaml").rename(own_folders / "agent/heft.yaml")
+    with pytest.raises(InputError, match=r"agent/heft\.yaml: there is an option of this name"):
+        take_config_folders([str(own_folders)])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("meshwright eval", ["evaluate "]),
+        ("meshwright plan agent=m_", ["agent=m_etf ", "agent=m_sct "]),
+        ("meshwright evaluate env=cluster agent=srt", ["agent=srtf "]),
+        ("meshwright evaluate agent=srt", []),
+        ("meshwright train env=cluster_m", ["env=cluster_mixed "]),
+        ("meshwright plan agent=fusion_milp agent.formulation.g", ["agent.formulation.gap="]),
+        ("meshwright plan json=", ["json=true ", "json=false "]),
+        ("meshwright --completion ", list(SCRIPTS)),
+        ("meshwright nothing x", []),
+    ],
+)
+def test_what_a_shell_offers(line: str, found: list[str]) -> None:
+    assert candidates(line) == found
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    (tmp_path / "meshwright").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m meshwright "$@"\n')
+    (tmp_path / "meshwright").chmod(0o755)
+    line = "meshwright plan agent=m_"
+    asked = f'{SCRIPTS["bash"]}\nCOMP_LINE="{line}" COMP_POINT={len(line)}; _meshwright\n'
+    done = in_a_process(
+        "bash", "-c", asked + 'printf "%s|" "${COMPREPLY[@]}"',
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+    )  # fmt: skip
+    assert done.stdout == "m_etf |m_sct |", done.stderr
