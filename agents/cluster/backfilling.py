@@ -16,7 +16,7 @@ Request = tuple[int, ...]
 
 def request(simulator: ClusterSimulator, job: int) -> Request:
     """All that decides whether `job` fits: jobs with equal requests fit or do not fit alike."""
-    record = simulator.state.jobs[job]
+    record = np.asarray(simulator.state.jobs)[job]  # faster than a view without durations
     return tuple(int(record[name]) for name in ("gpus", "milli", "types", "cpu", "memory"))
 
 
@@ -79,7 +79,7 @@ def preempt_in_order(
         rng: for rules that draw.
     """
     ranked = list(order)
-    jobs, nodes = simulator.state.jobs, simulator.state.nodes
+    jobs, nodes = np.asarray(simulator.state.jobs), simulator.state.nodes
     budget = WHOLE_GPU * int(nodes["gpus"][nodes["up"] == 1].sum())
     chosen: set[int] = set()
     for job in ranked:

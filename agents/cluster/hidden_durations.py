@@ -125,15 +125,18 @@ class _Simulator(ClusterSimulator):
 
     def __init__(self, whole: ClusterSimulator, told: _Refusal, trace: Trace) -> None:
         self._whole, self._told = whole, told
+        self._of: ClusterState | None = None
         self.cluster, self.trace = whole.cluster, trace
         self.overheads, self.tables = whole.overheads, whole.tables
 
     @property
     def state(self) -> ClusterState:  # type: ignore[override]
         whole = self._whole.state
-        jobs = whole.jobs.view(_Jobs)
-        jobs.told = self._told
-        return whole._replace(jobs=jobs)
+        if whole is not self._of:  # it is a new one when the log was lengthened
+            jobs = whole.jobs.view(_Jobs)
+            jobs.told = self._told
+            self._of, self._seen = whole, whole._replace(jobs=jobs)
+        return self._seen
 
     def advance(self, until: float = np.inf) -> bool:
         """Not for a scheduler that knows no durations: it would see who finishes when."""

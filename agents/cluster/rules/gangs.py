@@ -98,7 +98,7 @@ class GangRule:
         Raises:
             InputError: the job asks for a fraction of a GPU.
         """
-        milli = int(simulator.state.jobs[job]["milli"])
+        milli = int(np.asarray(simulator.state.jobs)[job]["milli"])
         if milli != WHOLE_GPU:
             problem = f"{milli} thousandths of a GPU need a placement rule for fractions"
             raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
