@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from agents.placement.memory_fit import MemoryFit, search
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, bounded
+from envs.compilation import clock
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
@@ -68,11 +68,11 @@ def best_granularity(
 
     The first is made whatever the budget, the others while there is time.
     """
-    start = time.perf_counter()
+    start = clock()
     found: list[PlannerResult] = []
     trajectory: list[tuple[float, float]] = []
     for groups in granularities:
-        began = time.perf_counter() - start
+        began = clock() - start
         if found and began >= budget_s:
             break
         found.append(plan(groups, budget_s - began))
@@ -82,7 +82,7 @@ def best_granularity(
     best = min(found, key=lambda result: result.step_time)
     return replace(
         best,
-        seconds=time.perf_counter() - start,
+        seconds=clock() - start,
         evaluations=sum(result.evaluations for result in found),
         trajectory=trajectory,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, columns
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
 from agents.rllib.subject import Array, Memory, Solution, Subject
+from envs.compilation import clock
 from envs.errors import InputError
 from models.architecture import Policy
 
@@ -208,7 +208,7 @@ def train(
     """
     if not resume and restore.has_checkpoint(run_folder):
         raise InputError("holds a run already: resume it, or take another folder", file=run_folder)
-    started = time.perf_counter()
+    started = clock()
     for name in ("ray.rllib", "ray.tune", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
     threads, connected = torch.get_num_threads(), ray.is_initialized()
@@ -255,10 +255,10 @@ class _Run:
         reserve = 0.0  # seconds that another iteration and the last exam will take
         names = columns(self.algorithm.subject.charts, list(self.algorithm.modules))
         with MetricsLog(self.folder, progress.iteration, names) as log:
-            while not self._spent(time.perf_counter() - begun + reserve):
-                start = time.perf_counter()
+            while not self._spent(clock() - begun + reserve):
+                start = clock()
                 row = self._iterate(begun)
-                reserve = time.perf_counter() - start
+                reserve = clock() - start
                 if training.exam_every is None:
                     reserve += self.exam_seconds
                 log.write(row)
@@ -286,7 +286,7 @@ class _Run:
             iterations=progress.iteration,
             steps=counters.steps,
             episodes=counters.episodes,
-            seconds=time.perf_counter() - begun,
+            seconds=clock() - begun,
         )
 
     def _begin(self) -> None:
@@ -328,11 +328,11 @@ class _Run:
         progress, every = self.progress, self.training.exam_every
         self.algorithm.train()
         progress.iteration = self.algorithm.counters.iteration
-        progress.note(self.algorithm.best, time.perf_counter() - begun)
+        progress.note(self.algorithm.best, clock() - begun)
         examined = every is not None and progress.iteration % every == 0
         if examined:
             self._examine()
-        progress.seconds = time.perf_counter() - begun
+        progress.seconds = clock() - begun
         return {
             ITERATION: progress.iteration,
             "charts/seconds": progress.seconds,
@@ -345,7 +345,7 @@ class _Run:
 
     def _examine(self) -> list[Examined]:
         """Examine the policies, and keep the best so far; while none has finished, the last."""
-        start, progress = time.perf_counter(), self.progress
+        start, progress = clock(), self.progress
         limits = [self.training.exam_give_up * by for by in self._yardstick()]
         given = limits if progress.reference else None
         found = self.exam.of_policies(self.algorithm.modules, given)
@@ -362,7 +362,7 @@ class _Run:
                 "steps": self.algorithm.counters.steps,
             }
             restore.save_best(self.folder, self.algorithm.tensors()[restore.WEIGHTS], score)
-        self.exam_seconds = time.perf_counter() - start
+        self.exam_seconds = clock() - start
         return found
 
     def _yardstick(self) -> Array:

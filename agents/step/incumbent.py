@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound
+from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
@@ -39,7 +39,7 @@ class Incumbent:
     def __init__(
         self, lower_bound: float = 0.0, impossible: str = "", gap: float = AT_THE_BOUND
     ) -> None:
-        self._start = time.perf_counter()
+        self._start = clock()
         self.lower_bound = lower_bound
         self.impossible = impossible
         self.gap = gap
@@ -53,7 +53,7 @@ class Incumbent:
     @property
     def seconds(self) -> float:
         """Seconds since the search began."""
-        return time.perf_counter() - self._start
+        return clock() - self._start
 
     @property
     def optimal(self) -> bool:

@@ -28,6 +28,7 @@ from experiments.run.declared import (
 )
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.help import HELP_FLAGS, app_help
+from experiments.run.heartbeat import RunConsole, heartbeat
 from experiments.run.overrides import (
     CONFIG_FILE,
     Composed,
@@ -192,13 +193,14 @@ def _run(
     resumed: bool,
 ) -> None:
     config, folder = composed.config, Path(os.path.abspath(composed.folder))
-    console = Console(stderr=config.json)
+    console = RunConsole(stderr=config.json)
     if not resumed:
         environment = stamp(_environment(), provenance, kind="environment")
         write_text(folder / CONFIG_FILE, to_yaml(plain_config(config), provenance))
         write_json(folder / ENVIRONMENT_FILE, environment)
     run = Run(folder, console, provenance, composed.choices, composed.overrides)
-    result = task(config, run)
+    with heartbeat(console, task.__name__.replace("_", " ")):
+        result = task(config, run)
     document = stamp({**result.values, "run_folder": str(folder)}, result.provenance, kind="result")
     text = to_json(document)
     write_text(folder / RESULT_FILE, text)

@@ -10,6 +10,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from experiments.run.heartbeat import RunConsole
+
 PLAIN_EVERY_S = 10.0  # seconds between two plain lines of one task
 
 
@@ -36,7 +38,12 @@ class ProgressDisplay:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._bars.start()
+            self._live(True)
         return self
+
+    def _live(self, moves: bool) -> None:
+        if isinstance(self.console, RunConsole):
+            self.console.live = moves
 
     def __exit__(
         self,
@@ -45,6 +52,7 @@ class ProgressDisplay:
         trace: TracebackType | None,
     ) -> None:
         if self.console.is_terminal:
+            self._live(False)
             self._bars.stop()
 
     def begin(self, name: str, seconds: float | None = None) -> TaskID:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from agents.base import PlannerResult
+from envs.compilation import clock
 from envs.errors import InputError
 from experiments.run.provenance import Provenance
 from experiments.run.targets import build
@@ -117,9 +117,9 @@ def ask(
     known = task.bound()
     search = task.search(agent)
     assert search is not None
-    start = time.perf_counter()
+    start = clock()
     found = search(budget_s, deterministic_limit)
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     if found.plan is None and np.isinf(found.lower_bound):
         place = f"graph {step.graph.name!r} on topology {step.topology.name!r}"
         raise InputError(f"{place}: {found.reason}")
