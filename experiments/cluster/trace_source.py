@@ -62,12 +62,16 @@ COMMENTS = {
 }
 
 
+CANONICAL, SYNTHETIC = "canonical", "synthetic"  # names under `formats`
+
+
 @dataclass
 class GeneratedConfig:
     """What generated jobs are like where the command line says nothing."""
 
     load: Positive | None
     fits: bool
+    without_path: bool
 
 
 @dataclass
@@ -215,6 +219,8 @@ def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTra
 
 
 def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
+    if config.generated.without_path and config.path is None and config.format == CANONICAL:
+        config = replace(config, format=SYNTHETIC)
     source = build(_source_node(config), f"trace.formats.{config.format}")
     generates = isinstance(source, TraceGenerator)
     if generates:

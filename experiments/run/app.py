@@ -27,8 +27,8 @@ from experiments.run.declared import (
     with_recipes,
 )
 from experiments.run.faults import fault_of, require_text, told
-from experiments.run.help import HELP_FLAGS, app_help
 from experiments.run.heartbeat import RunConsole, heartbeat
+from experiments.run.help import HELP_FLAGS, app_help
 from experiments.run.overrides import (
     CONFIG_FILE,
     Composed,
