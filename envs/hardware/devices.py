@@ -109,8 +109,9 @@ _EPYC_7763 = {"float64": 64 * 2.45e-3 * 16, "float32": 64 * 2.45e-3 * 32}
 # name="A100-80GB-TF32", peak_flops={"float32": "156TFLOP/s"})`. `float16`, `bfloat16` and
 # `float8` are the rates of the tensor cores (AMD's matrix cores) with FP32 accumulation where the
 # device has them. `float64` is the rate of the vector units. A dtype the maker gives no rate for is
-# absent, and computing in it is an error (`envs.cost`). The capacity is the marketed number read as GiB: a 16 GB card
-# carries 16 GiB of memory cells. The H200 alone is marketed in decimal units (141 GB).
+# absent, and computing in it is an error (`envs.cost`). The capacity is the marketed number read as
+# GiB: a 16 GB card carries 16 GiB of memory cells. The H200 alone is marketed in decimal units
+# (141 GB).
 CATALOGUE: dict[str, DeviceSpec] = {
     spec.name: spec
     for spec in (
