@@ -21,6 +21,7 @@ from experiments.run.app import Result, Run, run_app
 from experiments.run.artifacts import write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import Grid
+from experiments.run.processes import LocalProcesses
 
 FACTS_FILE = "facts.yaml"
 HEADER = (
@@ -63,7 +64,7 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     replays = contenders.replays(windows, Path(config.cache))
     with ProgressDisplay(run.console) as display:
         cells = [cell for row in replays for cell in row]
-        outcomes = Grid(1, run.provenance).run(cells, display)
+        outcomes = Grid(LocalProcesses(1), run.provenance).run(cells, display)
     best = best_of(contenders.compared(windows, replays, outcomes))
     facts = facts_of(chosen, best)
     policies = len({baseline.policy for baseline in baselines})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from agents.rllib.batch import BatchMaker
 from agents.rllib.config import TRAINING, Learner, Training
+from agents.rllib.connection import connect
 from agents.rllib.metrics import NAN, loss_columns, mean
 from agents.rllib.module import Foresighted, PolicyModule
 from agents.rllib.ppo import Instruction, Metrics, PPOLearner, parts_of
@@ -42,7 +42,6 @@ from agents.rllib.subject import Numbers, Solution, Subject
 from envs.errors import InputError
 from models.architecture import Policy
 
-CONNECT_S = 10.0  # within which a Ray cluster must answer
 RESTART_S = 120.0  # seconds within which some runner must come back when all have died
 
 R = TypeVar("R")
@@ -412,23 +411,10 @@ def require_ray(learner: Learner) -> None:
     """Connect to the Ray cluster, or start one on this machine.
 
     Raises:
-        InputError: there is none at the address, or it has not what the learner asks for, which
+        InputError: as `connect`, or it has not what the learner asks for, which
             Ray would wait for without a word.
     """
-    if not ray.is_initialized():
-        host, _, port = (learner.ray_address or "").removeprefix("ray://").rpartition(":")
-        try:
-            if port.isdigit():  # Ray itself would try for minutes
-                socket.create_connection((host, int(port)), CONNECT_S).close()
-            ray.init(
-                address=learner.ray_address or "local",  # not one that runs here by chance
-                include_dashboard=None if learner.ray_address else False,
-                log_to_driver=False,
-                logging_level="error",
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            message = " ".join(str(error).split())
-            raise InputError(f"{learner.ray_address!r}: {message}", field="ray.address") from error
+    connect(learner.ray_address)
     held = ray.cluster_resources()
     gpus = learner.num_learners * learner.num_gpus_per_learner
     cpus = learner.num_env_runners + (0 if gpus else learner.num_learners)

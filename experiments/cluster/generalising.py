@@ -21,6 +21,7 @@ from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import Grid
+from experiments.run.processes import LocalProcesses
 from experiments.run.tables import TABLE_FILE, write_tables
 
 WIDTH = 150  # characters of a table where there is no terminal
@@ -95,7 +96,7 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
     ]
     with ProgressDisplay(run.console) as display:
         cells = [cell for rows in replays for row in rows for cell in row]
-        outcomes = Grid(1, run.provenance).run(cells, display)
+        outcomes = Grid(LocalProcesses(1), run.provenance).run(cells, display)
     found = [
         contenders[condition.schedulers].compared(some.windows, rows, outcomes)
         for condition, some, rows in zip(conditions, chosen, replays, strict=True)

@@ -2,6 +2,8 @@
 
 A cell is a run of an app in a process of its own, or a function called here. What it came to lies
 on the disk as soon as it has ended, under a key: the hash of all it depends on, and of `VERSION`.
+An executor says where the processes run. They end when this process does, even by SIGKILL; a cell
+whose worker is lost is begun again.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -29,14 +30,16 @@ from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.declared import CONFIG_DIR, EXPERIMENTS, config_folders
 from experiments.run.display import ProgressDisplay
 from experiments.run.faults import EXIT_BAD_INPUT
+from experiments.run.processes import Executor, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
-from experiments.run.threads import THREAD_VARIABLES
 
 VERSION = 1  # of what a cell leaves: raise it where the same inputs come to something else
 FAILURE_FILE = "failure.json"
 POLL_S = 0.1
 PATIENCE, GRACE_S = 3.0, 300.0  # a cell may take this many budgets and so many seconds
 STOP_S = 1.5  # how long a process may take to stop before it is killed
+BUSY_S = 10.0  # how long to wait for a killed run's process to be gone
+LOSSES = 3  # workers that may be lost under one cell before it is given up
 CELLS = "$CELLS/"  # in a key: the folder of the cells, wherever it lies
 
 Document = Mapping[str, Any]
@@ -106,8 +109,9 @@ class AppCell:
         """The app's command line; what a killed run that cannot go on has left is removed.
 
         Raises:
-            InputError: as `check_folder`.
+            InputError: as `check_folder`, or another process writes the folder.
         """
+        wait_until_free(self.beside("lock"), BUSY_S)
         words = [sys.executable, "-m", f"{EXPERIMENTS}.{self.app}"]
         words += [f"{CONFIG_DIR[0]}={folder}" for folder in config_folders()[1:]]
         if self.resumable and self._same_key():
@@ -120,6 +124,16 @@ class AppCell:
             shutil.rmtree(self.folder)
         write_text(self.beside("key"), self.key)
         return [*words, *self.overrides, f"hydra.run.dir={quoted(self.folder)}"]
+
+    def work(self) -> Work:
+        """Its command and its files, for an executor.
+
+        Raises:
+            InputError: as `check_folder`.
+        """
+        limit_s = None if self.budget_s is None else PATIENCE * self.budget_s + GRACE_S
+        arguments, reads = tuple(self.command()[1:]), tuple(need.folder for need in self.needs)
+        return Work(arguments, self.folder, self.beside("log"), reads, limit_s)
 
     def _same_key(self) -> bool:
         kept = self.beside("key")
@@ -164,15 +178,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells at work, `workers` of their processes at a time with one thread each."""
+    """Cells at work, as many of their processes at a time as the executor has slots."""
 
-    workers: int
+    executor: Executor
     provenance: Provenance  # of the failures that are recorded
 
     def run(self, cells: Sequence[Cell], display: ProgressDisplay) -> Outcomes:
         """Do what is not done yet, in the order of the cells, but none before those it needs.
 
-        A cell that fails stops those that need it, and no others.
+        A cell that fails stops those that need it, and no others. One whose worker is lost is begun
+        again, `LOSSES` times at most; this is told and counted in `Outcomes.losses`.
 
         Raises:
             InputError: a cell needs one that is not among `cells`, a result is damaged, or one of
@@ -188,11 +203,11 @@ class Grid:
             message = f"{len(found.documents)} of {len(cells)} cells were done before"
             display.console.print(message, highlight=False)
         waiting = [cell for cell in cells if cell not in found.documents]
-        running: list[_Process] = []
+        running: list[_Started] = []
         with _terminated_as_interrupted(), _Counter(display, waiting) as counter:
             try:
                 while waiting or running:
-                    while len(running) < self.workers and waiting:
+                    while len(running) < self.executor.slots and waiting:
                         ready = _next(waiting, found, bool(running))
                         if ready is None:
                             break
@@ -201,23 +216,39 @@ class Grid:
                             _call(ready, found)
                             counter.count(found)
                         else:
-                            running.append(_Process.start(ready, display))
-                    for one in [one for one in running if one.ended()]:
-                        running.remove(one)
-                        display.end(one.task, f"{self._end(one, found)} [{found.place}]")
-                        waiting = _possible(waiting, found)
+                            running.append(_Started.start(ready, self.executor, display))
+                    waiting = self._collect(running, waiting, found, display)
                     if running:
                         time.sleep(POLL_S)
             finally:
                 _stop(running)
         return found
 
-    def _end(self, one: _Process, found: Outcomes) -> str:
+    def _collect(
+        self,
+        running: list[_Started],
+        waiting: list[Cell],
+        found: Outcomes,
+        display: ProgressDisplay,
+    ) -> list[Cell]:
+        """Take up what has ended of `running`; returns the cells that still wait."""
+        for one in list(running):
+            try:
+                code = one.poll()
+            except WorkerLost as loss:
+                running.remove(one)
+                display.end(one.task, _lost(one.cell, loss, found, waiting))
+                continue
+            if code is not None:
+                running.remove(one)
+                display.end(one.task, f"{self._end(one, code, found)} [{found.place}]")
+        return _possible(waiting, found)
+
+    def _end(self, one: _Started, code: int, found: Outcomes) -> str:
         """Take up what a process came to, and say it."""
-        cell, code = one.cell, one.process.returncode
-        fault = None
+        cell, fault = one.cell, None
         if code != 0:
-            fault = Fault(one.reason(), code if code > 0 else 128 - code, cell.beside("log"))
+            fault = Fault(one.reason(code), code if code > 0 else 128 - code, cell.beside("log"))
         elif not (cell.folder / RESULT_FILE).is_file():
             fault = Fault(f"left no {RESULT_FILE} in {cell.folder}", 1, cell.beside("log"))
         if fault is not None and cell.may_fail:
@@ -234,11 +265,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the cells of a grid came to, and why some have no result."""
+    """What the cells of a grid came to, why some have no result, and how many workers were lost."""
 
     cells: int
     documents: dict[Cell, Document] = field(default_factory=dict)
     faults: dict[Cell, Fault] = field(default_factory=dict)
+    losses: dict[Cell, int] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -254,30 +286,21 @@ class Outcomes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Process:
+class _Started:
     cell: AppCell
-    process: subprocess.Popen[bytes]
+    running: Running
     task: TaskID
     began: float
     before: int  # bytes of the log that earlier processes have left
     display: ProgressDisplay
 
     @classmethod
-    def start(cls, cell: AppCell, display: ProgressDisplay) -> _Process:
+    def start(cls, cell: AppCell, executor: Executor, display: ProgressDisplay) -> _Started:
         cell.folder.parent.mkdir(parents=True, exist_ok=True)
-        command = cell.command()
+        work = cell.work()
         task = display.begin(cell.name, cell.budget_s)
-        with cell.beside("log").open("ab") as log:
-            before = log.tell()
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
-                start_new_session=True,  # a signal to its group reaches the processes it starts
-            )
-        return cls(cell, process, task, time.monotonic(), before, display)
+        before = work.log.stat().st_size if work.log.exists() else 0
+        return cls(cell, executor.start(work), task, time.monotonic(), before, display)
 
     @property
     def seconds(self) -> float:
@@ -287,42 +310,47 @@ class _Process:
     def took(self) -> str:
         return f"done, {self.seconds:.0f} s"
 
-    def ended(self) -> bool:
-        budget_s = self.cell.budget_s
-        if budget_s is not None and self.seconds > PATIENCE * budget_s + GRACE_S:
-            self.send(signal.SIGKILL)
-            self.process.wait()
+    def poll(self) -> int | None:
         self.display.update(self.task, self.seconds, "")
-        return self.process.poll() is not None
+        return self.running.poll()
 
-    def reason(self) -> str:
+    def reason(self, code: int) -> str:
         """Why it failed: what it said last where its input was bad."""
         said = self.cell.beside("log").read_bytes()[self.before :]
         lines = said.decode(errors="replace").strip().splitlines()
-        code = self.process.returncode
         if code == EXIT_BAD_INPUT and lines:
             return lines[-1].removeprefix("error: ")
         return f"ended with code {code} after {self.seconds:.0f} s"
 
-    def send(self, number: int) -> None:
-        """Send a signal to the process and to all it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+    def over(self) -> bool:
+        try:
+            return self.running.poll() is not None
+        except WorkerLost:
+            return True
 
 
-def _stop(running: Sequence[_Process]) -> None:
+def _stop(running: Sequence[_Started]) -> None:
     """End all that still run: asked at once, killed when they take too long."""
-    alive = [one for one in running if one.process.poll() is None]
+    alive = [one for one in running if not one.over()]
     try:
         for one in alive:
-            one.send(signal.SIGTERM)
+            one.running.stop()
         until = time.monotonic() + STOP_S
-        while time.monotonic() < until and any(one.process.poll() is None for one in alive):
+        while time.monotonic() < until and not all(one.over() for one in alive):
             time.sleep(POLL_S)
     finally:
         for one in alive:
-            one.send(signal.SIGKILL)
-            one.process.wait()
+            one.running.kill()
+
+
+def _lost(cell: AppCell, loss: WorkerLost, found: Outcomes, waiting: list[Cell]) -> str:
+    """Have a cell whose worker is lost begun again, or give it up; what is said of it."""
+    count = found.losses[cell] = found.losses.get(cell, 0) + 1
+    if count > LOSSES:
+        found.faults[cell] = Fault(f"lost {count} workers ({loss})", 1, cell.beside("log"))
+        return f"given up: {found.faults[cell]}"
+    waiting.insert(0, cell)
+    return f"lost its worker ({loss}), is begun again ({count} of {LOSSES})"
 
 
 class _Counter:

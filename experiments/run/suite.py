@@ -18,9 +18,10 @@ from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Document, Grid
 from experiments.run.overrides import check_command_line
+from experiments.run.processes import Executor
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import SEEDS, build, no_such_thing, object_in_file
+from experiments.run.targets import SEEDS, build, build_as, no_such_thing, object_in_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,11 +127,20 @@ CELL_FOLDER = "cells"
 
 
 @dataclass
+class RayConfig:
+    """Which Ray cluster there is; null: one of this machine is started when it is needed."""
+
+    address: str | None
+
+
+@dataclass
 class BenchmarkConfig:
-    """`conf/benchmark.yaml`; the suite is an object by `_target_`."""
+    """`conf/benchmark.yaml`; the suite and the executor are objects by `_target_`."""
 
     suite: Any
+    executor: Any
     workers: Count
+    ray: RayConfig
     resume: str | None
     seed: int
     json: bool
@@ -144,7 +154,7 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     """
     start = time.perf_counter()
     if config.resume is not None:
-        config = resumed_config(run.folder, config, run.overrides, "workers=")
+        config = _resumed(config, run)
     origin = replace(run.provenance, seed=config.seed)
     suite = build(config.suite, "suite")
     if not isinstance(suite, Suite):
@@ -157,8 +167,9 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     minutes = sum(cell.budget_s or 0.0 for cell in cells) / config.workers / 60.0
     limit = f", at most {minutes:.0f} minutes of search" if minutes else ""
     run.console.print(f"{suite.title}: {len(cells)} cells{limit}", highlight=False)
+    executor = build_as(Executor, config.executor, "executor", "executor of commands")
     with ProgressDisplay(run.console) as display:
-        found = Grid(config.workers, origin).run(cells, display)
+        found = Grid(executor, origin).run(cells, display)
     if found.faults:
         print(f"error: {found.faults_line()}; resume={run.folder} goes on with it", file=sys.stderr)
         raise SystemExit(next(iter(found.faults.values())).exit_code)
@@ -176,7 +187,18 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
         "table": str(run.folder / TABLE_FILE),
         "figures": [str(run.folder / name) for name in report.figures],
         "seconds": time.perf_counter() - start,
+        "lost_workers": sum(found.losses.values()),
         **report.headline,
         "report": dict(report.numbers),
     }
     return Result(values, provenance, shown=("table", "seconds", *report.headline))
+
+
+def _resumed(config: BenchmarkConfig, run: Run) -> BenchmarkConfig:
+    """The config of the run that goes on: the same cells, wherever they run now."""
+    where = [word for word in run.overrides if word.startswith(("executor", "ray.", "workers="))]
+    rest = [word for word in run.overrides if word not in where]
+    kept = resumed_config(run.folder, config, rest, "workers=")
+    if not where:
+        return kept
+    return replace(kept, executor=config.executor, ray=config.ray, workers=config.workers)

@@ -12,13 +12,14 @@ from typing import IO, Any
 
 import pytest
 
-from experiments.run import grid
+from experiments.run import processes
 
 
 class InThisProcess:
     """What `subprocess.Popen` is to the grid; the app has ended when it is made."""
 
     started = 0
+    stdin = None
     most = sys.maxsize  # cells; at the next one the user presses Ctrl-C
 
     def __init__(self, command: Sequence[str], stdout: IO[bytes], **_: Any) -> None:
@@ -26,7 +27,7 @@ class InThisProcess:
         if cls.started == cls.most:
             raise KeyboardInterrupt
         cls.started += 1
-        _, _, app, *arguments = command
+        _, app, *arguments = command[command.index("-m") :]
         log, before = io.StringIO(), sys.argv
         sys.argv = [app, *arguments]
         try:
@@ -49,5 +50,5 @@ def cells_in_this_process(most: int = sys.maxsize) -> Iterator[type[InThisProces
     """No cell is a process of its own; at most so many of them are run."""
     made = type("Limited", (InThisProcess,), {"most": most})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "subprocess", SimpleNamespace(Popen=made, DEVNULL=None, STDOUT=None))
+        patch.setattr(processes, "subprocess", SimpleNamespace(Popen=made, PIPE=None, STDOUT=None))
         yield made

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from envs.errors import InputError
 from experiments.run import grid
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
+from experiments.run.processes import LocalProcesses, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance
 
 FINISH = (
@@ -47,7 +51,7 @@ def display() -> Iterator[ProgressDisplay]:
 
 
 def run(cells: list[Cell], display: ProgressDisplay, workers: int = 2) -> Outcomes:
-    return Grid(workers, Provenance(0, {})).run(cells, display)
+    return Grid(LocalProcesses(workers), Provenance(0, {})).run(cells, display)
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path, display: ProgressDisplay) -> None:
@@ -246,6 +250,84 @@ def test_stopping_reaches_what_the_cells_have_started(
     while any(alive(int(file.read_text())) for file in files):
         assert time.monotonic() < deadline
         rest(0.05)
+
+
+STARTS_ONE = """
+import pathlib, sys, time
+from experiments.run.processes import LocalProcesses, Work
+folder = pathlib.Path(sys.argv[1])
+started = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+LocalProcesses(1).start(Work(("-c", started), folder / "one", folder / "one.log"))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("victim", ["starter", "guard"])
+def test_a_cell_ends_with_the_grid_that_is_killed(tmp_path: Path, victim: str) -> None:
+    """By SIGKILL, of which no process hears: the grid's own process, or that which guards a cell."""
+    starter = subprocess.Popen([sys.executable, "-c", STARTS_ONE, str(tmp_path)])
+    log, lock = tmp_path / "one.log", tmp_path / "one.lock"
+    cell = int(soon(lambda: log.exists() and log.read_text().strip()))
+    guard = int(Path(f"/proc/{cell}/stat").read_text().rpartition(")")[2].split()[1])
+    with pytest.raises(InputError, match="held by another run"):
+        wait_until_free(lock, 0.0)
+    os.kill({"starter": starter.pid, "guard": guard}[victim], signal.SIGKILL)
+    soon(lambda: not alive(cell) and not alive(guard))
+    wait_until_free(lock, 1.0)
+    starter.kill()
+    starter.wait()
+
+
+def soon(found: Callable[[], Any]) -> Any:
+    """What is found within ten seconds."""
+    until = time.monotonic() + 10.0
+    while not (value := found()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return value
+
+
+class Losing(LocalProcesses):
+    """An executor whose workers are lost so many times before one stays."""
+
+    losses = 2
+
+    def start(self, work: Work) -> Running:
+        started = super().start(work)
+        if type(self).losses:
+            type(self).losses -= 1
+            started.kill()
+            return Lost()
+        return started
+
+
+class Lost:
+    def poll(self) -> int | None:
+        raise WorkerLost("its machine died")
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+@pytest.mark.parametrize("losses", [2, grid.LOSSES + 1])
+def test_a_cell_whose_worker_is_lost_is_begun_again(
+    tmp_path: Path,
+    display: ProgressDisplay,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    losses: int,
+) -> None:
+    monkeypatch.setattr(Losing, "losses", losses)
+    cell = script(tmp_path / "one")
+    found = Grid(Losing(1), Provenance(0, {})).run([cell], display)
+    assert found.losses == {cell: losses}
+    printed = capfd.readouterr().out
+    assert "one: lost its worker (its machine died), is begun again (2 of 3)" in printed
+    if losses > grid.LOSSES:
+        assert found.faults_line().startswith("one: lost 4 workers (its machine died)")
+    else:
+        assert found.documents == {cell: {"n": 1}}
 
 
 def alive(pid: int) -> bool:

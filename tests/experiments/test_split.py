@@ -29,6 +29,7 @@ from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import FunctionCell, Grid, Outcomes
 from experiments.run.overrides import check_command_line
+from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance
 from experiments.split import SplitAppConfig, split
 
@@ -155,7 +156,7 @@ def test_outcomes_are_kept_by_what_they_depend_on(
 
     def replay(*cells: FunctionCell) -> Outcomes:
         with ProgressDisplay(Console(quiet=True)) as display:
-            return Grid(1, Provenance(0, {})).run(cells, display)
+            return Grid(LocalProcesses(1), Provenance(0, {})).run(cells, display)
 
     one, two = (cell(window) for window in windows[:2])
     first = outcome_of(one, replay(one))
