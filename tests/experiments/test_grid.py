@@ -264,7 +264,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("victim", ["starter", "guard"])
 def test_a_cell_ends_with_the_grid_that_is_killed(tmp_path: Path, victim: str) -> None:
-    """By SIGKILL, of which no process hears: the grid's own process, or that which guards a cell."""
+    """SIGKILL ends the process of the grid, or the one that guards the cell, without a word."""
     starter = subprocess.Popen([sys.executable, "-c", STARTS_ONE, str(tmp_path)])
     log, lock = tmp_path / "one.log", tmp_path / "one.lock"
     cell = int(soon(lambda: log.exists() and log.read_text().strip()))

@@ -71,8 +71,8 @@ def test_an_archive_lays_nothing_out_beside_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"cpus": 8}, r"cpus: no machine of the cluster has 8 CPUs, but 2 at most"),
-        ({"gpus": 1}, r"gpus: no machine of the cluster has 1 GPUs, but 0 at most"),
+        ({"cpus": 8}, r"cpus': no machine of the cluster has 8 CPUs, but 2 at most"),
+        ({"gpus": 1}, r"gpus': no machine of the cluster has 1 GPUs, but 0 at most"),
         ({"workers": 0}, "workers"),
     ],
 )
