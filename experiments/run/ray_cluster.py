@@ -29,7 +29,7 @@ from envs.errors import InputError
 from experiments.run.processes import LocalProcess, Running, Work, WorkerLost
 
 POLL_S = 0.1
-STOP_S = 10.0  # how long a command may take to stop before it is killed
+STOP_S = 1.5  # how long a command may take to stop before it is killed
 TERMINATED = -15
 OURS, RAYS = "MESHWRIGHT_", "RAY_"  # how variables begin that a cell has of its driver, or must not
 LOST: Mapping[type[Exception], str] = {
