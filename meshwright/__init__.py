@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envs.errors import InputError
     from envs.graphs.op_graph import OpGraph
     from envs.hardware.topology import Topology
-    from meshwright.clusters import Replays, cluster, order, read_trace, replay
+    from meshwright.clusters import Replays, cluster, order, read_trace, replay, synthetic_trace
     from meshwright.environments import make
     from meshwright.steps import PlanResult, Server, capture, plan, read_graph, to_pyg, topology
 
@@ -50,6 +50,7 @@ __all__ = [
     "read_graph",
     "read_trace",
     "replay",
+    "synthetic_trace",
     "to_pyg",
     "topology",
 ]
@@ -72,6 +73,7 @@ _HOMES = {
     "read_graph": "meshwright.steps",
     "read_trace": "meshwright.clusters",
     "replay": "meshwright.clusters",
+    "synthetic_trace": "meshwright.clusters",
     "to_pyg": "meshwright.steps",
     "topology": "meshwright.steps",
 }

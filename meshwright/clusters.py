@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -109,16 +110,47 @@ def read_trace(
             "runtime", "gpus": "num_gpus"}`; `envs.cluster.workload.readers.own_columns` says what
             can be named and how times may be written.
         units: of columns of times that hold numbers other than seconds: `{"submit": "ms"}`.
-        strict: False: faulty rows are left out; True: the first is an error.
+        strict: False: faulty rows are left out, with a warning; True: the first is an error.
         arguments: what else stands in `conf/trace/file.yaml`: `queue`, `max_gpus`, `head`, `load`.
 
     Raises:
         InputError: naming the file, the row and the column that is wrong.
     """
-    given = {"columns": dict(columns or {}), "units": dict(units or {}), "strict": strict}
+    given = {"columns": columns, "units": units, "strict": strict}
     words = [word(f"trace.{key}", value) for key, value in {**given, **arguments}.items()]
     config = composed("trace", TraceAppConfig, ["action=summary", *words])
-    return load_trace(replace(config.trace, path=str(path), format=format)).trace
+    loaded = load_trace(replace(config.trace, path=str(path), format=format))
+    for line in loaded.changes():
+        warnings.warn(f"{path}: {line}", stacklevel=2)
+    return loaded.trace
+
+
+def synthetic_trace(
+    workload: str = "itp",
+    *,
+    jobs: int = 1000,
+    load: float | None = None,
+    gpus: int | None = None,
+    seed: int = 0,
+    **arguments: Any,
+) -> Trace:
+    """Jobs with the statistics of a public trace, of no file: equal seeds give equal jobs.
+
+    Args:
+        workload: itp or philly, or the path of a file in the form of `conf/workload`.
+        jobs: how many.
+        load: GPU-seconds asked for per GPU-second of `gpus` GPUs; None: what comes naturally.
+        gpus: those of the cluster that the load is offered to.
+        seed: of the trace.
+        arguments: what else stands in `conf/trace/file.yaml`: `max_gpus`, `models`.
+
+    Raises:
+        InputError: an unknown workload or key, a number that cannot be.
+    """
+    given = {"workload": workload, "jobs": jobs, "load": load, "gpus": gpus, "seed": seed}
+    words = [word(f"trace.{key}", value) for key, value in {**given, **arguments}.items()]
+    config = composed("trace", TraceAppConfig, ["action=summary", *words])
+    return load_trace(replace(config.trace, path=None, format="synthetic")).trace
 
 
 def cluster(

@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
+from envs.cluster.workload.readers.own_columns import check_columns
 from envs.cluster.workload.readers.read_trace import ReadTrace, RejectedRows, TraceReader
 from envs.cluster.workload.slicing import (
     at_most_gpus,
@@ -80,6 +81,8 @@ class TraceConfig:
 
     path: str | None
     format: str
+    columns: dict[str, str] | None
+    units: dict[str, str] | None
     strict: bool
     queue: str | None
     user: str | None
@@ -162,6 +165,7 @@ class LoadedTrace:
     trace: Trace
     rows: int
     rejected: tuple[RejectedRows, ...]
+    rounded: int  # jobs whose times had fractions of a second
     left_out: Mapping[str, int]  # jobs by the config key that leaves them out
     stretched: float  # times between submissions were multiplied by this
     offered: TargetLoad | None  # the load that was set
@@ -177,6 +181,8 @@ class LoadedTrace:
         """A line for each reason why rows and jobs were left out, and for changed times."""
         for r in self.rejected:
             yield f"left out: {r.rows} rows, {r.field or 'row'} {r.reason} (first: {r.first})"
+        if self.rounded:
+            yield f"rounded: {self.rounded} jobs have times with fractions of a second"
         for key, jobs in self.left_out.items():
             yield f"left out: {jobs} jobs, by {key}"
         if self.stretched != 1.0:
@@ -191,6 +197,7 @@ class LoadedTrace:
             "rows": self.rows,
             "rejected_rows": self.num_rejected,
             "rejected": {f"{r.field or 'row'} {r.reason}": r.rows for r in self.rejected},
+            "rounded_jobs": self.rounded,
             "left_out_jobs": sum(self.left_out.values()),
             "left_out": dict(self.left_out),
             "stretched": self.stretched,
@@ -219,6 +226,13 @@ def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTra
 
 
 def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
+    if (config.columns or config.units) and config.format != CANONICAL:
+        key = "columns" if config.columns else "units"
+        message = (
+            f"is of trace.format={CANONICAL}: {config.format} says itself what its columns are"
+        )
+        raise InputError(f"config key 'trace.{key}': {message}")
+    check_columns(config.columns or {}, config.units or {})
     if config.generated.without_path and config.path is None and config.format == CANONICAL:
         config = replace(config, format=SYNTHETIC)
     source = build(_source_node(config), f"trace.formats.{config.format}")
@@ -257,8 +271,9 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         raise no_such_thing(f"trace.formats.{config.format}", _source_node(config), "trace format")
     origin_s = read.origin_s + int(part.submit_s[0])
     return LoadedTrace(
-        part.canonical(), read.rows, read.rejected, left_out, factor, target, origin_s, inputs
-    )
+        part.canonical(), read.rows, read.rejected, read.rounded, left_out, factor, target,
+        origin_s, inputs,
+    )  # fmt: skip
 
 
 def _with_generated(config: TraceConfig, cluster: Cluster | None) -> TraceConfig:

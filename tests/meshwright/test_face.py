@@ -88,7 +88,7 @@ def test_a_plan_is_judged_saved_and_drawn(tmp_path: Path) -> None:
     document = json.loads(found.save(tmp_path / "plan.json").read_text())
     assert document["placement"] == found.placement
     assert found.draw(tmp_path / "step.png").read_bytes()[:4] == b"\x89PNG"
-    assert "cannot be written" in refusal(lambda: found.save(tmp_path / "nowhere" / "plan.json"))
+    assert "cannot be written" in refusal(lambda: found.save(tmp_path / "plan.json" / "x"))
 
 
 def test_a_named_planner_takes_its_arguments_and_the_defaults_of_conf() -> None:

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from envs.cluster.workload.parquet import (
     read_header,
     trace_of,
 )
+from envs.cluster.workload.readers.own_columns import check_columns, own_table, wanted
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     IntArray,
@@ -61,9 +62,24 @@ class CanonicalReader:
     """CSV, plain or gzip, or Parquet; the content tells which.
 
     A Parquet file of `write_parquet` keeps the name of its trace.
+
+    Args:
+        columns: the columns of anybody's table, by the fields of `own_columns`; None: those above.
+        units: of their times that are numbers other than seconds.
+
+    Raises:
+        InputError: an unknown field or unit.
     """
 
+    columns: Mapping[str, str] | None = None
+    units: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns or {}, self.units or {})
+
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
+        if self.columns or self.units:
+            return _read_own(path, self.columns or {}, self.units or {}, strict=strict)
         if not _is_parquet(path):
             return _checked(read_table(path, REQUIRED, OPTIONAL), trace_name(path), strict=strict)
         header, content = read_header(path)
@@ -74,6 +90,18 @@ class CanonicalReader:
         if len(trace) and frame["job_id"].is_unique().all():
             return _in_order(trace, frame["job_id"], header)
         return _checked(_table_of(path, frame), trace.name, strict=strict)
+
+
+def _read_own(
+    path: str | Path, columns: Mapping[str, str], units: Mapping[str, str], *, strict: bool
+) -> ReadTrace:
+    required, optional = wanted(columns)
+    if _is_parquet(path):
+        frame = read_frame(path, read_header(path)[1])
+        table = _table_of(path, frame, required, optional)
+    else:
+        table = read_table(path, required, optional)
+    return own_table(table, columns, units, trace_name(path), strict=strict)
 
 
 def write_csv(trace: Trace, path: str | Path) -> None:
@@ -146,15 +174,20 @@ def _text_frame(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _table_of(path: str | Path, frame: pl.DataFrame) -> Table:
+def _table_of(
+    path: str | Path,
+    frame: pl.DataFrame,
+    required: Sequence[str] = REQUIRED,
+    optional: Sequence[str] = OPTIONAL,
+) -> Table:
     """The rows of a Parquet file of anybody's as a table of texts."""
-    for name in REQUIRED:
+    for name in required:
         if name not in frame.columns:
             raise InputError("is missing", file=path, record="header", field=name)
     if not len(frame):
         raise InputError("holds no job", file=path)
     columns = {}
-    for name in COLUMNS:
+    for name in (*required, *optional):
         if name in frame.columns:
             try:
                 columns[name] = frame[name].cast(pl.String).fill_null("").str.strip_chars()

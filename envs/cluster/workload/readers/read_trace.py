@@ -20,6 +20,7 @@ from envs.errors import InputError
 from envs.files import read_content
 
 SEPARATOR = ","
+MOST_NAMED = 16  # columns of a header in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,8 @@ def read_table(path: str | Path, required: Sequence[str], optional: Sequence[str
     header, columns, cells, lines = split(path, text.replace("\r\n", "\n"))
     for name in required:
         if name not in header:
-            raise InputError("is missing", file=path, record="header", field=name)
+            told = f"is missing (the header has: {', '.join(header[:MOST_NAMED])})"
+            raise InputError(told, file=path, record="header", field=name)
     for name in (*required, *optional):
         if header.count(name) > 1:
             raise InputError("stands twice", file=path, record="header", field=name)
@@ -272,6 +274,7 @@ class ReadTrace:
     rows: int  # of the file
     rejected: tuple[RejectedRows, ...]
     origin_s: int
+    rounded: int = 0  # jobs whose times had fractions of a second
 
     @property
     def num_rejected(self) -> int:
