@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from envs.errors import InputError
     from envs.graphs.op_graph import OpGraph
     from envs.hardware.topology import Topology
+    from meshwright.checkpoints import load
     from meshwright.clusters import Replays, cluster, order, read_trace, replay, synthetic_trace
     from meshwright.environments import make
     from meshwright.steps import PlanResult, Server, capture, plan, read_graph, to_pyg, topology
@@ -44,6 +45,7 @@ __all__ = [
     "__version__",
     "capture",
     "cluster",
+    "load",
     "make",
     "order",
     "plan",
@@ -67,6 +69,7 @@ _HOMES = {
     "Trace": "envs.cluster.workload.trace",
     "capture": "meshwright.steps",
     "cluster": "meshwright.clusters",
+    "load": "meshwright.checkpoints",
     "make": "meshwright.environments",
     "order": "meshwright.clusters",
     "plan": "meshwright.steps",

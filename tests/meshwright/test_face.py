@@ -75,6 +75,7 @@ def test_own_servers_are_a_topology() -> None:
     assert "give it to plan" in refusal(lambda: mw.topology("from_graph"))
 
 
+@pytest.mark.slow
 def test_a_plan_is_judged_saved_and_drawn(tmp_path: Path) -> None:
     found = mw.plan(GRAPH, TWO, OneDevice())
     assert found.feasible
@@ -144,6 +145,7 @@ def test_an_order_sees_what_it_says_it_knows() -> None:
     assert "not a number for each" in refusal(lambda: mw.replay(trace, nodes, wrong))
 
 
+@pytest.mark.slow
 def test_a_comparison_is_a_table_in_every_form(tmp_path: Path) -> None:
     trace, nodes = jobs(30, 4), mw.cluster(nodes=2, gpus_per_node=4)
     found = mw.replay(trace, nodes, {"first": "fifo", "short": "srtf"}, restart_s=30)
