@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint team cluster learned study quick test proof mutations check bench clean
+.PHONY: help venv run seeds placement ratio gain joint team cluster learned study quick test proof mutations check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -72,9 +72,17 @@ check: $(STAMP)  ## formatting, lint, types, dependency rule
 bench: $(STAMP)  ## speed of the simulator, one process, nothing beside it
 	@$(BIN)/python tests/benchmarks/step_speed.py
 
+docs: $(VENV)/.docs  ## this project's site, in site/: minutes the first time, while pictures are drawn
+	@$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 clean:  ## remove caches and build products; .venv and outputs stay
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info site .cache
+
+$(VENV)/.docs: docs/requirements.lock $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $< -c requirements.lock
+	@touch $@
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer with venv is needed" >&2; exit 1; }

@@ -19,7 +19,12 @@ Status = Literal["optimal", "feasible", "infeasible", "limit"]
 
 @runtime_checkable
 class Agent(Protocol):
-    """Decides one action at a time."""
+    """Decides one action at a time.
+
+    Knows:
+        What the environment shows: the fused graph, the devices, and for each of them the step time
+        with the present group there.
+    """
 
     def act(self, observation: Mapping[str, NDArray[Any]]) -> np.int64:
         """The action for one observation of the environment this agent was made for."""
@@ -54,7 +59,12 @@ class PlannerResult:
 
 @runtime_checkable
 class Planner(Protocol):
-    """Decides a whole step at once."""
+    """Decides a whole step at once.
+
+    Knows:
+        The whole step: every operator's time on every device, every tensor's bytes, the memory and
+        the ports. It decides the placement and the order.
+    """
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -78,7 +88,12 @@ class PartitionPlanner(Protocol):
 
 @runtime_checkable
 class BandwidthPlanner(Protocol):
-    """Allocates bandwidth to a step whose placement and order are given."""
+    """Allocates bandwidth to a step whose placement and order are given.
+
+    Knows:
+        The whole step, its placement, its order, and the physical links. It decides the rate of
+        every channel.
+    """
 
     def allocate(
         self,
@@ -92,7 +107,12 @@ class BandwidthPlanner(Protocol):
 
 @runtime_checkable
 class JointPlanner(Protocol):
-    """Decides placement, order and bandwidth together."""
+    """Decides placement, order and bandwidth together.
+
+    Knows:
+        The whole step and the physical links. It decides the placement, the order and the rate of
+        every channel.
+    """
 
     def plan_jointly(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -102,7 +122,12 @@ class JointPlanner(Protocol):
 
 @runtime_checkable
 class SharedPlanner(Protocol):
-    """Improves plans whose transfers share the network as they come."""
+    """Improves plans whose transfers share the network as they come.
+
+    Knows:
+        The whole step, the physical links, how transfers share them, and plans made elsewhere. It
+        decides the placement and the order.
+    """
 
     def improve(
         self,

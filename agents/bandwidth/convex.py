@@ -237,15 +237,23 @@ class ConvexRates:
     The step is the longest of many paths, each a constant and a sum of bytes times slowness
     (`PipedStep`): a convex function of the rates, over the polytope of the links. A linear program
     over rates, slowness and step time knows some paths and some tangents of 1 / B (Kelley's cutting
-    planes, *Journal of SIAM* 8, 1960). Every round asks the simulator's longest path at the
-    program's solution and half-way to it from the best allocation (in-out separation, Ben-Ameur and
-    Neto, *Networks* 49, 2007), which are at once new cuts and new allocations. The program's
-    multipliers prove a bound through `dual_bound`, which does without tangents and tolerances.
+    planes). Every round asks the simulator's longest path at the program's solution and half-way to
+    it from the best allocation (in-out separation), which are at once new cuts and new allocations.
+    The program's multipliers prove a bound through `dual_bound`, which does without tangents and
+    tolerances.
 
     Solutions become feasible allocations by the weighted max-min allocation with the rates as
     weights, which also gives away what they leave; pipes without traffic get nothing. The three
     rules (uniform, proportional, square root) are the first points, so that the result is never
     worse than theirs.
+
+    Guarantees:
+        The proved optimum of static rates for this plan, within `gap`.
+
+    Source:
+        Kelley, "The cutting-plane method for solving convex programs", Journal of SIAM 8, 1960;
+        separation as in Ben-Ameur, Neto, "Acceleration of cutting-plane and column generation
+        algorithms", Networks 49, 2007.
 
     Args:
         gap: relative distance from the bound at which the search ends; counts as optimal.

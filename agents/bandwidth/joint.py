@@ -27,6 +27,12 @@ from envs.step.problem import StepProblem
 class PlacementAlone:
     """Places a step for static shares of the links that nobody decides: the yardstick of joint.
 
+    Guarantees:
+        Those of the planner that places.
+
+    Source:
+        The yardstick: what a cluster does that shares its network without looking.
+
     Args:
         placement: plans on the topology through pipes of those shares, with the whole budget.
         allocation: gives every channel its rate, for instance
@@ -83,6 +89,12 @@ class Alternation:
 
     `PlannerResult.lower_bound` is that of the step without any communication, so it holds for
     every plan with every allocation.
+
+    Guarantees:
+        Never slower than its first placement under uniform shares.
+
+    Source:
+        Coordinate descent, the obvious method; own work.
 
     Args:
         placement: places the step through pipes of given rates.
@@ -178,6 +190,12 @@ class JointMilp:
     (`agents.step.lower_bound`), so it holds for every placement and order with every
     allocation; nothing sharper is claimed. `PlannerResult.reason` states what HiGHS proved of the
     last coarse model, for rates at its levels.
+
+    Guarantees:
+        Never slower than the plan of `start` under uniform shares.
+
+    Source:
+        Own work.
 
     Args:
         start: places the step under uniform shares.

@@ -158,7 +158,14 @@ class RuleOfShares(ABC):
 
 
 class UniformShares(RuleOfShares):
-    """Equal shares whatever the traffic: what a cluster does that reserves without looking."""
+    """Equal shares whatever the traffic: what a cluster does that reserves without looking.
+
+    Guarantees:
+        Every channel has an equal part of its links.
+
+    Source:
+        Max-min fairness: Bertsekas, Gallager, "Data Networks", 1992, section 6.5.2.
+    """
 
     def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
         """`uniform_allocation`."""
@@ -177,7 +184,14 @@ def proportional_allocation(problem: StepProblem, plan: Plan) -> BandwidthAlloca
 
 
 class ProportionalShares(RuleOfShares):
-    """Best for transfers that begin together."""
+    """Rates in proportion to the bytes of each pipe: best for transfers that begin together.
+
+    Guarantees:
+        Optimal for one sender that sends to all receivers at once.
+
+    Source:
+        A rule of one line (`proportional_allocation`): all transfers end together.
+    """
 
     def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
         """`proportional_allocation`."""
@@ -198,7 +212,14 @@ def square_root_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocat
 
 
 class SquareRootShares(RuleOfShares):
-    """Best for sends that follow one another."""
+    """Rates in proportion to the root of the bytes: best for sends that follow one another.
+
+    Guarantees:
+        Optimal for one sender that sends to one receiver after another.
+
+    Source:
+        A rule of one line (`square_root_allocation`): the least sum of bytes / rate.
+    """
 
     def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
         """`square_root_allocation`."""

@@ -35,6 +35,12 @@ class SharedPlacement:
     ports and propose only. A slow simulator makes this slower than a search under `single_port`;
     that is why it starts from plans made elsewhere.
 
+    Guarantees:
+        Never slower than the best of the plans it starts from.
+
+    Source:
+        Own work.
+
     Args:
         levels: groups at which placements are refined.
         kick_groups: groups of the neighbourhood MILPs.

@@ -146,6 +146,18 @@ class CheckpointScheduler:
     all running jobs, and as many pending jobs as `window` allows. The columns of GPU types are
     those of the cluster, in its order.
 
+    Knows:
+        What its training showed it, as `spec.json` says. The shipped one: predictions, what jobs
+        that have finished tell of the others.
+
+    Guarantees:
+        None proved; only actions that the mask allows are taken.
+
+    Source:
+        Own work: `docs/learned_schedulers.md`. Graph policies of clusters were introduced by Mao,
+        Schwarzkopf, Venkatakrishnan, Meng, Alizadeh, "Learning Scheduling Algorithms for Data
+        Processing Clusters", SIGCOMM 2019.
+
     Args:
         checkpoint: the folder, or the name of a shipped scheduler (`agents.cluster.shipped`).
         window: pending jobs shown at most.

@@ -23,8 +23,15 @@ FloatArray = NDArray[np.float64]
 class ApatheticFutureShare(ShareRule):
     """Hands out the GPUs one by one, each to the winner of all pairwise comparisons.
 
-    AFS-L (Hwang et al., NSDI 2021); its measured speed-up curves have no counterpart. Were gangs
-    compared as wholes, the rule would be the shortest remaining time first.
+    AFS-L of the paper; its measured speed-up curves have no counterpart. Were gangs compared as
+    wholes, the rule would be the shortest remaining time first.
+
+    Guarantees:
+        None: the paper shows its rule better than the shortest remaining time first by experiment.
+
+    Source:
+        Hwang, Kim, Kim, Shin, Park, "Elastic Resource Sharing for Distributed Deep Learning",
+        NSDI 2021.
     """
 
     name = "afs"
@@ -80,10 +87,17 @@ def apathetic_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
 class Optimus(ShareRule):
     """Hands out the GPUs one by one, each to the job whose remaining time it shortens most.
 
-    Optimus (Peng et al., EuroSys 2018): one GPU each in the order of submission, then by marginal
-    gain (section 4.1 there): Q / w - Q / (w + 1) for a job with w GPUs and Q predicted GPU-seconds
-    left. Its fitted speed function has no counterpart, and neither have its loss curves: Q comes
-    from the durations of finished jobs.
+    One GPU each in the order of submission, then by marginal gain (section 4.1 of the paper): Q / w
+    - Q / (w + 1) for a job with w GPUs and Q predicted GPU-seconds left. Its fitted speed function
+    has no counterpart, and neither have its loss curves: Q comes from the durations of finished
+    jobs.
+
+    Guarantees:
+        None: greedy in what it predicts.
+
+    Source:
+        Peng, Bao, Chen, Wu, Guo, "Optimus: An Efficient Dynamic Resource Scheduler for Deep
+        Learning Clusters", EuroSys 2018.
 
     Args:
         remaining: predicts what is left of a job.

@@ -39,6 +39,13 @@ class MaxMinFairness(ShareRule):
     equal numbers of GPUs, each gang's capped at its size. Rates are those of the interference model
     without neighbours. Sharing of one GPU by two gangs is not part of it.
 
+    Guarantees:
+        The shares are the optimum of the linear program; rounds come near them as time goes on.
+
+    Source:
+        Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, "Heterogeneity-Aware Cluster
+        Scheduling Policies for Deep Learning Workloads", OSDI 2020.
+
     Args:
         weights: of the jobs of a queue, by the queue's name; 1 where it is not named.
     """
@@ -71,9 +78,16 @@ class MaxMinFairness(ShareRule):
 class LeastAttainedService(ShareRule):
     """Equal numbers of GPUs for all gangs, each gang's capped at its size; all GPUs are alike.
 
-    The heterogeneity-agnostic baseline of Narayanan et al., OSDI 2020 (section 7): the program of
-    `max_min` with every rate 1. The rounds then always take the gang with the least service for its
-    share, which is least attained service with a round as quantum.
+    The heterogeneity-agnostic baseline of the paper (section 7): the program of `max_min` with
+    every rate 1. The rounds then always take the gang with the least service for its share, which
+    is least attained service with a round as quantum.
+
+    Guarantees:
+        Shares are max-min fair in GPUs; rounds come near them as time goes on.
+
+    Source:
+        Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, "Heterogeneity-Aware Cluster
+        Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 7.
     """
 
     name = "las_gavel"
@@ -106,6 +120,14 @@ class FinishTimeFairness(ShareRule):
     rho <= r asks for a throughput of remaining / (r isolated - elapsed): a max-min program with
     those throughputs as levels, and a root in r. A gang whose rho exceeds r even at full speed asks
     for full speed, so it does not hold back the others; the worst rho is still least.
+
+    Guarantees:
+        The worst rho is least, as long as the shares of now last.
+
+    Source:
+        Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, "Heterogeneity-Aware Cluster
+        Scheduling Policies for Deep Learning Workloads", OSDI 2020; the measure is that of Themis
+        (NSDI 2020).
     """
 
     name = "finish_time_fairness"

@@ -55,6 +55,13 @@ class Gandiva(Scheduler):
 
     Growing and shrinking, and priorities set by users, have no counterpart: gangs are rigid.
 
+    Guarantees:
+        Nobody waits for a place: every job is resident from its submission on, and gets its turn.
+
+    Source:
+        Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou,
+        "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018.
+
     Args:
         quantum_s: seconds of a turn (60 in the paper).
         defragment_free: part of a node's GPUs (0.75 in the paper).

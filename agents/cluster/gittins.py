@@ -35,6 +35,15 @@ class Gittins(Scheduler):
     and measures costs from a service of 0; here the index is as the paper defines it. Promotion of
     starving jobs is left out.
 
+    Guarantees:
+        On one GPU and with independent durations of a known distribution the index is optimal
+        (Gittins 1979); none for gangs.
+
+    Source:
+        Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, "Tiresias: A GPU Cluster Manager for
+        Distributed Deep Learning", NSDI 2019, section 4.2; the index of Gittins, "Bandit Processes
+        and Dynamic Allocation Indices", Journal of the Royal Statistical Society B 41(2), 1979.
+
     Args:
         placement: where a gang goes.
         limits: ascending GPU-seconds at which queues end; the last queue has none.

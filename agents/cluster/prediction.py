@@ -147,10 +147,15 @@ class RemainingTime:
 class QuasiShortestServiceFirst(Scheduler):
     """Starts the job with the least predicted GPU time first; nothing is preempted.
 
-    QSSF of Helios (Hu et al., SC 2021, section 4.2).
-
     A job's GPU time, predicted duration x GPUs, is predicted once, when it arrives. The published
     simulation lets a first job that does not fit block the others.
+
+    Guarantees:
+        None: as good as the predictions.
+
+    Source:
+        QSSF of Helios: Hu, Sun, Yan, Wen, Zhang, "Characterization and Prediction of Deep Learning
+        Workloads in Large-Scale GPU Datacenters", SC 2021, section 4.2.
 
     Args:
         placement: where a gang goes.

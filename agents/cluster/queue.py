@@ -111,7 +111,14 @@ class NonPreemptive(QueuePolicy):
 
 
 class FIFO(NonPreemptive):
-    """Jobs start in the order of their submission; one that does not fit blocks the others."""
+    """Jobs start in the order of their submission; one that does not fit blocks the others.
+
+    Guarantees:
+        No job is overtaken: who has fewer jobs before it starts first.
+
+    Source:
+        Queueing folklore; the order in which published simulators replay traces by default.
+    """
 
     name = "fifo"
     knows: Knowledge = "nothing"
@@ -122,6 +129,12 @@ class FIFOBackfill(NonPreemptive):
     """Jobs start in the order of their submission; one that does not fit is passed over.
 
     Nothing is reserved: large gangs may wait for as long as small ones keep coming.
+
+    Guarantees:
+        No GPU idles beside a waiting job that fits; a large gang may starve.
+
+    Source:
+        Backfilling without a reservation: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
     """
 
     name = "fifo_backfill"
@@ -130,7 +143,15 @@ class FIFOBackfill(NonPreemptive):
 
 
 class SJF(NonPreemptive):
-    """The shortest jobs start first and run to their end; one that does not fit is passed over."""
+    """The shortest jobs start first and run to their end; one that does not fit is passed over.
+
+    Guarantees:
+        On one GPU, with all jobs there from the start, the least mean completion time.
+
+    Source:
+        Smith, "Various optimizers for single-stage production", Naval Research Logistics
+        Quarterly 3, 1956.
+    """
 
     name = "sjf"
     knows: Knowledge = "durations"
@@ -143,7 +164,12 @@ class SJF(NonPreemptive):
 class SJFStrict(SJF):
     """The shortest jobs start first and run to their end; one that does not fit blocks the others.
 
-    So do the baselines of Helios' simulator (Hu et al., SC 2021).
+    Guarantees:
+        As `SJF`; no job overtakes a shorter one that waits.
+
+    Source:
+        The baseline of Helios' simulator: Hu, Sun, Yan, Wen, Zhang, "Characterization and
+        Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters", SC 2021.
     """
 
     name = "sjf_strict"
@@ -158,8 +184,13 @@ class EASY(QueuePolicy):
     will leave over. Free GPUs are counted for the promise, wherever they are: a rule that
     consolidates may keep the head waiting for longer.
 
-    Reference: Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime
-    Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001, section 2.2.
+    Guarantees:
+        Nobody delays the promised start of the head of the queue, as long as numbers of GPUs
+        decide what fits.
+
+    Source:
+        Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates
+        in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001, section 2.2.
     """
 
     name = "easy"
@@ -270,14 +301,30 @@ class ShortestRemaining(QueuePolicy):
 
 
 class SRTF(ShortestRemaining):
-    """The jobs with the fewest seconds left run."""
+    """The jobs with the fewest seconds left run.
+
+    Guarantees:
+        The least mean completion time on one GPU, where stops cost nothing; none for gangs.
+
+    Source:
+        Schrage, "A Proof of the Optimality of the Shortest Remaining Processing Time Discipline",
+        Operations Research 16(3), 1968.
+    """
 
     name = "srtf"
     times_gpus = False
 
 
 class SRSF(ShortestRemaining):
-    """The jobs with the fewest GPU-seconds left run (Tiresias, NSDI 2019, section 4.2)."""
+    """The jobs with the fewest GPU-seconds left run.
+
+    Guarantees:
+        None for gangs; on one GPU it is the shortest remaining time first.
+
+    Source:
+        Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, "Tiresias: A GPU Cluster Manager for
+        Distributed Deep Learning", NSDI 2019, section 4.2.
+    """
 
     name = "srsf"
     times_gpus = True
@@ -357,8 +404,13 @@ class LAS2D(AttainedService):
     A job is in the queue that its service belongs to, from the first whole second of its execution
     at which the limit is reached; the cluster is scheduled anew at that second.
 
-    Reference: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI
-    2019, section 4.2; without the promotion of jobs that starve.
+    Guarantees:
+        No job that has had much is served before one that has had little; long jobs may starve,
+        as the paper's promotion of such jobs is left out.
+
+    Source:
+        Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, "Tiresias: A GPU Cluster Manager for
+        Distributed Deep Learning", NSDI 2019, section 4.2.
     """
 
     name = "las_2d"
@@ -373,6 +425,13 @@ class LAS2DTiresias(AttainedService):
     at the first event after it has reached the limit, which may be late, and one queue at a time.
     The published program does not come to an end where that number of seconds is 0, which takes a
     gang of more than half the limit; here it wakes nobody.
+
+    Guarantees:
+        The sums of completion times that the published simulator prints, to the second.
+
+    Source:
+        The simulator published with Gu et al., "Tiresias: A GPU Cluster Manager for Distributed
+        Deep Learning", NSDI 2019.
     """
 
     name = "las_2d_tiresias"

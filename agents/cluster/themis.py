@@ -35,6 +35,13 @@ class Themis(Scheduler):
     not asked, in random order, as published. A winner that runs keeps its GPUs. A gang larger than
     the offer cannot win: it waits until enough leases end together.
 
+    Guarantees:
+        The auction of one moment is solved exactly; whoever is worst off is asked first.
+
+    Source:
+        Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, "Themis: Fair
+        and Efficient GPU Cluster Scheduling", NSDI 2020.
+
     Args:
         placement: where a gang goes.
         fairness: f, in [0, 1) (0.8 in the paper).

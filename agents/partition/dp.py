@@ -32,10 +32,9 @@ _REPAIRS = 16  # splits tried with less and less room for state when activations
 class ContiguousDP:
     """The exact optimum of the contiguous max-load problem, and plans made of such splits.
 
-    Dynamic programming over the ideals of the forward graph: Tarnawski, Phanishayee, Devanur,
-    Mahajan, Nina Paravecino, "Efficient Algorithms for Device Placement of DNN Graph Operators",
-    NeurIPS 2020, section 5.1. Here the load is bisected and every search is pruned by its limit
-    (`ideals.kernel`), so that not all pairs of ideals are looked at and none is stored.
+    Dynamic programming over the ideals of the forward graph. Here the load is bisected and every
+    search is pruned by its limit (`ideals.kernel`), so that not all pairs of ideals are looked at
+    and none is stored.
 
     `partition` solves the contiguous max-load problem, exactly where every optimizer operator is
     co-located with a forward or backward one; where the graph has more than `ideals` ideals, it
@@ -44,11 +43,19 @@ class ContiguousDP:
     max-load splits for every number of accelerators, and the line of calls whose durations have the
     smallest sum (`ideals.calls`).
 
-    `plan` makes the split of the fused graph that a pipeline would run best (Narayanan et al.,
-    "PipeDream", SOSP 2019; Fan et al., "DAPPLE", PPoPP 2021), for several numbers of groups and of
-    devices and several prices of transfers, and keeps the one whose step is shortest in the 1F1B
-    order. If live activations overflow a device in the simulation, the room for state is lowered by
-    the excess and the split repeated.
+    `plan` makes the split of the fused graph that a pipeline would run best, for several numbers of
+    groups and of devices and several prices of transfers, and keeps the one whose step is shortest
+    in the 1F1B order. If live activations overflow a device in the simulation, the room for state
+    is lowered by the excess and the split repeated.
+
+    Guarantees:
+        For max-load the proved optimum of contiguous splits, where the lattice of ideals is small
+        enough; for a step none.
+
+    Source:
+        Tarnawski, Phanishayee, Devanur, Mahajan, Nina Paravecino, "Efficient Algorithms for Device
+        Placement of DNN Graph Operators", NeurIPS 2020, section 5.1; pipelines as in Narayanan et
+        al., "PipeDream", SOSP 2019, and Fan et al., "DAPPLE", PPoPP 2021.
 
     Args:
         ideals: the largest lattice that is searched.

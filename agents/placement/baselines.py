@@ -19,6 +19,12 @@ class SingleDevice:
 
     When none can, the status is `infeasible` and the reason says by how many bytes the step does
     not fit the device that comes closest.
+
+    Guarantees:
+        The best of all plans that use one device.
+
+    Source:
+        The trivial yardstick.
     """
 
     def plan(
@@ -50,6 +56,12 @@ class RandomPlacement:
     Groups are placed in random order, each uniformly on one of the devices that can run it and
     still have room for its parameters and state. A sample in which a group finds no room counts
     as a sample.
+
+    Guarantees:
+        None: it is the floor.
+
+    Source:
+        The trivial yardstick.
 
     Args:
         groups: groups of the fused graph.
@@ -145,6 +157,13 @@ class ContiguousSplit:
     max_d sum of weights of d's segment, subject to the segment's state fitting the device; a
     segment may be empty. If live activations overflow a device in the simulation, the room for
     state is lowered by the excess and the split repeated.
+
+    Guarantees:
+        The smallest largest load of all contiguous splits of these groups; nothing of the step.
+
+    Source:
+        What is done by hand; as a dynamic program in Narayanan et al., "PipeDream: Generalized
+        Pipeline Parallelism for DNN Training", SOSP 2019.
 
     Args:
         groups: groups of the fused graph.

@@ -36,7 +36,11 @@ class CpSat:
 
     CP-SAT runs in a process of its own.
 
-    Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
+    Guarantees:
+        The proved optimum of small graphs; of larger ones that of their groups, where it finishes.
+
+    Source:
+        Own program; the solver is that of Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
 
     Args:
         operators: of the largest program.

@@ -65,6 +65,13 @@ class FusionMilp:
     fused graph.
     `PlannerResult.lower_bound` holds for all plans of the problem.
 
+    Guarantees:
+        The bound of the last coarse model, stated in `reason`; none of how close the plan is.
+
+    Source:
+        Own work. Cuts that a simulator teaches a MILP are logic-based Benders decomposition:
+        Hooker, Ottosson, "Logic-based Benders decomposition", Mathematical Programming 96, 2003.
+
     Args:
         coarse: groups of the coarse models, one after the other.
         levels: groups of the refined ones. Empty: no moves priced by the simulator, nothing but the

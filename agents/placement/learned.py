@@ -15,6 +15,13 @@ from models.export.checkpoint import OnnxRuntime, Runtime, SchedulerCheckpoint, 
 class LearnedAgent:
     """Takes the most probable action of an exported policy.
 
+    Guarantees:
+        None; the mask keeps parameters, gradients and optimizer state within the memory.
+
+    Source:
+        Placement by reinforcement learning: Mirhoseini et al., "Device Placement Optimization with
+        Reinforcement Learning", ICML 2017. The policy is our own.
+
     Args:
         checkpoint: the checkpoint folder.
         runtime: runs it; `models.export.checkpoint.Pt2Runtime` only for checkpoints you trust.

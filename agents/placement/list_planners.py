@@ -298,9 +298,13 @@ class Heft(ListPlanner):
     tensor already sent to a device is not sent again. `offer_schedules` says what happens when
     memory is short, and in which orders the plan is simulated.
 
-    Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
-    heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen, Sousa,
-    "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
+    Guarantees:
+        None.
+
+    Source:
+        Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
+        heterogeneous computing", IEEE TPDS 13(3), 2002, section 4.2; contention as in Sinnen,
+        Sousa, "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
     """
 
     empty_rule = EarliestFinish(np.zeros(0, dtype=np.int64))
@@ -323,10 +327,14 @@ class MEtf(ListPlanner):
     sent again. `offer_schedules` says what happens when memory is short, and in which orders the
     plan is simulated.
 
-    Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
-    communication times", SIAM Journal on Computing 18(2), 1989; with memory and co-location as in
-    Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of machine
-    learning graphs", SoCC 2020.
+    Guarantees:
+        Those proved for ETF hold without memory, contention and co-location; none here.
+
+    Source:
+        Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
+        communication times", SIAM Journal on Computing 18(2), 1989; with memory and co-location as
+        in Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of
+        machine learning graphs", SoCC 2020.
     """
 
     empty_rule = EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1)
@@ -349,10 +357,14 @@ class MSct(ListPlanner):
     program is not solved within its limit, no piece has a favourite child, which makes the
     schedule that of m-ETF; the result's `reason` says so.
 
-    Hanen, Munier, "An approximation algorithm for scheduling dependent tasks on m processors with
-    small communication delays", 1995; with memory and co-location as in Jeon, Cai, Srivastava,
-    Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of machine learning graphs", SoCC
-    2020.
+    Guarantees:
+        Those proved for SCT hold without memory, contention and co-location; none here.
+
+    Source:
+        Hanen, Munier, "An approximation algorithm for scheduling dependent tasks on m processors
+        with small communication delays", 1995; with memory and co-location as in Jeon, Cai,
+        Srivastava, Jiang, Ke, Meng, Xie, Gupta, "Baechi: fast device placement of machine learning
+        graphs", SoCC 2020.
 
     Args:
         groups: as those of `ListPlanner`.

@@ -46,16 +46,14 @@ class LocalSearch:
     `envs.step.incremental`, by simulating only the part of the step between its first and its
     last trace; the random number of the acceptance rule is drawn first, so that most moves are
     refused before that part is through. A worse plan is accepted with probability
-    exp(-increase / temperature) (Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated
-    annealing", Science 220, 1983); the temperature falls geometrically over a cycle, and every
+    exp(-increase / temperature); the temperature falls geometrically over a cycle, and every
     cycle after the first starts, less hot, from the best plan so far. The budget is divided evenly
     into cycles of about `cycle_moves` moves for every operator, or is one shorter cycle.
 
     State that does not fit is charged; the charge rises with every move while state overflows and
     falls slowly while it fits, so that the walk can cross placements that do not fit where those
-    that do are far apart (Gendreau, Hertz, Laporte, "A tabu search heuristic for the vehicle
-    routing problem", Management Science 40(10), 1994). When the activations of an improvement do
-    not fit in the full simulation, the room for state on that device is lowered by the excess.
+    that do are far apart. When the activations of an improvement do not fit in the full simulation,
+    the room for state on that device is lowered by the excess.
 
     The search starts from the best of the fastest single device, a list schedule, and, where the
     graph is too large to begin with its operators, contiguous splits. Large graphs are searched
@@ -66,6 +64,14 @@ class LocalSearch:
     Several workers walk independently, each in a thread of its own, and share the best plan from
     cycle to cycle. Uses the budget to the end. With a deterministic limit (of proposed moves)
     progress is counted in moves, and the budget is only a ceiling.
+
+    Guarantees:
+        Never slower than the best single device that holds the step.
+
+    Source:
+        Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983; the
+        charge for memory as in Gendreau, Hertz, Laporte, "A tabu search heuristic for the vehicle
+        routing problem", Management Science 40(10), 1994.
 
     Args:
         groups: groups of the fused graphs that large graphs are searched in first.

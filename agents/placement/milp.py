@@ -32,6 +32,13 @@ class Milp:
     without a gap and its solution breaks no rule of the simulator, the plan is optimal where
     activations fit, and `PlannerResult.lower_bound` is HiGHS's if that is higher.
 
+    Guarantees:
+        The proved optimum where HiGHS finishes and activations fit.
+
+    Source:
+        Own model, solved in rounds as in Hooker, Ottosson, "Logic-based Benders decomposition",
+        Mathematical Programming 96, 2003.
+
     Args:
         formulation: makes the model.
         warm_start: a planner whose plan is offered first, and its placement to HiGHS; or None.

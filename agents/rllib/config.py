@@ -22,6 +22,16 @@ class PPO:
     `conf/agent/ppo*.yaml` say what each number is. Steps are those of environments: one action of
     every agent of one of them. With several modules a minibatch is counted in decisions of the one
     that has the fewest.
+
+    Knows:
+        What the environment shows, and its rewards.
+
+    Guarantees:
+        None; exams apart from training say what the policy alone has learned.
+
+    Source:
+        Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms",
+        arXiv:1707.06347, 2017.
     """
 
     num_envs: Count

@@ -126,6 +126,14 @@ class JointEnv(ParallelEnv[str, Observation, int]):
     * `levels_per_octave`: levels from a weight to its double.
     * `render_mode`: `"rgb_array"` draws the timeline of the present plan and the rates.
 
+    ## Guarantees
+    At least one action is always allowed; equal seeds give equal episodes; PettingZoo's API tests
+    pass. The toy's optimum is proved over all placements that fit with all weights of 1/2, 1 and 2.
+
+    ## Source
+    Own environment. The interface is that of Terry et al.,
+    "PettingZoo: Gym for Multi-Agent Reinforcement Learning", NeurIPS 2021.
+
     ## Version History
     * v0: first version.
     """

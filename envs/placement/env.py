@@ -97,6 +97,14 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
       and is decided again with all others in place.
     * `render_mode`: `"rgb_array"` draws the timeline of the present placement.
 
+    ## Guarantees
+    At least one action is always allowed; equal seeds give equal episodes; `check_env` has nothing
+    to say. The toy's optimum is proved over all placements that fit, each in the order of 1F1B.
+
+    ## Source
+    Own environment; the question is that of Mirhoseini et al., "Device Placement Optimization with
+    Reinforcement Learning", ICML 2017. The interface is Gymnasium's.
+
     ## Version History
     * v0: first version.
 

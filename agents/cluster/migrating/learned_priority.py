@@ -188,6 +188,10 @@ class LearnedPriority:
     per second of work. A weighted sum of `PriorityFeatures` is added to their logarithms. Both are
     worked out once for every job and instant.
 
+    Source:
+        Own work (`docs/learned_schedulers.md`); the index is that of Gittins, "Bandit Processes and
+        Dynamic Allocation Indices", Journal of the Royal Statistical Society B 41(2), 1979.
+
     Args:
         told: (A, 3) of rows of `DurationFeatures`: log index; mean and deviation of the logarithm
             of the remaining seconds: `models.durations.index.GittinsPriority`.

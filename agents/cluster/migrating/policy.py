@@ -294,6 +294,9 @@ class Migrating(Scheduler):
     place where its speed is highest. A running job stays unless its GPUs go to a job before it, or
     it would run more than `gain` times as fast elsewhere.
 
+    Guarantees:
+        None proved; no job moves for speed alone before it has run for `least_run_s`.
+
     Args:
         priority: the order.
         gain: ratio of speeds above which a running job moves, at least 1.

@@ -85,8 +85,12 @@ class Stateless:
 class AttainedServiceClasses(Stateless):
     """Classes of attained service whose limits double: log2 of GPU-seconds, rounded down.
 
-    Least attained service in the discrete form of Gu et al. (NSDI 2019, section 3.3), with classes
-    without end instead of three queues.
+    Least attained service in the discrete form of the paper (section 3.3), with classes without end
+    instead of three queues.
+
+    Source:
+        Own plan; the order is that of Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, "Tiresias: A
+        GPU Cluster Manager for Distributed Deep Learning", NSDI 2019.
 
     Args:
         first: GPU-seconds at which the first class ends.
@@ -109,7 +113,12 @@ class AttainedServiceClasses(Stateless):
 
 
 class RemainingTime(Stateless):
-    """Seconds of work left."""
+    """Seconds of work left.
+
+    Source:
+        Own plan; the order is that of Schrage, "A Proof of the Optimality of the Shortest Remaining
+        Processing Time Discipline", Operations Research 16(3), 1968.
+    """
 
     name = "remaining_time"
     knows: Knowledge = "durations"
@@ -120,7 +129,12 @@ class RemainingTime(Stateless):
 
 
 class RemainingService(Stateless):
-    """GPU-seconds of work left."""
+    """GPU-seconds of work left.
+
+    Source:
+        Own plan, which takes the order of remaining GPU time from Tiresias (Gu et al., NSDI 2019,
+        section 4.2).
+    """
 
     name = "remaining_service"
     knows: Knowledge = "durations"

@@ -125,6 +125,15 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     * `state_in_observation`: whether every observation has the state.
     * `horizon`: most steps of an episode.
 
+    ## Guarantees
+    At least one action is always allowed; equal seeds give equal episodes; PettingZoo's API
+    tests pass. The toy's optimum is proved by trying all schedules.
+
+    ## Source
+    Own environment; the question is that of Mao et al., "Learning Scheduling Algorithms for Data
+    Processing Clusters", SIGCOMM 2019. The interface is that of Terry et al.,
+    "PettingZoo: Gym for Multi-Agent Reinforcement Learning", NeurIPS 2021.
+
     ## Version History
     * v0: first version.
     """
