@@ -34,14 +34,14 @@ from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
 from experiments.pictures.step import draw_gantt
 from experiments.pictures.style import LIMIT, in_words
-from experiments.run.overrides import CONFIG_MODULE
+from experiments.run.declared import CONFIG_MODULE
 from experiments.run.targets import build
 from experiments.step.problem import communication_of
 from experiments.step.tasks import BandwidthTask, JointTask, SharedTask, StepTask, Verdict
 
 BUDGET_S = 4.0  # of a search
 JOBS, NODES, GPUS = 24, 4, 4  # of the trace; of the cluster, and of each node
-STEPS = 5  # of an environment before it is drawn
+STEPS, TOY_STEPS = 40, 3  # of an environment before it is drawn, or until its episode ends
 DOTS_PER_INCH = 110
 
 
@@ -68,10 +68,10 @@ def draw(entry: Entry, path: Path) -> None:
 def frame_of(entry: Entry) -> NDArray[np.uint8]:
     """(320, 640, 3) what the environment draws of itself after a few random allowed actions."""
     rng = np.random.default_rng(1)
-    env = _environment(entry)
+    env, steps = _environment(entry), TOY_STEPS if "_toy" in entry.name else STEPS
     if isinstance(env, JointEnv | ClusterParallelEnv):
         seen, _ = env.reset(seed=0)
-        for _ in range(STEPS):
+        for _ in range(steps):
             actions = {name: int(_allowed(one["action_mask"], rng)) for name, one in seen.items()}
             after = env.step(actions)
             if not env.agents:
@@ -79,7 +79,7 @@ def frame_of(entry: Entry) -> NDArray[np.uint8]:
             seen = after[0]
     else:
         observation, _ = env.reset(seed=0)
-        for _ in range(STEPS):
+        for _ in range(steps):
             masks = observation.get("action_mask")
             action: Any = env.action_space.sample()
             if masks is not None:
@@ -159,8 +159,9 @@ def _task(agent: Any) -> Any:
 @cache
 def example_step(network: bool) -> StepProblem:
     """A random training graph of a few layers on two V100 and two P100, or on four servers."""
-    generator = (four_servers if network else mixed_devices).default_generator()
-    return generator(np.random.default_rng(3)).problem
+    if network:
+        return four_servers.default_generator()(np.random.default_rng(3)).problem
+    return mixed_devices.default_generator()(np.random.default_rng(3)).problem
 
 
 def _schedule(entry: Entry) -> Any:
@@ -216,8 +217,8 @@ def _option(group: str, name: str) -> dict[str, Any]:
         config = compose(app, overrides=[f"{group}={name}", "seed=0"])
     if "priority" in config[group] and OmegaConf.is_missing(config[group].priority, "path"):
         config[group].priority.path = str(SHIPPED / "unknown_durations" / "durations")
-    node: dict[str, Any] = OmegaConf.to_container(config[group], resolve=True)
-    return node
+    node: Any = OmegaConf.to_container(config[group], resolve=True)
+    return dict(node)
 
 
 def _kind(name: str) -> Kind:

@@ -227,8 +227,11 @@ def _command(entry: Entry, node: Mapping[str, Any]) -> str:
     ]
     given = "".join(f" {key}=<folder>" for key in missing)
     if entry.kind == "environment":
-        made = f"mw.make('{gymnasium_id(entry)}')"
-        return f'python -c "import meshwright as mw; print({made}.reset(seed=0))"'
+        name = gymnasium_id(entry)
+        if "/" in name:
+            return f"python -c \"import meshwright as mw; print(mw.make('{name}').reset(seed=0))\""
+        module, _, made = entry.target.rpartition(".")  # PettingZoo has no registry
+        return f'python -c "from {module} import {made}; print({made}().reset(seed=0))"'
     if entry.kind == "scheduler":
         jobs = "trace.format=synthetic trace.jobs=1000 cluster.nodes=12"
         return f"meshwright evaluate env=cluster agent={entry.name}{given} {jobs}"

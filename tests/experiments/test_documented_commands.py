@@ -13,12 +13,19 @@ from typing import Any
 import pytest
 
 from envs.errors import InputError
+from experiments.catalogue.entries import entries
 from experiments.run.app import Variant, chosen_variant
 from experiments.run.overrides import CONFIG_FILE, check_command_line
 from tests.paths import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"(?<!\$ )python -m experiments\.(\w+)((?:\\\n|[^\n`])*)")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+COMMAND = re.compile(
+    r"(?:(?<!\$ )python -m experiments\.|^meshwright |`meshwright )(?!-)(\w+)((?:\\\n|[^\n`])*)",
+    re.MULTILINE,
+)
 PLACEHOLDER = re.compile(r"<([^<>]*)>")
 
 
@@ -96,7 +103,17 @@ def test_commands_name_apps_options_and_keys_that_exist(
         assert fault is None or fault.file is not None, f"experiments.{app} {rest}: {fault}"
 
 
-def test_the_readme_names_every_app() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_of_commands_names_every_app() -> None:
+    named = {app for app, _ in commands_of(ROOT / "docs" / "apps.md")}
     apps = {path.stem for path in (ROOT / "experiments").glob("*.py")} - {"__init__"}
-    assert {app for app in apps if f"experiments.{app}" not in text} == set()
+    assert apps - named == set()
+
+
+@pytest.mark.proof
+def test_commands_of_the_catalogue_can_be_composed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry in entries():
+        for app, rest in COMMAND.findall(entry.command):
+            fault = fault_of(app, words_of(rest, folder), monkeypatch)
+            assert fault is None or fault.file is not None, f"{entry.name}: {fault}"
