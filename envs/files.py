@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterable
@@ -13,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
+from envs.memory import require_memory
 
+PARSED = 4  # bytes in memory for each of a file, at least, once it is read
+CHUNK = 1 << 24  # bytes
 # What no name or id may hold: control characters, and halves of characters that no file can hold.
 UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f]"
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -24,15 +29,45 @@ def read_content(path: str | Path) -> bytes:
     """The bytes of a file, decompressed where it is gzip.
 
     Raises:
-        InputError: the file cannot be read or is a damaged gzip.
+        InputError: the file cannot be read, is no regular file, a damaged gzip, or larger than this
+            machine could work on.
     """
+    check_file(path)
     try:
         content = Path(path).read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        return _decompressed(content, path) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"is truncated or damaged ({error})", file=path) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", file=path) from error
+
+
+def check_file(path: str | Path) -> None:
+    """Refuse what has no end, as a device, or is larger than this machine could work on.
+
+    Raises:
+        InputError: it is, or there is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=path) from error
+    except ValueError as error:  # a character that no path has
+        raise InputError(f"cannot be read ({error})", file=path) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError("cannot be read (Is a directory)", file=path)
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("is no regular file", file=path)
+    require_memory(PARSED * status.st_size, "what is in it", file=path)
+
+
+def _decompressed(content: bytes, path: str | Path) -> bytes:
+    found = bytearray()
+    with gzip.open(io.BytesIO(content)) as stream:
+        while chunk := stream.read(CHUNK):
+            found += chunk
+            require_memory(PARSED * len(found), "what is in it, decompressed,", file=path)
+    return bytes(found)
 
 
 def read_json(path: str | Path) -> Any:

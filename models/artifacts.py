@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from envs.files import read_json
+from envs.files import check_file, read_json
 
 
 @contextmanager
@@ -54,6 +54,7 @@ def sync(path: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Hex digest of a file's bytes."""
+    check_file(path)
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -31,11 +31,12 @@ from envs.cluster.environment.observation import ADVISED, ClusterGraph, ClusterO
 from envs.cluster.environment.routing import RackOwners, Routing
 from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.interference.rates import RateModel
-from envs.cluster.nodes import Cluster
+from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.files import read_content
 from models.export.checkpoint import (
     CLUSTER,
     CONFIG_FILE,
@@ -332,28 +333,36 @@ class _Trained:
                 file=self._file,
                 field="env.actions.preempt_after_s",
             )
-        self.gpu_types = int(checkpoint.spec["model"]["widths"]["types"])
+        spec = checkpoint.folder / SPEC_FILE
+        widths = self._part(checkpoint.spec, "model", "widths", file=spec)
+        self.gpu_types = self._value(widths, "types", int, file=spec)
+        if not 1 <= self.gpu_types <= MAX_GPU_TYPES:
+            message = f"{self.gpu_types} is not between 1 and {MAX_GPU_TYPES}"
+            raise InputError(message, file=spec, field="model.widths.types")
         overheads = config.get("overheads")
         self.restart_s = float(overheads["restart_s"]) if isinstance(overheads, dict) else 0.0
 
-    def _part(self, node: Any, *keys: str) -> dict[str, Any]:
+    def _part(self, node: Any, *keys: str, file: Path | None = None) -> dict[str, Any]:
         for key in keys:
             if not isinstance(node, dict) or not isinstance(node.get(key), dict):
-                raise InputError("is no mapping", file=self._file, field=key)
+                raise InputError("is no mapping", file=file or self._file, field=key)
             node = node[key]
         found: dict[str, Any] = node
         return found
 
-    def _value(self, node: dict[str, Any], key: str, kind: type) -> Any:
+    def _value(
+        self, node: dict[str, Any], key: str, kind: type, *, file: Path | None = None
+    ) -> Any:
         if type(node.get(key)) is not kind:
-            raise InputError(f"{node.get(key)!r} is no {kind.__name__}", file=self._file, field=key)
+            told = f"{node.get(key)!r} is no {kind.__name__}"
+            raise InputError(told, file=file or self._file, field=key)
         return node[key]
 
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        config = yaml.safe_load(read_content(path))
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
     if not isinstance(config, dict):
         raise InputError("is no mapping", file=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from agents.rllib.advantages import Discounting
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 
+GRACE_S, LEFT_S = 4.0, 6.0  # beyond the budget, before a pace is judged; and still to go
 TRAINING = "training"  # key of the run in RLlib's configs of runners and learners
 
 
@@ -114,6 +116,39 @@ class Learner:
     def remote(self) -> bool:
         """Whether there are actors."""
         return self.num_env_runners > 0 or self.num_learners > 0
+
+
+class Patience:
+    """The budget of a run, for the parts of its first iteration, which is not cut at the budget.
+
+    What would take it far beyond is refused, by the pace of the part once it has begun; its first
+    piece counts for nothing, as kernels may be compiled in it.
+    """
+
+    def __init__(self, budget_s: float | None) -> None:
+        self._budget_s, self._start = budget_s, time.monotonic()
+        self._begun: dict[str, float] = {}
+        self.over = False  # the first iteration
+
+    def check(self, field: str, done: int, whole: int) -> None:
+        """Of what `field` of the config asks for, so much is done.
+
+        Raises:
+            InputError: the rest would take the run far beyond its budget.
+        """
+        now = time.monotonic()
+        begun = self._begun.setdefault(field, now)
+        if self.over or self._budget_s is None or done < 2:
+            return
+        if now - self._start < self._budget_s + GRACE_S:
+            return
+        left = (now - begun) / (done - 1) * (whole - done)
+        if left > LEFT_S:
+            raise InputError(
+                f"the first iteration would take about {now - self._start + left:,.0f} s, the "
+                f"budget is {self._budget_s:g} s",
+                field=field,
+            )
 
 
 @bounded

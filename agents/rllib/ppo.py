@@ -17,7 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agents.rllib.config import TRAINING, Training
+from agents.rllib.config import TRAINING, Patience, Training
 from agents.rllib.module import AUXILIARY, LABELS, NO_LABEL
 from models.architecture import Policy
 
@@ -64,6 +64,7 @@ class PPOLearner(TorchLearner):
         self.metrics_of: dict[str, dict[str, Tensor]] = {}
         self.reference: dict[str, Policy] | None = None
         self.entropy_coefficient = 0.0
+        self.patience = Patience(self.training.budget_s)
         if self.config.num_learners > 0:  # this is an actor
             torch.set_num_threads(self.training.torch_threads)
         if self.training.learner.remote:  # batches lie in Ray's object store
@@ -108,10 +109,12 @@ class PPOLearner(TorchLearner):
                 for name, numbers in rows.items()
             }
             for k in range(instruction.parts):
+                self.patience.check("num_epochs", made, instruction.num_epochs * instruction.parts)
                 self._step({x: self._taken(own, shuffled[x][k]) for x, own in batches.items()})
                 made += 1
                 if self._far():
                     return self._reported(made)
+        self.patience.over = True
         return self._reported(made)
 
     def compute_loss_for_module(

@@ -15,7 +15,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_runner import EnvRunner
 from torch import Tensor
 
-from agents.rllib.config import TRAINING, Training
+from agents.rllib.config import TRAINING, Patience, Training
 from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
 from agents.rllib.subject import Array, Lane, Memory, Numbers, Solution, Subject
 from envs.errors import InputError
@@ -257,6 +257,7 @@ class LockStepRunner(EnvRunner):
         self.returns = [0.0] * count  # of the episode so far, mean over agents
         self.lengths = [0] * count  # of the episode so far
         self.begun = False
+        self.patience = Patience(self.training.budget_s)
 
     def sample(self, order: Order) -> Fragment:
         """T steps of all environments."""
@@ -286,6 +287,7 @@ class LockStepRunner(EnvRunner):
         }
         fragment = Fragment.empty(parts, numbers, steps)
         for t in range(steps):
+            self.patience.check("steps", t, steps)
             actions = self._decide(fragment, t, order.pupil)
             for index, lane in enumerate(self.lanes):
                 fragment.now[t, index], fragment.problem[t, index] = lane.now, lane.problem
@@ -314,6 +316,7 @@ class LockStepRunner(EnvRunner):
             part.observations = memory.observations(steps)
             part.labels = memory.labels(steps) if labelled else None
         fragment.best, fragment.document = self.subject.best, self.numbers_now()
+        self.patience.over = True
         return fragment
 
     def numbers_now(self) -> Numbers:
@@ -387,7 +390,9 @@ class LockStepRunner(EnvRunner):
             if self.seats is not None and self.goes_on:
                 raise InputError("episodes go on: fragments have one length", field="steps")
             if not self.lanes:
-                self.lanes = [self.subject.lane(index) for index in self.numbers]
+                for made, index in enumerate(self.numbers):
+                    self.patience.check("num_envs", made, len(self.numbers))
+                    self.lanes.append(self.subject.lane(index))
             self.seats = Seats(self.subject, self.lanes, steps + 1)
         return self.seats
 

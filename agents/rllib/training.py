@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agents.rllib import restore
 from agents.rllib.algorithm import LockStepPPO, algorithm
-from agents.rllib.config import Training
+from agents.rllib.config import Patience, Training
 from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, columns
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
@@ -100,10 +100,15 @@ class Exam:
     Args:
         subject: makes their environments; a curriculum is at its end.
         episodes: how many.
+        patience: with making their environments.
     """
 
-    def __init__(self, subject: Subject, episodes: int) -> None:
-        self.lanes = [subject.exam_lane(number) for number in range(episodes)]
+    def __init__(self, subject: Subject, episodes: int, patience: Patience | None = None) -> None:
+        self.lanes = []
+        for number in range(episodes):
+            if patience is not None:
+                patience.check("exam_episodes", number, episodes)
+            self.lanes.append(subject.exam_lane(number))
         self.seats = Seats(subject, self.lanes, 1)
         self.agents = len(subject.agents)
 
@@ -228,7 +233,8 @@ def train(
 class _Run:
     def __init__(self, built: LockStepPPO, folder: Path, start: Solution | None) -> None:
         self.algorithm, self.training, self.folder = built, built.training, folder
-        self.exam = Exam(built.subject, self.training.exam_episodes)
+        patience = Patience(self.training.budget_s)
+        self.exam = Exam(built.subject, self.training.exam_episodes, patience)
         self.start, self.progress = start, Progress()
         self.exam_seconds = 0.0
         chosen = asdict(self.training)

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from envs.bounds import bounded
 from envs.errors import InputError
 from envs.files import unprintable
+from envs.memory import require_memory
 
 MOST = int(np.iinfo(np.int32).max)  # nodes, and GPUs of a node
 Size = Annotated[int, Ge(1), Le(MOST)]
+NODE_BYTES = 256  # of a node here, in the simulator and in what a scheduler sees, at least
 MAX_GPU_TYPES = 62  # bits of a mask
 UNLIMITED = np.iinfo(np.int64).max  # processor or memory of a node that sets no limit
 
@@ -80,6 +82,7 @@ class Cluster:
             raise InputError(f"{list(gpu_types)} names a type twice", field="gpu_types")
         if len(gpu_types) > nodes:
             raise InputError(f"{len(gpu_types)} types for {nodes} nodes", field="gpu_types")
+        require_memory(NODE_BYTES * nodes, f"{nodes:,} nodes", field="nodes")
         index = np.arange(nodes)
         return cls(
             name=f"{nodes}x{gpus_per_node}",

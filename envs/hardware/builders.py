@@ -12,10 +12,9 @@ from itertools import product
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
 from envs.hardware.devices import DeviceSpec, device_spec
-from envs.hardware.fabric import Fabric, LinkSpec
+from envs.hardware.fabric import Fabric, LinkSpec, read_size
 from envs.hardware.servers import HybridCubeMeshServer, NvlinkServer, NvswitchServer, Server
 from envs.hardware.topology import Topology, fabric_topology
-from envs.units import read_count
 
 
 def single_server(name: str, server: Server) -> Topology:
@@ -42,7 +41,7 @@ def mixed(name: str, servers: Sequence[Server], network: object) -> Topology:
 
 def uniform(name: str, server: Server, servers: int, network: object) -> Topology:
     """`servers` servers of one kind around one network switch; see `mixed`."""
-    return mixed(name, [server] * read_count(servers, key="servers"), network)
+    return mixed(name, [server] * read_size(servers, key="servers"), network)
 
 
 def planes(name: str, server: Server, servers: int, network: object) -> Topology:
@@ -56,7 +55,7 @@ def planes(name: str, server: Server, servers: int, network: object) -> Topology
     """
     link = LinkSpec.parse(network, key="network")
     fabric = Fabric(name)
-    nics = [server.add_to(fabric, n) for n in range(read_count(servers, key="servers"))]
+    nics = [server.add_to(fabric, n) for n in range(read_size(servers, key="servers"))]
     for number in range(len(nics[0])):
         switch = fabric.add_switch(f"plane{number}")
         for own in nics:
@@ -122,9 +121,9 @@ def leaf_spine(
         network: the link from a NIC to its leaf; uplinks have its medium and latency.
     """
     link = LinkSpec.parse(network, key="network")
-    read_count(leaves, key="leaves")
-    read_count(servers_per_leaf, key="servers_per_leaf")
-    read_count(spines, key="spines")
+    read_size(leaves, key="leaves")
+    read_size(servers_per_leaf, key="servers_per_leaf")
+    read_size(spines, key="spines")
     fabric = Fabric(name)
     below: list[list[str]] = [[] for _ in range(leaves)]
     for index in range(leaves * servers_per_leaf):
@@ -154,7 +153,7 @@ def fat_tree(name: str, server: Server, k: int, network: object) -> Topology:
         network: every link of the tree.
     """
     link = LinkSpec.parse(network, key="network")
-    half = read_count(k, key="k", at_least=2) // 2
+    half = read_size(k, key="k", at_least=2) // 2
     if k % 2:
         raise InputError(
             f"{k} is odd; a fat-tree's switches have an even number of ports", field="k"
@@ -201,7 +200,7 @@ def torus(
     spec = device_spec(device)
     if not shape:
         raise InputError("has no dimensions", field="shape")
-    sizes = [read_count(size, key="shape") for size in shape]
+    sizes = [read_size(size, key="shape") for size in shape]
     points = list(product(*(range(size) for size in sizes)))
     label = {point: "-".join(str(coordinate) for coordinate in point) for point in points}
     fabric = Fabric(name)

@@ -10,7 +10,10 @@ import networkx as nx
 
 from envs.errors import InputError
 from envs.hardware.devices import DeviceSpec
-from envs.units import check_keys, parse_bandwidth, parse_seconds, read_quantity
+from envs.units import check_keys, parse_bandwidth, parse_seconds, read_count, read_quantity
+
+MOST_NODES = 4096  # devices, NICs and switches
+ROUTE_S, ROUTE_BYTES = 2e-5, 200.0  # of one pair of devices
 
 
 class NodeKind(Enum):
@@ -58,6 +61,23 @@ class Link:
 
     ends: tuple[str, str]
     spec: LinkSpec
+
+
+def read_size(value: object, *, key: str, at_least: int = 1) -> int:
+    """A number of devices, or of what joins them, of which every pair has a route.
+
+    Raises:
+        InputError: naming `key`: as `read_count`, or there are more than `MOST_NODES`.
+    """
+    size = read_count(value, key=key, at_least=at_least)
+    if size > MOST_NODES:
+        hours, memory = size**2 * ROUTE_S / 3600, size**2 * ROUTE_BYTES / 1e9
+        raise InputError(
+            f"{size:,}: a route between every pair would take about {hours:,.2g} hours and "
+            f"{memory:,.2g} GB (at most {MOST_NODES:,})",
+            field=key,
+        )
+    return size
 
 
 @dataclass(eq=False)
@@ -118,5 +138,7 @@ class Fabric:
     def _add(self, name: str, **facts: object) -> str:
         if name in self.graph:
             raise InputError(f"node {name!r} stands twice", file=f"fabric {self.name}", record=name)
+        if len(self.graph) > 2 * MOST_NODES:
+            read_size(len(self.graph), key="devices")  # which refuses
         self.graph.add_node(name, **facts)
         return name

@@ -12,8 +12,7 @@ from typing import Protocol
 
 from envs.errors import InputError
 from envs.hardware.devices import DeviceSpec, device_spec
-from envs.hardware.fabric import Fabric, LinkSpec
-from envs.units import read_count
+from envs.hardware.fabric import Fabric, LinkSpec, read_size
 
 
 class Server(Protocol):
@@ -44,10 +43,10 @@ class PcieServer:
         nics: int = 1,
     ) -> None:
         self.spec = device_spec(device)
-        self.count = read_count(count, key="count")
+        self.count = read_size(count, key="count")
         self.pcie = LinkSpec.parse(pcie, key="pcie")
-        self.switches = read_count(switches, key="switches")
-        self.nics = read_count(nics, key="nics", at_least=0)
+        self.switches = read_size(switches, key="switches")
+        self.nics = read_size(nics, key="nics", at_least=0)
 
     def add_to(self, fabric: Fabric, server: int) -> list[str]:
         """See `Server`."""
@@ -89,7 +88,7 @@ class NvlinkServer(PcieServer):
         nics: int = 1,
     ) -> None:
         super().__init__(device, count, pcie, switches, nics)
-        self.island = read_count(island, key="island")
+        self.island = read_size(island, key="island")
         self.nvlink = LinkSpec.parse(nvlink, key="nvlink")
         if self.count % self.island:
             raise InputError(f"{island} does not divide {count} devices", field="island")
@@ -160,7 +159,7 @@ class HybridCubeMeshServer:
         self.nvlink = LinkSpec.parse(nvlink, key="nvlink")
         self.pcie = LinkSpec.parse(pcie, key="pcie")
         self.socket = LinkSpec.parse(socket, key="socket")
-        self.nics = read_count(nics, key="nics", at_least=0)
+        self.nics = read_size(nics, key="nics", at_least=0)
 
     def add_to(self, fabric: Fabric, server: int) -> list[str]:
         """See `Server`."""

@@ -28,7 +28,7 @@ from yaml import YAMLError
 from envs.bounds import bounds_of, check_bounds
 from envs.errors import InputError
 from experiments.run.declared import CONFIG_DIR, CONFIG_MODULE, config_folders, use_config_folders
-from experiments.run.targets import check_seeds, check_targets, unknown_key
+from experiments.run.targets import check_seeds, check_targets, unknown_key, yaml_text
 
 Schema = TypeVar("Schema")
 
@@ -197,8 +197,8 @@ def _check_ranges(value: object, hint: object, key: str) -> None:
 def saved_keys(folder: str | Path) -> set[str] | None:
     """The keys of the config in a run folder; None where there is none that can be read."""
     try:
-        saved = OmegaConf.load(Path(folder) / CONFIG_FILE)
-    except (OSError, ValueError, YAMLError):
+        saved = OmegaConf.create(yaml_text(Path(folder) / CONFIG_FILE))
+    except (InputError, ValueError, YAMLError):
         return None
     return {str(key) for key in saved} if isinstance(saved, DictConfig) else None
 

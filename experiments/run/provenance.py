@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from envs.errors import InputError
+from envs.files import check_file
 
 DISTRIBUTION = "meshwright"
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\",;\[\]{}()]+")
@@ -28,6 +29,7 @@ def file_hash(path: str | Path) -> str:
     Raises:
         InputError: the file cannot be read.
     """
+    check_file(path)
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 from experiments.run.overrides import CONFIG_FILE, typed
-from experiments.run.targets import check_targets
+from experiments.run.targets import check_targets, yaml_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,7 +33,9 @@ def saved_config(folder: str | Path, schema: type[Schema], changes: Sequence[str
     if not path.is_file():
         raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=folder)
     try:
-        loaded = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(changes)))
+        loaded = OmegaConf.merge(
+            OmegaConf.create(yaml_text(path)), OmegaConf.from_dotlist(list(changes))
+        )
         if not isinstance(loaded, DictConfig):
             raise InputError("is no mapping")
         return typed(loaded, schema)
@@ -74,7 +76,7 @@ def saved_nodes(folder: str | Path, groups: Sequence[str]) -> dict[str, dict[str
     if not path.is_file():
         raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=folder)
     try:
-        plain = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        plain = OmegaConf.to_container(OmegaConf.create(yaml_text(path)), resolve=True)
     except (OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
         raise InputError(" ".join(str(error).split()), file=path) from error
     found: dict[str, dict[str, Any]] = {}

@@ -7,7 +7,8 @@ import inspect
 import logging
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
+from envs.files import read_content
 from experiments.run.extras import missing_extra
 
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
@@ -27,6 +29,7 @@ PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "nu
 FULL_KEY = "full_key: "  # what Hydra tells of the node inside the one that is built
 Kind = TypeVar("Kind")
 
+MOST_NODES = 1_000_000  # of a YAML file, each counted as often as it is meant
 SEEDS = 2**32  # every generator in use takes seeds below
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it logs, it raises as well
@@ -265,23 +268,37 @@ def object_in_file(path: str, group: str) -> Any:
         raise InputError(str(error), file=path) from error
 
 
-def yaml_document(path: str) -> Any:
+def yaml_document(path: str | Path) -> Any:
     """What a YAML file holds: mappings, lists and scalars.
 
     Raises:
-        InputError: the file cannot be read, a key stands twice in a mapping, or a node contains
-            itself.
+        InputError: as `yaml_text`.
+    """
+    return yaml.safe_load(yaml_text(path))
+
+
+def yaml_text(path: str | Path) -> str:
+    """The text of a YAML file.
+
+    Raises:
+        InputError: the file cannot be read, a key stands twice in a mapping, a node contains
+            itself, or aliases repeat nodes without measure.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, ())
-        return yaml.safe_load(text)
-    except (OSError, RecursionError, yaml.YAMLError, UnicodeDecodeError) as error:
+        text = read_content(path).decode()
+        _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, (), count(1))
+        yaml.safe_load(text)  # which refuses more
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
+    return text
 
 
-def _check_keys(node: yaml.Node | None, path: str, above: tuple[yaml.Node, ...]) -> None:
+def _check_keys(
+    node: yaml.Node | None, path: str | Path, above: tuple[yaml.Node, ...], visits: Iterator[int]
+) -> None:
     """Refuse a key that stands twice, of which YAML would keep the last, and a node in itself."""
+    if next(visits) > MOST_NODES:
+        raise InputError(f"its aliases make more than {MOST_NODES:,} nodes of it", file=path)
     if node is None or isinstance(node, yaml.ScalarNode):
         return
     line = f"line {node.start_mark.line + 1}"
@@ -300,4 +317,4 @@ def _check_keys(node: yaml.Node | None, path: str, above: tuple[yaml.Node, ...])
     elif isinstance(node, yaml.SequenceNode):
         items = node.value
     for item in items:
-        _check_keys(item, path, (*above, node))
+        _check_keys(item, path, (*above, node), visits)

@@ -31,6 +31,7 @@ ONNX_FILE, PT2_FILE, WEIGHTS_FILE = "policy.onnx", "policy.pt2", "weights.safete
 SPEC_FILE, CONFIG_FILE, CARD_FILE = "spec.json", "config.yaml", "README.md"
 LISTED_FILES = (ONNX_FILE, PT2_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
 DURATIONS_FOLDER = "durations"
+MOST = 2**20  # features of one thing
 
 Decision = tuple[NDArray[np.float32], float]  # masked logits, value
 
@@ -145,20 +146,33 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     for name, listed in folders.items():
         check_hashes(folder / name, listed)
     try:
-        layout = tuple(
-            FieldLayout(
-                str(item["name"]),
-                str(item["dtype"]),
-                tuple(item["shape"]),
-                bool(item.get("optional", False)),
-            )
-            for item in spec["observation"]
-        )
-    except (KeyError, TypeError) as error:
+        layout = tuple(_field(item) for item in spec["observation"])
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"is not a list of arrays ({error})", file=spec_file, field="observation"
         ) from error
-    return SchedulerCheckpoint(folder, spec, layout)
+    checkpoint = SchedulerCheckpoint(folder, spec, layout)
+    action = spec.get("action")
+    preempts = isinstance(action, dict) and isinstance(action.get("preemption"), bool)
+    if checkpoint.observation_kind == CLUSTER and not preempts:
+        raise InputError("is not true or false", file=spec_file, field="action.preemption")
+    return checkpoint
+
+
+def _field(item: Mapping[str, Any]) -> FieldLayout:
+    """An array as a spec describes it.
+
+    Raises:
+        KeyError, TypeError: it does not.
+    """
+    shape = item["shape"]
+    sizes = [n for n in shape if isinstance(n, str) or (type(n) is int and 0 <= n <= MOST)]
+    if not isinstance(shape, list) or len(sizes) < len(shape):
+        raise TypeError(f"{shape!r} is no shape")
+    optional = item.get("optional", False)
+    if not (isinstance(item["name"], str) and isinstance(optional, bool)):
+        raise TypeError(f"{item!r} is no array")
+    return FieldLayout(item["name"], str(np.dtype(item["dtype"])), tuple(shape), optional)
 
 
 class OnnxRuntime:

@@ -15,7 +15,7 @@ from polars.exceptions import PolarsError
 
 from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
 from envs.errors import InputError
-from envs.files import UNPRINTABLE, parse_json, unprintable, write_atomically
+from envs.files import UNPRINTABLE, parse_json, read_content, unprintable, write_atomically
 
 FORMAT = "meshwright.trace"
 SCHEMA_VERSION = 1
@@ -121,7 +121,7 @@ def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
         InputError: the file cannot be read or is no Parquet.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_content(path)
         text = pl.read_parquet_metadata(io.BytesIO(content)).get(HEADER, "{}")
         header = parse_json(text.encode(), f"{path}: header")
     except OSError as error:

@@ -15,11 +15,13 @@ from envs.cluster.workload.synthetic.arrivals import arrival_times, deal_sizes, 
 from envs.cluster.workload.synthetic.parameters import Memory, WorkloadParameters
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
+from envs.memory import require_memory
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 _GAPS, _SIZES, _DURATIONS, _SESSIONS, _GAP_ORDER, _DURATION_ORDER, _MODELS = range(7)
+JOB_BYTES = 500  # of a job while a trace is made and replayed, at least
 _HALVINGS = 60  # of the interval in which the scale of a load is looked for
 
 
@@ -62,6 +64,7 @@ def generate(
     for field, value, least in (("jobs", jobs, 1), ("seed", seed, 0)):
         if value < least:
             raise InputError(f"{value} is below {least}", field=field)
+    require_memory(JOB_BYTES * jobs, f"{jobs:,} jobs", field="jobs")
     streams = [
         np.random.Generator(np.random.PCG64(child))
         for child in np.random.SeedSequence(seed).spawn(_MODELS + 1)
