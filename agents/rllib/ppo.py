@@ -101,6 +101,7 @@ class PPOLearner(TorchLearner):
             self.refer_to_present()
         generator = torch.Generator().manual_seed(instruction.seed)
         made = 0
+        patience, self.patience = self.patience, Patience(None)  # it is for the first iteration
         for _epoch in range(instruction.num_epochs):
             shuffled = {
                 name: numbers[torch.randperm(len(numbers), generator=generator)].tensor_split(
@@ -109,7 +110,7 @@ class PPOLearner(TorchLearner):
                 for name, numbers in rows.items()
             }
             for k in range(instruction.parts):
-                self.patience.check("num_epochs", made, instruction.num_epochs * instruction.parts)
+                patience.check("num_epochs", made, instruction.num_epochs * instruction.parts)
                 self._step({x: self._taken(own, shuffled[x][k]) for x, own in batches.items()})
                 made += 1
                 if self._far():
