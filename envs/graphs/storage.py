@@ -226,7 +226,7 @@ def _from_arrays(content: bytes, header: Json) -> OpGraph:
         **_read_archive(content, (*FLOAT_COLUMNS, *TABLE_COLUMNS), np.float64),
     }
     text = {column: texts(header, column) for column in TEXT_COLUMNS}
-    return OpGraph(name=str(header.get("name")), **text, **columns)  # type: ignore[arg-type]
+    return OpGraph(name=_name(header), **text, **columns)  # type: ignore[arg-type]
 
 
 def _encode_json(graph: OpGraph, header: Json) -> bytes:
@@ -354,7 +354,7 @@ def from_records(document: Json) -> OpGraph:
         if mirror is not None and mirror not in number:
             raise InputError(f"unknown {mirror!r}", record=f"operators[{index}]", field="mirror")
     return OpGraph(
-        name=str(document.get("name")),
+        name=_name(document),
         op_names=op_names,
         kind=looked_up(operators, "operators", "kind", kinds),
         phase=looked_up(operators, "operators", "phase", phases),
@@ -415,6 +415,13 @@ def _array(
         return np.array(values, dtype=dtype)
     except OverflowError as error:
         raise InputError(f"holds a number out of range ({error})", record=what, field=key) from None
+
+
+def _name(document: Json) -> str:
+    name = document.get("name")
+    if not isinstance(name, str):
+        raise InputError(f"{name!r} is no text", field="name")
+    return name
 
 
 def _texts_of(records: list[Json], what: str, key: str) -> list[str]:

@@ -13,6 +13,7 @@ from scipy import stats
 
 from envs.cluster.interference.rates import FloatArray
 from envs.errors import InputError
+from envs.files import check_file
 from experiments.pictures.style import (
     BLUE,
     LEVEL,
@@ -144,6 +145,7 @@ def read_exams(run_folder: Path) -> Exams:
         InputError: the folder holds no training of schedulers, or one without any exam.
     """
     path = run_folder / METRICS_FILE
+    check_file(path)
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))

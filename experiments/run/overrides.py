@@ -84,7 +84,7 @@ def check_command_line(
         parsed = _parse(overrides)
         try:
             whole = compose(config_name, overrides=overrides, return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise _fault(parsed, groups, config_name, error) from error
     config = typed(
         OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"]), schema
@@ -222,7 +222,8 @@ def _option(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
     path = Path(value).expanduser()
     if "/" in value or path.is_file() or value.endswith(_FILE_SUFFIXES):
         if not path.is_file():
-            fault = "is a folder, not a file" if path.is_dir() else "there is no such file"
+            fault = "is no regular file" if path.exists() else "there is no such file"
+            fault = "is a folder, not a file" if path.is_dir() else fault
             raise InputError(fault, file=value)
         if FILE_OPTION in options and not package:
             quoted = str(path.resolve()).replace("'", r"\'")

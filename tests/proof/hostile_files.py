@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from tests.experiments.layered_step import layered_step
 from tests.paths import CONF
 
 HEAD = "job_id,submit_s,duration_s,num_gpus\n"
-SIX = HEAD + "a,0,1000,1\nb,100000,2000,2\nc,200000,100,64\nd,300000,100,1\ne,400000,50,1\nf,500000,50,1\n"
+SIX = (
+    HEAD
+    + "a,0,1000,1\nb,100000,2000,2\nc,200000,100,64\nd,300000,100,1\ne,400000,50,1\nf,500000,50,1\n"
+)
 TRACES: Mapping[str, str | bytes] = {
     "six.csv": SIX,
     "crlf.csv": SIX.replace("\n", "\r\n"),
@@ -160,11 +164,14 @@ def _graphs(folder: Path) -> None:
     edited("no_name.json", lambda d: d.pop("name"))
     edited("list_name.json", lambda d: d.update(name=["x"]))
     edited("units.json", lambda d: d.update(units=7))
-    for column in [key for key, value in json.loads((folder / "graph.json").read_text()).items()
-                   if isinstance(value, list) and value and isinstance(value[0], dict)]:  # fmt: skip
-        edited(f"no_{column}.json", lambda d, c=column: d.update({c: 1e9}))
-        edited(f"empty_{column}.json", lambda d, c=column: d.update({c: []}))
-        edited(f"word_{column}.json", lambda d, c=column: d[c].__setitem__(0, "x"))
+    for column in ("operators", "tensors", "parameters"):
+        edited(f"no_{column}.json", partial(_put, column, 1e9))
+        edited(f"empty_{column}.json", partial(_put, column, []))
+        edited(f"word_{column}.json", partial(_put, column, ["x"]))
+
+
+def _put(key: str, value: object, document: dict[str, Any]) -> None:
+    document[key] = value
 
 
 def _plans(folder: Path) -> None:

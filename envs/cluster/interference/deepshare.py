@@ -29,6 +29,7 @@ from envs.cluster.interference.rates import PAIRS_LEAST, SPANNING, RateTables, w
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.files import check_file
 
 Placed = tuple[str, int, int]  # model, GPUs, nodes
 ISOLATED, SHARED = "isolated_thp.csv", "shared_thp_ratio.csv"
@@ -87,10 +88,11 @@ def read_deepshare(folder: Path) -> DeepShareTable:
 
 
 def _rows(path: Path) -> list[list[str]]:
+    check_file(path)
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             rows = [row for row in csv.reader(stream) if row]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", file=path) from error
     if len(rows) < 2:
         raise InputError("has no rows", file=path)

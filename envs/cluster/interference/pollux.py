@@ -35,6 +35,7 @@ from envs.cluster.interference.rates import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.files import check_file
 
 Times = tuple[float, float]  # seconds of a step, and those of it spent in synchronisation
 Curve = Mapping[int, Times]  # by samples per GPU
@@ -160,10 +161,11 @@ def _model(folder: Path) -> PolluxModel:
 
 
 def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    check_file(path)
     try:
         with open(path, encoding="utf-8", newline="") as stream:
             rows = [row for row in csv.reader(stream) if row]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", file=path) from error
     if not rows or rows[0] != list(fields):
         raise InputError(f"the columns are not {', '.join(fields)}", file=path, record=1)

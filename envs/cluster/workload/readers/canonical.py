@@ -49,7 +49,7 @@ from envs.cluster.workload.readers.read_trace import (
 )
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
-from envs.files import write_atomically
+from envs.files import check_file, write_atomically
 
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 OPTIONAL = tuple(name for name in COLUMNS if name not in REQUIRED)
@@ -204,6 +204,7 @@ def _table_of(
 
 
 def _is_parquet(path: str | Path) -> bool:
+    check_file(path)
     try:
         with Path(path).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
