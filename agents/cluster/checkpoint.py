@@ -340,7 +340,12 @@ class _Trained:
             message = f"{self.gpu_types} is not between 1 and {MAX_GPU_TYPES}"
             raise InputError(message, file=spec, field="model.widths.types")
         overheads = config.get("overheads")
-        self.restart_s = float(overheads["restart_s"]) if isinstance(overheads, dict) else 0.0
+        restart_s: Any = overheads.get("restart_s") if isinstance(overheads, dict) else 0.0
+        number = isinstance(restart_s, int | float) and not isinstance(restart_s, bool)
+        if not number or not 0.0 <= restart_s < np.inf:
+            message = f"{restart_s!r} is negative or no finite number"
+            raise InputError(message, file=self._file, field="overheads.restart_s")
+        self.restart_s = float(restart_s)
 
     def _part(self, node: Any, *keys: str, file: Path | None = None) -> dict[str, Any]:
         for key in keys:
