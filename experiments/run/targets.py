@@ -91,7 +91,9 @@ def build(node: Mapping[str, object], key: str | None = None) -> Any:
                 raise _refusal(cause, node, key, error) from error
         if isinstance(cause, MemoryError):
             raise cause from error
-        if isinstance(cause, ValueError | ArithmeticError):
+        if cause is error:  # Hydra will not make it
+            raise InputError(" ".join(str(error).split())) from error
+        if isinstance(cause, ValueError | ArithmeticError | TypeError):
             refused = f"{node.get('_target_')} refuses its arguments"
             raise InputError(f"{refused} ({' '.join(str(cause).split())})") from error
         raise
