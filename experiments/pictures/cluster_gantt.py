@@ -19,6 +19,7 @@ from envs.cluster.simulation.cluster_metrics import pending_jobs
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
+from envs.units import MICROSECOND
 from experiments.pictures.style import (
     IDLE,
     PALE,
@@ -212,6 +213,45 @@ def draw_cluster_gantt(
         Patch(color="black", label="stopped before its end"),
     ]
     return titled(figure, title, legend=3, handles=handles)
+
+
+def cluster_trace(
+    cluster: Cluster, schedule: Schedule, window: GanttWindow
+) -> dict[str, list[dict[str, object]]]:
+    """The same bars for Perfetto: nodes as processes, GPUs as their threads; times in microseconds.
+
+    A job on several GPUs, or on a part of one, stands on each that it touches.
+    """
+    runs = _log(schedule)
+    events: list[dict[str, object]] = []
+    for node in window.nodes:
+        name = f"node {node}"
+        events.append({"ph": "M", "name": "process_name", "pid": node, "args": {"name": name}})
+        for gpu in range(int(cluster.gpus[node])):
+            label = {"name": f"{name}, GPU {gpu}"}
+            place = {"pid": node, "tid": gpu}
+            events.append({"ph": "M", "name": "thread_name", **place, "args": label})
+        here = runs[(runs["node"] == node) & (runs["gpus"] > 0)]
+        for bar in assign_lanes(here, int(cluster.gpus[node])):
+            run = here[bar.run]
+            start = max(float(run["start"]), window.start_s)
+            end = min(float(run["end"]), window.end_s)
+            job = int(run["job"])
+            stopped = bool(run["end"] != schedule.finish[job])
+            for gpu in range(int(bar.low), int(np.ceil(bar.high))) if end > start else ():
+                events.append(
+                    {
+                        "ph": "X",
+                        "name": f"job {job}",
+                        "cat": f"job {job % len(JOB_COLOURS)}",
+                        "pid": node,
+                        "tid": gpu,
+                        "ts": start / MICROSECOND,
+                        "dur": (end - start) / MICROSECOND,
+                        "args": {"job": job, "stopped_before_its_end": stopped},
+                    }
+                )
+    return {"traceEvents": events}
 
 
 def _draw_node(

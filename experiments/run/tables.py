@@ -1,8 +1,9 @@
-"""Tables of one run: printed, written as one Markdown file, their numbers as JSON."""
+"""Tables of one run: printed, written as Markdown and LaTeX and read again, their numbers as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import rich.table
@@ -36,7 +37,28 @@ class Table:
 
     def markdown(self) -> str:
         note = f"{self.note}\n\n" if self.note else ""
-        return f"## {self.title}\n\n{note}{markdown_table(self.columns, self.rows)}"
+        return f"## {_markdown(self.title)}\n\n{note}{markdown_table(self.columns, self.rows)}"
+
+    def latex(self) -> str:
+        """A `table` of the booktabs package."""
+        lines = [
+            " & ".join(map(latex_text, cells)) + r" \\" for cells in (self.columns, *self.rows)
+        ]
+        return "\n".join(
+            [
+                r"\begin{table}",
+                rf"\caption{{{latex_text(' '.join(filter(None, (self.title + '.', self.note))))}}}",
+                rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
+                r"\toprule",
+                lines[0],
+                r"\midrule",
+                *lines[1:],
+                r"\bottomrule",
+                r"\end{tabular}",
+                r"\end{table}",
+                "",
+            ]
+        )
 
 
 def write_tables(
@@ -64,11 +86,17 @@ def write_tables(
         write_json(run.folder / NUMBERS_FILE, document)
 
 
-def write_markdown(run: Run, title: str, parts: Sequence[str], provenance: Provenance) -> None:
-    """Write `TABLE_FILE`: a title and what stands below it, parts of no text left out."""
+def write_markdown(
+    run: Run,
+    title: str,
+    parts: Sequence[str],
+    provenance: Provenance,
+    name: str = TABLE_FILE,
+) -> None:
+    """Write a title and what stands below it, parts of no text left out."""
     header = f"<!-- {to_json(stamp({}, provenance, kind='table'))}-->\n"
     text = "\n\n".join(part.rstrip("\n") for part in (header, f"# {title}", *parts) if part)
-    write_text(run.folder / TABLE_FILE, f"{text}\n")
+    write_text(run.folder / name, f"{text}\n")
 
 
 def console_table(title: str, columns: Sequence[str]) -> rich.table.Table:
@@ -85,4 +113,56 @@ def console_table(title: str, columns: Sequence[str]) -> rich.table.Table:
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first column is left-aligned, the others right-aligned."""
     lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(f"| {' | '.join(map(_markdown, cells))} |\n" for cells in lines)
+
+
+def read_tables(text: str) -> Iterator[Table]:
+    """The tables that `Table.markdown` and `markdown_table` have written, with their notes."""
+    title, note = "", []
+    lines = iter(_COMMENT.sub("", text).splitlines())
+    for line in lines:
+        if line.startswith("#"):
+            title, note = _plain(line.lstrip("#").strip()), []
+        elif _ROW.match(line):
+            columns, rows = _cells(line), []
+            for row in lines:
+                if not _ROW.match(row):
+                    break
+                rows.append(_cells(row))
+            if rows:
+                yield Table(title, columns, rows[1:], " ".join(note))
+            note = []
+        elif line.strip():
+            note.append(line.strip())
+
+
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_ROW = re.compile(r"\|.*\|\s*$")
+_SPLIT = re.compile(r"(?<!\\)\|")  # a bar of a name is written with a backslash
+
+
+def _markdown(cell: str) -> str:
+    """A text on one line, whose bars and angles are no markup."""
+    line = " ".join(cell.split())
+    return line.replace("|", r"\|").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _plain(cell: str) -> str:
+    return cell.replace(r"\|", "|").replace("&lt;", "<").replace("&gt;", ">")
+
+
+def _cells(line: str) -> list[str]:
+    return [_plain(cell.strip()) for cell in _SPLIT.split(line.strip())[1:-1]]
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": r"$<$", ">": r"$>$",
+    "–": "--", "—": "---", "…": r"\ldots{}", "|": r"$|$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}  # fmt: skip
+
+
+def latex_text(text: str) -> str:
+    """A text on one line in LaTeX, none of whose characters is a command."""
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""Runs of former days in one report, and what of the literature is reproduced here."""

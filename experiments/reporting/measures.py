@@ -1,0 +1,328 @@
+"""What is compared across runs: the rows that a result has for a table, and what they measure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.run.statistics import half_width
+
+Values = Mapping[str, Any]
+_SEED_OF_TRACE = re.compile(r"-seed\d+$")
+_RECIPE = re.compile(r"\+experiment=([\w/]+)")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its 95 % interval; without one, `low` and `high` are NaN."""
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    around: bool = True  # the mean lies in the middle of it
+
+    @classmethod
+    def of(cls, values: Sequence[object]) -> Estimate:
+        """Of what runs of one job say: numbers, lists over seeds, or means with an interval."""
+        if len(values) == 1 and isinstance(values[0], Mapping):
+            found = [_number(values[0].get(name)) for name in ("mean", "low", "high")]
+            return cls(*found, around=False)
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        numbers = [_number(value) for value in values]
+        mean, half = math.fsum(numbers) / len(numbers) if numbers else math.nan, math.nan
+        if math.isfinite(mean):
+            half = half_width(numbers)
+        return cls(mean, mean - half, mean + half)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, Mapping):
+        value = value.get("mean")
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column: where its number stands in a row, and how it is written.
+
+    Args:
+        key: of the row.
+        label: of the column, with its unit.
+        scale: from the unit of the file to that of the column.
+        digits: after the point.
+        per_cent: whether the number is a share.
+        more: whether more is better.
+    """
+
+    key: str
+    label: str
+    scale: float = 1.0
+    digits: int = 1
+    per_cent: bool = False
+    more: bool = False
+
+    def of(self, rows: Sequence[Values]) -> Estimate:
+        """What the runs of one job come to, in the unit of the column."""
+        found = Estimate.of([row.get(self.key) for row in rows])
+        ends = (value * self.scale for value in (found.mean, found.low, found.high))
+        return Estimate(*ends, around=found.around)
+
+    def text(self, found: Estimate) -> str:
+        """With its interval, where there is one that has a width."""
+        if not math.isfinite(found.mean):
+            return "none" if math.isnan(found.mean) else "unbounded"
+        own = self._written(found.mean)
+        width = found.high - found.low
+        if not math.isfinite(width) or width <= 1e-9 * abs(found.mean):
+            return own
+        if found.around:
+            return f"{own} ± {self._written(found.high - found.mean)}"
+        return f"{own} [{self._written(found.low)}, {self._written(found.high)}]"
+
+    def _written(self, value: float) -> str:
+        return f"{value:.{self.digits}%}" if self.per_cent else f"{value:,.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run says of one thing: the problem it was asked, and the names of who answered."""
+
+    problem: str
+    names: tuple[str, ...]
+    values: Values
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Results that stand in one table.
+
+    Args:
+        key: a word for links.
+        title: of the table.
+        note: what a reader must know.
+        names: headings of `Row.names`.
+        measures: columns; the first ranks the rows and is drawn.
+        rows: of a result; None where it is of another kind.
+        problem: keys of the config that make the problem; where they differ, tables do.
+        bound: key of a bound on the first measure that is drawn beside it.
+        level: lines that are drawn over the first measure, by name.
+    """
+
+    key: str
+    title: str
+    note: str
+    names: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    rows: Callable[[Values], Sequence[Row]]
+    problem: tuple[str, ...] = ()
+    bound: str | None = None
+    level: Mapping[str, float] = field(default_factory=dict)
+
+
+def _steps(result: Values) -> list[Row]:
+    if "topology" not in result or "problem" in result:
+        return []
+    problem = f"{result.get('graph')} on {result['topology']}"
+    if result.get("communication", "single_port") != "single_port":
+        problem += f", {result['communication']}"
+    bound = result.get("lower_bound_s")
+    if "methods" in result:
+        return [
+            Row(problem, (str(row.get("method")),), _with_gap(row, "step_time_s", bound))
+            for row in _mappings(result["methods"])
+        ]
+    if "step_time_s" not in result or "agent" not in result:
+        return []
+    name = result.get("agent") or "plan file"
+    own = {**result, "search_s": result.get("seconds")}
+    return [Row(problem, (str(name),), _with_gap(own, "step_time_s", bound))]
+
+
+def _plans(result: Values) -> list[Row]:
+    if "objective" not in result or "problem" not in result:
+        return []
+    problem = f"{result['problem']}, {result.get('graph')} on {result.get('topology')}"
+    if result.get("unit"):
+        problem += f" ({result['unit']})"
+    return [Row(problem, (str(result.get("agent")), str(result.get("status"))), result)]
+
+
+def _schedules(result: Values) -> list[Row]:
+    trace = _SEED_OF_TRACE.sub("", str(result.get("trace")))
+    problem = f"{trace}, {result.get('jobs')} jobs on {result.get('gpus')} GPUs"
+    if "policies" in result:
+        found = [(row.get("policy"), row) for row in _mappings(result["policies"])]
+    elif "mean_jct_s" in result and "agent" in result:
+        name = result["agent"]
+        if result.get("placement"):
+            name = f"{name} / {result['placement']}"
+        if result.get("interference") not in (None, "none"):
+            problem += f", interference {result['interference']}"
+        found = [(name, result)]
+    else:
+        return []
+    return [Row(problem, (str(name), str(row.get("knows"))), row) for name, row in found]
+
+
+def _trainings(result: Values) -> list[Row]:
+    if "best_score" not in result or "untrained_score" not in result:
+        return []
+    origin = result.get("provenance")
+    recipe = _RECIPE.search(str(origin.get("command"))) if isinstance(origin, Mapping) else None
+    traces, clusters = result.get("traces"), result.get("clusters")
+    size = ""
+    if isinstance(traces, list) and isinstance(clusters, list):
+        size = f"{len(traces)} traces on {len(clusters)} clusters"
+    return [Row(size or "schedulers", (recipe[1] if recipe else "training",), result)]
+
+
+def _windows(result: Values) -> list[Row]:
+    ratios = result.get("ratios")
+    if "split" not in result or not isinstance(ratios, Mapping):
+        return []
+    windows = result.get("windows")
+    count = f", {len(windows)} windows" if isinstance(windows, list) else ""
+    problem = f"{result['split']}, durations {result.get('information')}{count}"
+    rows = []
+    for against, ratio in ratios.items():
+        if isinstance(ratio, Mapping):
+            values = {name: ratio.get(name) for name in ("mean", "p50", "p99")}
+            gap = {"gap": result.get("mean_gap_to_bound")}
+            rows.append(Row(problem, (str(against),), {**values, **gap}))
+    return rows
+
+
+def _packings(result: Values) -> list[Row]:
+    problem = f"{result.get('pods')} pods on {result.get('gpus')} GPUs, load {result.get('load')}"
+    return [
+        Row(problem, (str(row.get("rule")),), row) for row in _mappings(result.get("rules", ()))
+    ]
+
+
+def _flows(result: Values) -> list[Row]:
+    if "flows" not in result or "mean_slow_down" not in result:
+        return []
+    name = f"{result['flows']} flows on {result.get('shards')} shards"
+    return [Row("max-min fair", (name,), result)]
+
+
+def _with_gap(row: Values, key: str, bound: object) -> Values:
+    value = row.get(key)
+    known = isinstance(value, int | float) and isinstance(bound, int | float) and bound > 0
+    gap = value / bound - 1.0 if known else None
+    return {**row, "bound": bound, "gap": gap}
+
+
+def _mappings(rows: object) -> Iterator[Mapping[str, Any]]:
+    if isinstance(rows, list):
+        yield from (row for row in rows if isinstance(row, Mapping))
+
+
+GAP = Measure("gap", "above the bound", per_cent=True)
+KINDS = (
+    Kind(
+        "steps",
+        "Plans of a training step",
+        "Step time: all operators in the simulator. The bound is proved: no plan is faster.",
+        ("planner",),
+        (
+            Measure("step_time_s", "step time (ms)", 1e3),
+            Measure("bound", "lower bound (ms)", 1e3),
+            GAP,
+            Measure("search_s", "search (s)"),
+            Measure("peak_memory_bytes", "peak memory (GB)", 1e-9, 2),
+        ),
+        _steps,
+        ("graph", "topology", "cost", "communication"),
+        "bound",
+    ),
+    Kind(
+        "plans",
+        "Plans by objective",
+        "The objective is in the unit of the graph's file; the bound holds for every plan.",
+        ("planner", "status"),
+        (
+            Measure("objective", "objective", digits=4),
+            Measure("lower_bound", "lower bound", digits=4),
+            GAP,
+            Measure("seconds", "search (s)"),
+        ),
+        _plans,
+        ("graph", "topology", "cost", "problem"),
+        "lower_bound",
+    ),
+    Kind(
+        "schedules",
+        "Schedulers on a trace",
+        "JCT: completion minus submission. knows: what a policy may look at of a job that has not "
+        "finished; compare within one class. in use: GPU-seconds held of those there were.",
+        ("policy", "knows"),
+        (
+            Measure("mean_jct_s", "mean JCT (s)", digits=0),
+            Measure("p50_jct_s", "median JCT (s)", digits=0),
+            Measure("p99_jct_s", "p99 JCT (s)", digits=0),
+            Measure("mean_first_wait_s", "mean wait (s)", digits=0),
+            Measure("utilisation", "in use", per_cent=True),
+            Measure("preemptions", "preempted", digits=0),
+        ),
+        _schedules,
+        ("trace", "cluster", "interference", "overheads", "failures"),
+    ),
+    Kind(
+        "trainings",
+        "Trainings of schedulers",
+        "Scores: mean JCT over that of the reference on validation windows; below 1 is faster.",
+        ("recipe",),
+        (
+            Measure("best_score", "best score", digits=3),
+            Measure("untrained_score", "untrained", digits=3),
+            Measure("steps", "steps", digits=0),
+            Measure("seconds", "seconds", digits=0),
+        ),
+        _trainings,
+        level={"reference": 1.0},
+    ),
+    Kind(
+        "windows",
+        "Learned schedulers on test windows",
+        "JCTs over those of a baseline, paired by window; 95 % bootstrap over windows and "
+        "checkpoints; below 1 the learned scheduler is faster.",
+        ("against",),
+        (
+            Measure("mean", "mean JCT", digits=3),
+            Measure("p50", "median", digits=3),
+            Measure("p99", "p99", digits=3),
+            GAP,
+        ),
+        _windows,
+        level={"as fast": 1.0},
+    ),
+    Kind(
+        "packings",
+        "Packing rules",
+        "GPUs allocated of those there are, at the end of all arrivals; 95 % over the seeds.",
+        ("rule",),
+        (
+            Measure("allocation_percent", "allocated (%)", more=True),
+            Measure("mean_failed_percent", "pods that failed (%)"),
+        ),
+        _packings,
+    ),
+    Kind(
+        "flows",
+        "Flows that share links",
+        "Slow-down: completion time over the time alone.",
+        ("file",),
+        (
+            Measure("mean_slow_down", "mean slow-down", digits=3),
+            Measure("p50_slow_down", "median", digits=3),
+            Measure("p99_slow_down", "p99", digits=3),
+        ),
+        _flows,
+    ),
+)  # fmt: skip

@@ -1,0 +1,223 @@
+"""Run folders of any app, whoever made them: read within bounds, never followed or unpickled."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from envs.errors import InputError
+from experiments.run.app import ENVIRONMENT_FILE, RESULT_FILE
+from experiments.run.artifacts import METRICS_FILE
+from experiments.run.overrides import CONFIG_FILE
+from experiments.run.provenance import text_hash
+from experiments.run.tables import TABLE_FILE, Table, read_tables
+
+TIMELINE_FILE = "trace.json"  # what happened when: a step on its devices, jobs on their nodes
+MEGABYTE = 1_000_000
+LARGEST = {  # bytes of a file; a larger one is refused
+    RESULT_FILE: 64 * MEGABYTE,
+    CONFIG_FILE: MEGABYTE,
+    ENVIRONMENT_FILE: MEGABYTE,
+    METRICS_FILE: 64 * MEGABYTE,
+    TABLE_FILE: 16 * MEGABYTE,
+    TIMELINE_FILE: 128 * MEGABYTE,
+}
+LARGEST_PICTURE = 4 * MEGABYTE
+PNG = b"\x89PNG\r\n\x1a\n"
+SEED = "seed"
+_SEED_FOLDER = re.compile(r"\bseed_\d+\b")  # of a grid's cell, whose work another cell goes on with
+_APP = re.compile(r"\bexperiments\.(\w+)|\bmeshwright ([a-z]\w*)")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A finished run.
+
+    Args:
+        path: of the folder.
+        result: the content of its result.json.
+        config: the content of its config.yaml, as text; empty where there is none.
+        environment: the content of its environment.json.
+    """
+
+    path: Path
+    result: Mapping[str, Any]
+    config: str
+    environment: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | Path) -> RunFolder:
+        """The run in a folder.
+
+        Raises:
+            InputError: there is none that has ended, or a file of it is too large or faulty.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise InputError("there is no such run folder", file=path)
+        if not os.path.lexists(folder / RESULT_FILE):
+            raise InputError(f"is no finished run: it has no {RESULT_FILE}", file=path)
+        result = _mapping(folder / RESULT_FILE)
+        config = _text(folder / CONFIG_FILE) or ""
+        environment = {}
+        if os.path.lexists(folder / ENVIRONMENT_FILE):
+            environment = _mapping(folder / ENVIRONMENT_FILE)
+        return cls(folder, result, config, environment)
+
+    @property
+    def name(self) -> str:
+        """The last two parts of its path: the app's folder, and its own."""
+        return "/".join(Path(os.path.abspath(self.path)).parts[-2:])
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Command, commit, seed, versions and inputs."""
+        found = self.result.get("provenance")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def command(self) -> str:
+        return str(self.origin.get("command", "unknown"))
+
+    @property
+    def app(self) -> str:
+        """What made it: the name of an app, or "run"."""
+        found = _APP.search(self.command)
+        return (found[1] or found[2]) if found else "run"
+
+    @cached_property
+    def choices(self) -> Mapping[str, Any]:
+        """The config without what only changes the dice."""
+        try:
+            parsed = yaml.load(self.config, Loader=_PlainLoader)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            fault = f"is no readable YAML ({' '.join(str(error).split())})"
+            raise InputError(fault, file=self.path / CONFIG_FILE) from error
+        if not isinstance(parsed, Mapping):
+            return {}
+        own = _without_seeds({k: v for k, v in parsed.items() if k not in ("json", "resume")})
+        assert isinstance(own, dict)
+        return own
+
+    @cached_property
+    def job(self) -> str:
+        """One word for all seeds of one job."""
+        if not self.choices:
+            return text_hash(str(self.path))
+        return text_hash(f"{self.app} {self.hash_of(self.choices)}")
+
+    def hash_of(self, keys: Iterable[str]) -> str:
+        """One word for all runs that agree in these keys of the config."""
+        chosen = {key: self.choices.get(key) for key in keys}
+        return text_hash(json.dumps(chosen, sort_keys=True, default=str))
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Sequence[float]]:
+        """Columns of the metrics of a training; NaN where a row has none."""
+        text = _text(self.path / METRICS_FILE)
+        if text is None:
+            return {}
+        try:
+            rows = list(csv.reader(text.splitlines()))
+            names = rows[0] if rows else []
+            if any(len(row) != len(names) for row in rows):
+                raise ValueError("rows differ in length")
+            return {
+                name: [float(row[column]) if row[column] else math.nan for row in rows[1:]]
+                for column, name in enumerate(names)
+            }
+        except (ValueError, csv.Error) as error:
+            fault = f"holds no metrics ({error})"
+            raise InputError(fault, file=self.path / METRICS_FILE) from error
+
+    @cached_property
+    def tables(self) -> Sequence[Table]:
+        """What the run itself has found, as it was printed."""
+        return list(read_tables(_text(self.path / TABLE_FILE) or ""))
+
+    @cached_property
+    def timeline(self) -> Mapping[str, Any]:
+        """Its trace for Perfetto; empty where there is none."""
+        path = self.path / TIMELINE_FILE
+        return _mapping(path) if os.path.lexists(path) else {}
+
+    def pictures(self) -> Mapping[str, bytes]:
+        """PNGs by name; those that are too large or no PNGs are left out."""
+        found = {}
+        for path in sorted(self.path.glob("*.png")):
+            try:
+                data = read_bounded(path, LARGEST_PICTURE)
+            except InputError:
+                continue
+            if data.startswith(PNG):
+                found[path.name] = data
+        return found
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """The content of a regular file of at most so many bytes.
+
+    Raises:
+        InputError: it is something else, or larger, or cannot be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(file, "rb") as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError("is no regular file", file=path)
+            if status.st_size > largest:
+                fault = f"has {status.st_size:,} bytes; a report reads up to {largest:,}"
+                raise InputError(fault, file=path)
+            return opened.read(largest)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
+
+
+def _text(path: Path) -> str | None:
+    """None where there is no such file."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        return read_bounded(path, LARGEST[path.name]).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 ({error.reason})", file=path) from error
+
+
+def _mapping(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(_text(path) or "")
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no JSON ({error})", file=path) from error
+    if not isinstance(document, dict):
+        raise InputError("is no mapping", file=path)
+    return document
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML in which nothing refers to anything: a few lines cannot become gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias: the config of a run has none")
+        return super().compose_node(parent, index)
+
+
+def _without_seeds(value: object) -> object:
+    """A config without what only changes the dice."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_seeds(item) for key, item in value.items() if key != SEED}
+    if isinstance(value, list):
+        return [_without_seeds(item) for item in value]
+    return _SEED_FOLDER.sub("seed", value) if isinstance(value, str) else value
