@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 from experiments.pictures.style import BLUE, GREEN, ORANGE, PALETTE, PURPLE, mixed_with_white
@@ -16,12 +17,15 @@ from experiments.run.statistics import half_width
 INK, GRID, PAGE = "@ink", "@grid", "@page"
 MOST_ROWS, MOST_LINES, MOST_POINTS, MOST_BARS = 40, 8, 500, 6000
 ROW, FRAME = 38, 96  # pixels of a row of a ranking; of a figure around its rows
-LANE, LEAST_LANES = 16, 12  # pixels of a device or GPU in a Gantt chart
+LANE, THIN_LANE, LEAST_LANES = 24, 9, 8  # pixels of a device or GPU in a Gantt chart; of few, many
+NAMED_LANES = 24  # up to which every lane has its name, beyond its node's
 WIDE = 20.0  # times between the least and the largest value from which an axis is logarithmic
 MERGE = 5e-4  # share of the time below which neighbours of one kind in a Gantt chart are one bar
 PHASES = {
     "forward": BLUE, "backward": ORANGE, "optimizer": GREEN, "transfer": PURPLE,
 }  # fmt: skip
+
+IN_THE_DARK = {own: mixed_with_white(own, 0.3) for own in PALETTE}  # on a dark page
 
 Spec = dict[str, Any]
 
@@ -201,7 +205,6 @@ class Bar:
     start: float
     end: float
     label: str
-    height: float = 0.8
     number: int = 1  # of events in it
 
 
@@ -227,28 +230,43 @@ def gantt(run: RunFolder) -> Figure | None:
                 "base": [_rounded(bar.start / seconds) for bar in own],
                 "x": [_rounded((bar.end - bar.start) / seconds) for bar in own],
                 "y": [bar.row for bar in own],
-                "width": [bar.height for bar in own],
+                "width": [0.8 if phases else 1.0] * len(own),
                 "marker": {"color": colour, "line": {"width": 0}},
                 "text": [escape(bar.label) for bar in own], "textposition": "none",
                 "hovertemplate": f"%{{text}}<br>from %{{base:.6g}} for %{{x:.6g}} {unit}"
                 "<extra></extra>",
             }
         )  # fmt: skip
-    rows = list(lanes.values())
     layout = _layout(barmode="overlay", bargap=0)
     layout["xaxis"] = _axis(f"time since the start ({unit})") | {"rangemode": "tozero"}
-    every = max(1, math.ceil(len(rows) / 48))
+    many = len(lanes) > NAMED_LANES and len({process for process, _ in lanes}) > 1
+    names = (
+        _groups(lanes) if many else {name: float(row) for row, name in enumerate(lanes.values())}
+    )
     layout["yaxis"] = {
-        "tickvals": list(range(0, len(rows), every)),
-        "ticktext": [_short(row, 22) for row in rows[::every]],
-        "range": [len(rows) - 0.4, -0.6], "automargin": True, "tickfont": {"size": 11},
+        "tickvals": list(names.values()),
+        "ticktext": [_middle(name) for name in names],
+        "range": [len(lanes) - 0.4, -0.6], "automargin": True, "tickfont": {"size": 11},
         "showgrid": False, "zeroline": False,
     }  # fmt: skip
+    ends = [row for row, (this, after) in enumerate(pairwise(lanes)) if this[0] != after[0]]
+    layout["shapes"] = [
+        _level(row + 0.5, vertical=False, colour=PAGE, dash="solid") for row in ends
+    ]
     note = f"{left_out:,} further bars are not drawn." if left_out else ""
     if not phases:
-        note = f"One colour for each job. {note}".strip()
-    height = 110 + LANE * max(len(rows), LEAST_LANES)
+        note = f"A job has one colour; there are {len(PALETTE)} of them. {note}".strip()
+    height = 110 + (THIN_LANE if many else LANE) * max(len(lanes), LEAST_LANES)
     return Figure(f"What ran when, seed {run.origin.get('seed')}", data, layout, height, note)
+
+
+def _groups(lanes: Mapping[tuple[int, int], str]) -> dict[str, float]:
+    """The middle row of every process, by the part of its rows' names before a comma."""
+    rows: dict[int, list[int]] = {}
+    for row, (process, _) in enumerate(lanes):
+        rows.setdefault(process, []).append(row)
+    names = list(lanes.values())
+    return {names[own[0]].partition(",")[0]: sum(own) / len(own) for own in rows.values()}
 
 
 def _bars_of(trace: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[Bar], int]:
@@ -373,8 +391,8 @@ def _range(least: float, most: float, logarithmic: bool) -> Spec:
     return {"range": [least - margin, most + margin]}
 
 
-def _level(value: float, *, vertical: bool = True) -> Spec:
-    line = {"color": INK, "dash": "dot", "width": 1.4}
+def _level(value: float, *, vertical: bool = True, colour: str = INK, dash: str = "dot") -> Spec:
+    line = {"color": colour, "dash": dash, "width": 1.4}
     if vertical:
         return {
             "type": "line", "x0": value, "x1": value, "yref": "paper", "y0": 0, "y1": 1,
@@ -420,6 +438,12 @@ def _label(name: str, value: str, row: int, job: Job | None) -> Spec:
 
 def _short(name: str, most: int = 34) -> str:
     return escape(name if len(name) <= most else f"{name[: most - 1]}…")
+
+
+def _middle(name: str, most: int = 24) -> str:
+    """Names that differ at their ends, cut in the middle."""
+    half = most // 2
+    return escape(name if len(name) <= most else f"{name[:half]}…{name[-half:]}")
 
 
 def _rounded(value: float) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from envs.errors import InputError
-from experiments.reporting.figures import Figure
+from experiments.reporting.figures import IN_THE_DARK, Figure
 from experiments.reporting.sheets import REFERENCE
 from experiments.run.tables import Table
 
@@ -32,7 +32,7 @@ button{font:inherit;font-size:.9rem;color:var(--ink);background:var(--card);curs
 border:1px solid var(--grid);border-radius:6px;padding:4px 12px;white-space:nowrap}
 nav ul{columns:20rem;padding-left:1.2em;margin:.4em 0}
 nav li{overflow-wrap:anywhere}
-p.note,figcaption,.facts{color:var(--muted);font-size:.92rem}
+p.note,figcaption,.facts{color:var(--muted);font-size:.92rem;overflow-wrap:anywhere}
 .scroll{overflow-x:auto;border:1px solid var(--grid);border-radius:6px;margin:.6em 0}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{padding:6px 12px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
@@ -55,6 +55,7 @@ img{max-width:100%;height:auto;background:#fff;border-radius:4px}
 
 SCRIPT = """
 (() => {
+  const lighter = JSON.parse(document.getElementById('lighter').textContent);
   const root = document.documentElement, names = ['ink', 'grid', 'page'];
   const button = document.getElementById('theme');
   const dark = matchMedia('(prefers-color-scheme: dark)');
@@ -62,7 +63,9 @@ SCRIPT = """
   const isDark = () => root.dataset.theme ? root.dataset.theme === 'dark' : dark.matches;
   const colours = () => {
     const style = getComputedStyle(root);
-    return Object.fromEntries(names.map(n => ['@' + n, style.getPropertyValue('--' + n).trim()]));
+    const own = Object.fromEntries(
+      names.map(name => ['@' + name, style.getPropertyValue('--' + name).trim()]));
+    return isDark() ? {...own, ...lighter} : own;
   };
   const themed = (value, own) => {
     if (typeof value === 'string') return own[value] ?? value;
@@ -151,9 +154,7 @@ class Page:
     def run(self, anchor: str, title: str) -> None:
         """The section of a run begins."""
         self._contents.append((3, anchor, title))
-        self._body.append(
-            f'<section class="run" id="{escape(anchor)}"><h3>{escape(title)}</h3>'
-        )
+        self._body.append(f'<section class="run" id="{escape(anchor)}"><h3>{escape(title)}</h3>')
 
     def end_run(self) -> None:
         self._body.append("</section>")
@@ -203,7 +204,9 @@ class Page:
             '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">\n'
             f"<title>{escape(self.title)}</title>\n<style>{STYLE}</style>\n"
             '<script type="application/json" id="provenance">'
-            f"{script_json(provenance)}</script>\n</head><body>\n"
+            f"{script_json(provenance)}</script>\n"
+            '<script type="application/json" id="lighter">'
+            f"{script_json(IN_THE_DARK)}</script>\n</head><body>\n"
             f"<header><div><h1>{escape(self.title)}</h1>"
             f'<p class="note">{escape(self.about)}</p></div>'
             '<button id="theme" type="button" aria-label="light or dark">Dark</button></header>\n'

@@ -1,4 +1,4 @@
-"""Tables of one run: printed, written as Markdown and LaTeX and read again, their numbers as JSON."""
+"""Tables of one run: printed, written as Markdown and LaTeX, read again; their numbers as JSON."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def _cells(line: str) -> list[str]:
 
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": r"$<$", ">": r"$>$",
-    "–": "--", "—": "---", "…": r"\ldots{}", "|": r"$|$",
+    "±": r"$\pm$", "\N{MULTIPLICATION SIGN}": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": r"$<$", ">": r"$>$",
+    "\N{EN DASH}": "--", "—": "---", "…": r"\ldots{}", "|": r"$|$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }  # fmt: skip
 
