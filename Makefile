@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint team cluster learned study quick test proof mutations check bench docs clean
+.PHONY: help venv run seeds placement ratio gain joint team cluster learned study claims quick test proof mutations check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -50,6 +50,9 @@ learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on gene
 
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
 	@$(BIN)/python -m experiments.benchmark suite=study $(ARGS)
+
+claims: $(STAMP)  ## what is claimed and what was measured (ARGS="rerun=[flow_times]" runs one again)
+	@$(BIN)/python -m experiments.claims $(ARGS)
 
 quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training, no export: a minute
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests

@@ -13,9 +13,8 @@ import sys
 from dataclasses import dataclass
 
 from experiments.reporting.report import Report
-from experiments.reporting.run_folder import RESULT_FILE
 from experiments.reporting.sheets import Reported
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import RESULT_FILE, Result, Run, run_app
 from experiments.run.artifacts import write_text
 from experiments.run.provenance import file_hash
 from experiments.run.tables import write_markdown

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from experiments.pictures.style import BLUE, GREEN, ORANGE, PALETTE, PURPLE, mixed_with_white
+from experiments.reporting.measures import is_number
 from experiments.reporting.run_folder import RunFolder
 from experiments.reporting.sheets import Job, Sheet
 from experiments.run.statistics import half_width
@@ -68,7 +69,7 @@ def ranking(sheet: Sheet) -> Figure | None:
     rows = list(range(len(shown)))
     reach = [
         (0.0, 0.0)
-        if math.isnan(found.low + found.high)
+        if not math.isfinite(found.low + found.high)
         else (found.mean - found.low, found.high - found.mean)
         for _, found in shown
     ]
@@ -450,5 +451,5 @@ def _rounded(value: float) -> float | None:
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: object) -> TypeGuard[float]:
+    return is_number(value) and math.isfinite(value)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from experiments.run.statistics import half_width
 
@@ -29,7 +29,7 @@ class Estimate:
         """Of what runs of one job say: numbers, lists over seeds, or means with an interval."""
         if len(values) == 1 and isinstance(values[0], Mapping):
             found = [_number(values[0].get(name)) for name in ("mean", "low", "high")]
-            return cls(*found, around=False)
+            return cls(found[0], found[1], found[2], around=False)
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
         numbers = [_number(value) for value in values]
@@ -42,8 +42,12 @@ class Estimate:
 def _number(value: object) -> float:
     if isinstance(value, Mapping):
         value = value.get("mean")
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known else math.nan
+    return float(value) if is_number(value) else math.nan
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of a JSON file is one."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ class Measure:
     def of(self, rows: Sequence[Values]) -> Estimate:
         """What the runs of one job come to, in the unit of the column."""
         found = Estimate.of([row.get(self.key) for row in rows])
-        ends = (value * self.scale for value in (found.mean, found.low, found.high))
-        return Estimate(*ends, around=found.around)
+        mean, low, high = (value * self.scale for value in (found.mean, found.low, found.high))
+        return Estimate(mean, low, high, found.around)
 
     def text(self, found: Estimate) -> str:
         """With its interval, where there is one that has a width."""
@@ -213,8 +217,9 @@ def _flows(result: Values) -> list[Row]:
 
 def _with_gap(row: Values, key: str, bound: object) -> Values:
     value = row.get(key)
-    known = isinstance(value, int | float) and isinstance(bound, int | float) and bound > 0
-    gap = value / bound - 1.0 if known else None
+    gap = None
+    if is_number(value) and is_number(bound) and bound > 0:
+        gap = value / bound - 1.0
     return {**row, "bound": bound, "gap": gap}
 
 

@@ -40,6 +40,8 @@ th:first-child{text-align:left;position:sticky;left:0;background:var(--page);max
 overflow:hidden;text-overflow:ellipsis}
 thead th,thead th:first-child{background:var(--card);font-weight:600}
 tbody th{font-weight:400}tbody tr:last-child>*{border-bottom:0}
+table.text th,table.text td{white-space:normal;text-align:left;vertical-align:top;min-width:9rem}
+table.text th:first-child{min-width:12rem;max-width:40vw}
 td a{color:inherit}td.ref a{color:var(--link)}
 figure{margin:.8em 0 1.4em}
 .plot{width:100%;min-width:0}
@@ -120,8 +122,8 @@ class Page:
         if text:
             self._body.append(f'<p class="note">{escape(text)}</p>')
 
-    def table(self, table: Table, anchors: Sequence[str] = ()) -> None:
-        """Its numbers are links to the anchor of their row, where one is given."""
+    def table(self, table: Table, anchors: Sequence[str] = (), *, wide: bool = False) -> None:
+        """Its numbers are links to the anchor of their row; `wide` where cells hold sentences."""
         head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
         rows = []
         for number, row in enumerate(table.rows):
@@ -134,7 +136,8 @@ class Page:
             rows.append(f"<tr>{''.join(cells)}</tr>")
         self._body.append(
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+            f"<table{' class=text' if wide else ''}><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
         )
 
     def figure(self, figure: Figure) -> None:

@@ -31,7 +31,7 @@ LARGEST = {  # bytes of a file; a larger one is refused
     ENVIRONMENT_FILE: MEGABYTE,
     METRICS_FILE: 64 * MEGABYTE,
     TABLE_FILE: 16 * MEGABYTE,
-    TIMELINE_FILE: 128 * MEGABYTE,
+    TIMELINE_FILE: 64 * MEGABYTE,
 }
 LARGEST_PICTURE = 4 * MEGABYTE
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -70,7 +70,7 @@ class RunFolder:
             raise InputError(f"is no finished run: it has no {RESULT_FILE}", file=path)
         result = _mapping(folder / RESULT_FILE)
         config = _text(folder / CONFIG_FILE) or ""
-        environment = {}
+        environment: Mapping[str, Any] = {}
         if os.path.lexists(folder / ENVIRONMENT_FILE):
             environment = _mapping(folder / ENVIRONMENT_FILE)
         return cls(folder, result, config, environment)
@@ -197,12 +197,17 @@ def _text(path: Path) -> str | None:
 
 def _mapping(path: Path) -> Mapping[str, Any]:
     try:
-        document = json.loads(_text(path) or "")
+        document = json.loads(_text(path) or "", parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no JSON ({error})", file=path) from error
     if not isinstance(document, dict):
         raise InputError("is no mapping", file=path)
     return document
+
+
+def _whole(text: str) -> int | float:
+    """Numbers beyond those of a computer are as good as infinite."""
+    return int(text) if len(text) < 20 else float(text)
 
 
 class _PlainLoader(yaml.SafeLoader):

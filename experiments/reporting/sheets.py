@@ -157,8 +157,8 @@ def _sheets(kind: Kind, jobs: Sequence[Job]) -> list[Sheet]:
 
     problems = [problem for problem, _ in entries]
     sheets = []
-    for (problem, _), own in entries.items():
+    for (problem, _), rows_of in entries.items():
         alike = problems.count(problem) > 1  # the same by name, another by its config
-        name = f"{problem}, as in run {own[0].job.number}" if alike else problem
-        sheets.append(Sheet(kind, name, sorted(own, key=rank)))
+        name = f"{problem}, as in run {rows_of[0].job.number}" if alike else problem
+        sheets.append(Sheet(kind, name, sorted(rows_of, key=rank)))
     return sheets

@@ -118,7 +118,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def read_tables(text: str) -> Iterator[Table]:
     """The tables that `Table.markdown` and `markdown_table` have written, with their notes."""
-    title, note = "", []
+    title = ""
+    note: list[str] = []
     lines = iter(_COMMENT.sub("", text).splitlines())
     for line in lines:
         if line.startswith("#"):
@@ -157,8 +158,8 @@ def _cells(line: str) -> list[str]:
 
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "\N{MULTIPLICATION SIGN}": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": r"$<$", ">": r"$>$",
-    "\N{EN DASH}": "--", "—": "---", "…": r"\ldots{}", "|": r"$|$",
+    "±": r"$\pm$", "\N{MULTIPLICATION SIGN}": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
+    "<": r"$<$", ">": r"$>$", "|": r"$|$", "\N{EN DASH}": "--", "—": "---", "…": r"\ldots{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -54,7 +55,7 @@ def words_of(rest: str, folder: Path) -> list[str]:
     def some(match: re.Match[str]) -> str:
         return str(folder if "folder" in match[1] else folder / "some.json")
 
-    return shlex.split(PLACEHOLDER.sub(some, rest), comments=True)
+    return [os.path.expandvars(x) for x in shlex.split(PLACEHOLDER.sub(some, rest), comments=True)]
 
 
 def fault_of(app: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> InputError | None:

@@ -1,0 +1,75 @@
+"""What is claimed, by others and here, and what was measured: one table, and its rows run again.
+
+python -m experiments.claims
+python -m experiments.claims rerun=[moirai_example,flow_times]
+
+Every claim is a file of conf/claim. The run folder receives claims.md, claims.tex and claims.html.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from envs.errors import InputError
+from experiments.reporting.claims import (
+    page_of,
+    read_claims,
+    rerun,
+    short_table,
+    whole_table,
+)
+from experiments.reporting.page import Page
+from experiments.run.app import Result, Run, run_app
+from experiments.run.artifacts import write_text
+from experiments.run.display import ProgressDisplay
+from experiments.run.provenance import stamp
+from experiments.run.tables import write_tables
+
+MARKDOWN, LATEX, PAGE = "claims.md", "claims.tex", "claims.html"
+
+
+@dataclass
+class ClaimsConfig:
+    """`conf/claims.yaml`."""
+
+    folder: str | None
+    rerun: list[str]
+    seed: int
+    json: bool
+
+
+def claims(config: ClaimsConfig, run: Run) -> Result:
+    """Write the table; run the commands that are asked for, and compare."""
+    known = {claim.name: claim for claim in read_claims(config.folder)}
+    for name in config.rerun:
+        if name not in known:
+            raise InputError(f"config key 'rerun': no claim {name!r} (known: {', '.join(known)})")
+    found = []
+    with ProgressDisplay(run.console) as display:
+        for name in config.rerun:
+            task = display.begin(f"{name} ({known[name].file.rerun.takes})")
+            again = rerun(known[name], run.folder / "reruns")
+            found.append(again)
+            told = "inside" if again.holds else "OUTSIDE"
+            display.end(task, f"{again.value:.7g}, {told} {known[name].interval}")
+    table = whole_table(list(known.values()))
+    write_tables(run, "Claims", [short_table(list(known.values())), table], run.provenance)
+    write_text(run.folder / MARKDOWN, page_of(list(known.values())))
+    write_text(run.folder / LATEX, table.latex())
+    page = Page("Claims", "What is claimed, and what was measured here.")
+    page.table(table, wide=True)
+    mark = stamp({"title": "Claims"}, run.provenance, kind="claims")
+    write_text(run.folder / PAGE, page.html(mark))
+    values: dict[str, object] = {
+        "claims": len(known),
+        "do_not_hold": [name for name, own in known.items() if own.file.verdict == "does not hold"],
+        "reruns": [again.document() for again in found],
+        "all_in_their_intervals": all(again.holds for again in found) if found else None,
+        "page": str(run.folder / PAGE),
+    }
+    return Result(values, run.provenance)
+
+
+if __name__ == "__main__":
+    sys.exit(run_app("claims", ClaimsConfig, claims, about=__doc__))

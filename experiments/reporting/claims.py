@@ -1,0 +1,290 @@
+"""What the literature and this project claim, and what was measured here: one file for each."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from envs.errors import InputError
+from experiments.run.overrides import CONFIG_MODULE, typed
+from experiments.run.tables import Table, markdown_table
+
+CLAIMS = "claim"  # the folder of conf
+SUBJECTS = ("placement", "network", "cluster")  # in the order of the table
+VERDICTS = ("holds", "holds in part", "does not hold")
+COLUMNS = (
+    "claim", "source", "published", "conditions", "measured here", "interval", "verdict", "command",
+    "takes",
+)  # fmt: skip
+CLOSE = 1e-9  # relative: the same number
+_COMMAND = re.compile(r"python -m experiments\.(\w+)((?: .*)?)")
+_ABOUT = """\
+One row for each published headline of the systems in here, and for each claim of this project's own;
+losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` runs the command of a row
+again and says whether its figure lies in the interval. Where `read` is null in its file, the row is
+of a study of hours whose table a person reads. A row is a file of `conf/claim`; this page is written
+by `experiments.claims`.
+"""
+
+
+@dataclass
+class Source:
+    """Where the claim stands."""
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+
+
+@dataclass
+class Measured:
+    """Our figure, when and at which commit it was noted."""
+
+    what: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    interval: str  # what `low` and `high` are the ends of
+    date: str
+    commit: str
+
+
+@dataclass
+class Rerun:
+    """How to measure it again: `read` leads to the number in the command's result.json."""
+
+    command: str
+    takes: str
+    read: str | None
+    over: str | None  # a second command, whose number is divided by that of the first
+
+
+@dataclass
+class ClaimFile:
+    """`conf/claim/<name>.yaml`."""
+
+    subject: str
+    claim: str
+    source: Source
+    published: str
+    conditions: str
+    measured: Measured
+    verdict: str
+    rerun: Rerun
+
+    def __post_init__(self) -> None:
+        for field, value, known in (
+            ("subject", self.subject, SUBJECTS),
+            ("verdict", self.verdict, VERDICTS),
+        ):
+            if value not in known:
+                fault = f"{value!r} is none of {', '.join(known)}"
+                raise InputError(f"config key '{field}': {fault}")
+        if not self.measured.low <= self.measured.value <= self.measured.high:
+            raise InputError("config key 'measured': low, value and high do not ascend")
+        for command in filter(None, (self.rerun.command, self.rerun.over)):
+            if not _COMMAND.fullmatch(command):
+                fault = "is not of the form python -m experiments.<app> <arguments>"
+                raise InputError(f"config key 'rerun': {command!r} {fault}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and its name, that of its file."""
+
+    name: str
+    file: ClaimFile
+
+    @property
+    def measured(self) -> str:
+        found = self.file.measured
+        return f"{_number(found.value)}{_unit(found.unit)}"
+
+    @property
+    def interval(self) -> str:
+        found = self.file.measured
+        if found.low == found.high:
+            return found.interval
+        return f"[{_number(found.low)}, {_number(found.high)}]{_unit(found.unit)}"
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        own, found = self.file, self.file.measured
+        source = f"{own.source.authors}: {own.source.title}. {own.source.venue}, {own.source.year}"
+        about = "" if found.low == found.high else f" ({found.interval})"
+        return (
+            f"{self.name}: {own.claim}",
+            source,
+            own.published,
+            own.conditions,
+            f"{self.measured}, {found.what} ({found.date}, {found.commit})",
+            f"{self.interval}{about}",
+            own.verdict,
+            own.rerun.command,
+            own.rerun.takes,
+        )
+
+
+def read_claims(folder: str | Path | None = None) -> list[Claim]:
+    """All claims of conf, and those of a folder: placements, the network, clusters, by name.
+
+    Raises:
+        InputError: a file is no claim, or two have one name.
+    """
+    own = files(CONFIG_MODULE).joinpath(CLAIMS)
+    texts = {
+        file.name: (str(file), file.read_text(encoding="utf-8"))
+        for file in own.iterdir()
+        if file.name.endswith(".yaml")
+    }
+    if folder is not None:
+        if not Path(folder).is_dir():
+            raise InputError("there is no such folder", file=folder)
+        for path in sorted(Path(folder).glob("*.yaml")):
+            if path.name in texts:
+                raise InputError("has the name of another claim", file=path)
+            try:
+                texts[path.name] = (str(path), path.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"cannot be read ({error})", file=path) from error
+    claims = [
+        Claim(name.removesuffix(".yaml"), _claim_file(text, path))
+        for name, (path, text) in texts.items()
+    ]
+    return sorted(claims, key=lambda claim: (SUBJECTS.index(claim.file.subject), claim.name))
+
+
+def _claim_file(text: str, path: str) -> ClaimFile:
+    try:
+        config = OmegaConf.create(text)
+        if not isinstance(config, DictConfig):
+            raise InputError("is no mapping")
+        return typed(config, ClaimFile)
+    except InputError as error:
+        raise InputError(error.message, file=path) from error
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise InputError(" ".join(str(error).split()), file=path) from error
+
+
+def whole_table(claims: Sequence[Claim]) -> Table:
+    """Everything that is known of every claim."""
+    return Table("Claims", COLUMNS, [claim.cells() for claim in claims], on_console=False)
+
+
+def short_table(claims: Sequence[Claim]) -> Table:
+    """What fits on a console."""
+    rows = [
+        (claim.name, claim.file.subject, claim.measured, claim.interval, claim.file.verdict,
+         claim.file.rerun.takes)
+        for claim in claims
+    ]  # fmt: skip
+    columns = ("claim", "subject", "measured", "interval", "verdict", "takes")
+    return Table("Claims", columns, rows, "The whole table is in the run folder.")
+
+
+def page_of(claims: Sequence[Claim]) -> str:
+    """`docs/claims.md`."""
+    commands = "".join(
+        f"- `{claim.name}`: `{command}`\n"
+        for claim in claims
+        for command in filter(None, (claim.file.rerun.command, claim.file.rerun.over))
+    )
+    rows = [claim.cells()[:-2] for claim in claims]
+    return f"# Claims\n\n{_ABOUT}\n{markdown_table(COLUMNS[:-2], rows)}\n## Commands\n\n{commands}"
+
+
+@dataclass(frozen=True)
+class Reran:
+    """A claim measured again."""
+
+    claim: Claim
+    value: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the number lies in the interval that was measured."""
+        low, high = self.claim.file.measured.low, self.claim.file.measured.high
+        slack = CLOSE * max(abs(low), abs(high))
+        return low - slack <= self.value <= high + slack
+
+    def document(self) -> dict[str, object]:
+        return {"claim": self.claim.name, "value": self.value, "in_the_interval": self.holds}
+
+
+def rerun(claim: Claim, folder: Path) -> Reran:
+    """Run its command, or both, in folders below `folder`, and read the number.
+
+    Raises:
+        InputError: no number is read of its command, or a command fails.
+    """
+    again = claim.file.rerun
+    if again.read is None:
+        fault = f"its figure is read by a person, in the table of: {again.command}"
+        raise InputError(fault, file="config key 'rerun'", record=claim.name)
+    value = _number_of(again.command, again.read, folder / claim.name)
+    if again.over is not None:
+        value = _number_of(again.over, again.read, folder / f"{claim.name}_over") / value
+    return Reran(claim, value)
+
+
+def _number_of(command: str, read: str, folder: Path) -> float:
+    match = _COMMAND.fullmatch(command)
+    assert match is not None
+    words = [os.path.expandvars(word) for word in shlex.split(match[2])]
+    for word in words:
+        if "$" in word:
+            raise InputError("the claim needs public data: set MESHWRIGHT_DATA", file=command)
+    module = f"{__package__.rpartition('.')[0]}.{match[1]}"  # of this installation
+    quoted = str(folder.resolve()).replace("'", r"\'")
+    arguments = [sys.executable, "-m", module, *words, "json=true", f"hydra.run.dir='{quoted}'"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        raise InputError(f"ended with code {done.returncode}: {last}", file=command)
+    return number_at(json.loads(done.stdout), read)
+
+
+def number_at(document: Any, path: str) -> float:
+    """The number at `rules/rule=fgd/mean`: keys, numbers of items, or the item with a value.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = document
+    for part in path.split("/"):
+        key, equals, value = part.partition("=")
+        if isinstance(found, list) and equals:
+            rows = [row for row in found if isinstance(row, Mapping) and str(row.get(key)) == value]
+            found = rows[0] if rows else None
+        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            found = found.get(part) if isinstance(found, Mapping) else None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise InputError(f"holds no number at {path!r}", file="result.json")
+    return float(found)
+
+
+def _number(value: float) -> str:
+    whole = float(value).is_integer() and abs(value) >= 1000
+    return f"{value:,.0f}" if whole else f"{value:.7g}"
+
+
+def _unit(unit: str) -> str:
+    return f" {unit}" if unit and unit != "x" else unit

@@ -1,0 +1,155 @@
+"""Claims: each is complete, its command is ours, and the cheap ones hold when run again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from refusals import told
+
+from experiments.claims import ClaimsConfig, claims
+from experiments.reporting.claims import (
+    Claim,
+    Reran,
+    number_at,
+    page_of,
+    read_claims,
+    rerun,
+    whole_table,
+)
+from experiments.run.app import run_app
+from tests.paths import CONF, ROOT
+
+CHEAP = [  # seconds each
+    "baechi_expert", "cluster_simulators", "contiguous_max_load", "flow_times", "latency_bert24",
+    "moirai_example", "tiresias_known", "tiresias_yarn",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Claim]:
+    return {claim.name: claim for claim in read_claims()}
+
+
+def test_every_file_is_a_row_in_the_order_of_the_subjects(known: dict[str, Claim]) -> None:
+    assert set(known) == {path.stem for path in (CONF / "claim").glob("*.yaml")}
+    subjects = [claim.file.subject for claim in known.values()]
+    assert list(dict.fromkeys(subjects)) == ["placement", "network", "cluster"]
+    table = whole_table(list(known.values()))
+    assert len(table.rows) == len(known)
+    assert all(cell for row in table.rows for cell in row)
+    assert any(claim.file.verdict == "does not hold" for claim in known.values())
+
+
+def test_the_page_of_claims_is_current(known: dict[str, Claim]) -> None:
+    """`python -m experiments.claims` writes it: claims.md of the run folder."""
+    assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == page_of(
+        list(known.values())
+    )
+
+
+def test_a_number_is_found_by_keys_places_and_values() -> None:
+    document = {"rules": [{"rule": "a", "mean": 1}, {"rule": "b", "mean": 2.5}], "n": [3, [4]]}
+    assert number_at(document, "rules/rule=b/mean") == 2.5
+    assert number_at(document, "rules/0/mean") == 1.0
+    assert number_at(document, "n/1/0") == 4.0
+    for path in ("rules", "rules/rule=c/mean", "rules/7/mean", "x/y", "n/1"):
+        told(lambda path=path: number_at(document, path), ["no number", path])
+
+
+def test_a_figure_is_inside_its_interval_or_not(known: dict[str, Claim]) -> None:
+    claim = known["tiresias_known"]  # [1.836, 1.837]
+    assert Reran(claim, 1.8365).holds
+    assert Reran(claim, 1.837).holds
+    assert not Reran(claim, 1.8372).holds
+    exact = known["cluster_simulators"]
+    assert Reran(exact, 18226503.0).holds
+    assert not Reran(exact, 18226504.0).holds
+
+
+def changed(folder: Path, pattern: str, new: str) -> Path:
+    """A folder with one claim, of which one line is another."""
+    text = (CONF / "claim" / "flow_times.yaml").read_text()
+    assert re.search(pattern, text)
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.yaml").write_text(re.sub(pattern, lambda _: new, text))
+    return folder
+
+
+FAULTS = {
+    "verdict: holds": ("verdict: perhaps", "perhaps"),
+    "subject: network": ("subject: stars", "stars"),
+    "value: .*": ("value: 1.0", "ascend"),
+    "year: 2024": ("year: soon", "year"),
+    "takes: .*": ("taks: 1 s", "taks"),
+    "command: .*": ("command: rm -rf $HOME", "form"),
+    "claim: .*": ("claim: [", "mine.yaml"),
+}
+
+
+@pytest.mark.parametrize("pattern", FAULTS)
+def test_a_file_that_is_no_claim_is_one_line(pattern: str, tmp_path: Path) -> None:
+    new, word = FAULTS[pattern]
+    folder = changed(tmp_path / "claims", pattern, new)
+    told(lambda: read_claims(folder), ["mine.yaml", word])
+
+
+def test_further_claims_are_taken_in(tmp_path: Path) -> None:
+    folder = changed(tmp_path / "claims", "year: 2024", "year: 2025")
+    assert "mine" in [claim.name for claim in read_claims(folder)]
+    (folder / "mine.yaml").rename(folder / "flow_times.yaml")
+    told(lambda: read_claims(folder), ["name of another claim"])
+    told(lambda: read_claims(tmp_path / "absent"), ["no such folder"])
+
+
+def test_the_app_writes_the_table_and_runs_a_command_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    (tmp_path / "flows.csv").write_text(
+        "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts\n0,7.0,1000,0,1,838.4,2\n"
+    )
+    flow = f"command: python -m experiments.flows input={shlex.quote(str(tmp_path / 'flows.csv'))}"
+    changed(tmp_path / "own", "command: .*", flow)
+    arguments = ["folder=own", "rerun=[mine]", "hydra.run.dir=out"]
+    assert run_app("claims", ClaimsConfig, claims, arguments) == 0
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    (again,) = result["reruns"]
+    assert again["claim"] == "mine"
+    assert again["in_the_interval"] is result["all_in_their_intervals"]
+    assert (
+        again["value"]
+        == json.loads((tmp_path / "out/reruns/mine/result.json").read_text())[
+            "largest_relative_difference"
+        ]
+    )
+    for name in ("claims.md", "claims.tex", "claims.html", "table.md"):
+        assert "flow" in (tmp_path / "out" / name).read_text()
+    capsys.readouterr()
+    assert run_app("claims", ClaimsConfig, claims, ["rerun=[nobody]", "hydra.run.dir=b"]) == 2
+    assert "nobody" in capsys.readouterr().err
+
+
+def test_what_a_person_reads_is_not_run_again(known: dict[str, Claim], tmp_path: Path) -> None:
+    told(lambda: rerun(known["moirai_latency"], tmp_path), ["moirai_latency", "a person"])
+
+
+def test_sources_are_complete() -> None:
+    for path in (CONF / "claim").glob("*.yaml"):
+        source = yaml.safe_load(path.read_text())["source"]
+        assert all(source[key] for key in ("authors", "title", "venue", "year")), path
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", CHEAP)
+def test_a_cheap_claim_is_measured_again(
+    name: str, known: dict[str, Claim], tmp_path: Path, data: Path
+) -> None:
+    found = rerun(known[name], tmp_path)
+    assert found.holds, f"{name}: {found.value}, not in {known[name].interval}"

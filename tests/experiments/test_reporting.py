@@ -1,0 +1,274 @@
+"""Reports: tables in three forms, seeds together, names that are markup, folders that are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from refusals import told
+from run_folders import metrics, run_folder, step_result, timeline
+
+from experiments.report import ReportConfig, report, with_folders
+from experiments.reporting.figures import gantt, learning_curves, ranking
+from experiments.reporting.page import Page
+from experiments.reporting.run_folder import LARGEST, RunFolder
+from experiments.reporting.sheets import Reported
+from experiments.run.app import run_app
+from experiments.run.tables import Table, markdown_table, read_tables
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">|a&b'
+
+
+class Elements(HTMLParser):
+    """The elements of a page, its texts, and the content of its scripts by id."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
+        if tag == "script" and attributes.get("id"):
+            name = str(attributes["id"])
+            self.scripts[name] = self.scripts.get(name, "") + data
+        elif tag != "script":
+            self.texts.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def hand_made() -> Table:
+    return Table("Plans & <more>", ("who", "ms"), [["a_b|c", "1.5 ± 0.5"], ["<i>", "2"]], "50 %")
+
+
+def test_a_table_in_markdown_and_latex() -> None:
+    assert hand_made().markdown() == (
+        "## Plans & &lt;more&gt;\n\n50 %\n\n| who | ms |\n| --- | ---: |\n"
+        "| a_b\\|c | 1.5 ± 0.5 |\n| &lt;i&gt; | 2 |\n"
+    )
+    assert hand_made().latex() == (
+        "\\begin{table}\n\\caption{Plans \\& $<$more$>$. 50 \\%}\n\\begin{tabular}{lr}\n\\toprule\n"
+        "who & ms \\\\\n\\midrule\na\\_b$|$c & 1.5 $\\pm$ 0.5 \\\\\n$<$i$>$ & 2 \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
+    )
+
+
+def test_a_table_in_html_links_its_numbers_to_their_run() -> None:
+    page = Page("title", "about")
+    page.table(hand_made(), ["run-1", "run-2"])
+    found = Elements(page.html({}))
+    assert [a["href"] for a in found.named("a")] == ["#run-1", "#run-2"]
+    texts = [text.strip() for text in found.texts]
+    assert texts[texts.index("who") : texts.index("2") + 1] == [
+        "who", "ms", "a_b|c", "1.5 ± 0.5", "<i>", "2",
+    ]  # fmt: skip
+
+
+def test_what_is_written_as_markdown_is_read_again() -> None:
+    own = hand_made()
+    text = f"<!-- {{}} -->\n\n# All\n\n{own.markdown()}\n{markdown_table(('x', 'y'), [['1', '']])}"
+    first, second = read_tables(text)
+    assert first == Table(own.title, list(own.columns), [list(row) for row in own.rows], own.note)
+    assert (list(second.columns), list(second.rows)) == (["x", "y"], [["1", ""]])
+
+
+def test_seeds_of_one_config_are_a_mean_with_its_interval(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((0.150, 0.170)):
+        run_folder(tmp_path / str(seed), step_result(seconds), seed=seed, config="a: 1\n")
+    run_folder(tmp_path / "other", step_result(0.125, "milp"), config="a: 2\n")
+    reported = Reported.of([tmp_path / name for name in ("0", "1", "other")])
+    assert [len(job.runs) for job in reported.jobs] == [2, 1]
+    (sheet,) = reported.sheets
+    rows = [dict(zip(sheet.table.columns, row, strict=True)) for row in sheet.table.rows]
+    assert [row["planner"] for row in rows] == ["milp", "heft"]  # the fastest first
+    assert rows[0]["step time (ms)"] == "125.0"
+    assert rows[0]["above the bound"] == "25.0%"
+    assert rows[1]["step time (ms)"] == "160.0 ± 127.1"  # 12.706 standard errors of 10 ms
+    assert rows[1]["above the bound"] == "60.0% ± 127.1%"
+    assert [row["run"] for row in rows] == ["[2]", "[1]"]
+
+
+def test_problems_that_share_a_name_alone_are_told_apart(tmp_path: Path) -> None:
+    for batch in (1, 2):
+        config = f"graph: {{batch: {batch}}}\n"
+        run_folder(tmp_path / str(batch), step_result(0.2), config=config)
+    titles = [sheet.problem for sheet in Reported.of([tmp_path / "1", tmp_path / "2"]).sheets]
+    assert titles == ["gpt2 on mixed, as in run 1", "gpt2 on mixed, as in run 2"]
+
+
+def test_an_interval_of_the_run_itself_stands_as_it_is(tmp_path: Path) -> None:
+    ratio = {"mean": 0.9, "low": 0.8, "high": 0.95}
+    result = {"split": "itp", "information": "known", "ratios": {"srsf": {"mean": ratio}}}
+    (sheet,) = Reported.of([run_folder(tmp_path / "a", result, app="generalise")]).sheets
+    assert sheet.table.rows[0][2] == "0.900 [0.800, 0.950]"
+
+
+def test_names_that_are_markup_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = f"agent: {json.dumps(HOSTILE)}\n"
+    first = run_folder(
+        tmp_path / "a", step_result(0.2, HOSTILE) | {"graph": HOSTILE}, config=config
+    )
+    second = run_folder(tmp_path / "b", step_result(0.3, "x") | {"graph": HOSTILE}, config="b: 1\n")
+    (first / "trace.json").write_text(json.dumps(timeline()).replace("gpu0", "<b onclick=1>"))
+    column = HOSTILE.replace('"', "")
+    (first / "metrics.csv").write_text(f"step,{column}\n1,2\n2,3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    command = with_folders([str(first), str(second), "hydra.run.dir=out", "title='<title>'"])
+    assert run_app("report", ReportConfig, report, command) == 0
+    page = Elements((tmp_path / "out" / "report.html").read_text())
+    assert not [image for image in page.named("img") if not image["src"].startswith("data:")]  # type: ignore[union-attr]
+    assert not [attributes for _, attributes in page.tags if "onerror" in attributes]
+    assert any(HOSTILE in text for text in page.texts)
+    plots = [name for name in page.scripts if name.endswith("-data")]
+    assert len(plots) == len([a for a in page.named("div") if a.get("class") == "plot"]) == 3
+    executed = [a for a in page.named("script") if a.get("type") != "application/json"]
+    assert len(executed) == 2  # the library, and ours
+    for name in plots:
+        spec = page.scripts[name]
+        assert "<" not in spec
+        assert json.loads(spec)["data"]
+    drawn = "".join(json.dumps(json.loads(page.scripts[name])) for name in plots)
+    assert "<img" not in drawn  # what plotly would read as markup is escaped as well
+    assert "<b onclick" not in drawn
+    policy = str(page.named("meta")[1]["content"])
+    assert "'unsafe-inline'" not in policy.split("script-src")[1]
+    assert "<script>alert" not in (tmp_path / "out" / "report.md").read_text().split("## Runs")[0]
+
+
+def test_the_three_forms_hold_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("a", 0.2), ("b", 0.3)):
+        folder = run_folder(tmp_path / name, step_result(seconds, name), config=f"agent: {name}\n")
+        (folder / "table.md").write_text(
+            f"# Own\n\n{Table('T', ('k', 'v'), [['q', name]]).markdown()}"
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    arguments = ["runs=[a,b]", "hydra.run.dir=out"]
+    assert run_app("report", ReportConfig, report, arguments) == 0
+    texts = [(tmp_path / "out" / f"report.{end}").read_text() for end in ("html", "md", "tex")]
+    for text in texts:
+        assert "200.0" in text
+        assert "100.0%" in text or r"100.0\%" in text
+        assert "python -m experiments.evaluate seed=0" in text
+        assert "T (run [2])" in text
+    assert '"schema_version"' in texts[2].splitlines()[0]
+    assert "agent: b" in texts[0]  # the config
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["runs"], result["configs"], result["figures"]) == (2, 2, 1)
+
+
+def test_neighbours_of_one_micro_batch_are_one_bar(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", step_result(0.2))
+    (folder / "trace.json").write_text(json.dumps(timeline()))
+    figure = gantt(RunFolder.read(folder))
+    assert figure is not None
+    forward, backward = figure.data
+    assert (forward["base"], forward["x"], forward["y"]) == ([0.0, 2.0], [2.0, 1.0], [0, 0])
+    assert (backward["base"], backward["x"], backward["y"]) == ([3.0], [1.0], [1])
+    assert figure.layout["yaxis"]["ticktext"] == ["gpu0", "gpu1"]
+
+
+def test_curves_of_seeds_have_their_mean_where_all_have_been(tmp_path: Path) -> None:
+    for seed, scale in enumerate((1.0, 3.0)):
+        folder = run_folder(tmp_path / str(seed), step_result(0.2), seed=seed, app="train")
+        (folder / "metrics.csv").write_text(metrics(scale))
+    (job,) = Reported.of([tmp_path / "0", tmp_path / "1"]).jobs
+    (figure,) = learning_curves(job)
+    mean = next(t for t in figure.data if t.get("name", "").startswith("best so far"))
+    assert mean["x"] == [100.0, 200.0, 300.0]
+    assert mean["y"] == pytest.approx([800.0, 600.0, 400.0])  # ms
+    assert figure.layout["shapes"][0]["y0"] == pytest.approx(100.0)  # the bound
+
+
+def test_wide_intervals_do_not_rule_the_axis(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((0.2, 0.3)):
+        run_folder(tmp_path / str(seed), step_result(seconds), seed=seed)
+    run_folder(tmp_path / "b", step_result(0.35, "b"), config="b: 1\n")
+    (sheet,) = Reported.of([tmp_path / name for name in ("0", "1", "b")]).sheets
+    figure = ranking(sheet)
+    assert figure is not None
+    low, high = figure.layout["xaxis"]["range"]
+    assert -300.0 < low < 100.0  # the bound
+    assert 350.0 < high < 700.0  # the slowest mean
+    assert "beyond" in figure.note
+
+
+def _linked(folder: Path) -> None:
+    (folder / "result.json").rename(folder / "elsewhere.json")
+    (folder / "result.json").symlink_to(folder / "elsewhere.json")
+
+
+def _pipe(folder: Path) -> None:
+    os.mkfifo(folder / "metrics.csv")
+
+
+def _text(name: str, text: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return write
+
+
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no result": (lambda folder: (folder / "result.json").unlink(), "no finished run"),
+    "a link": (_linked, "result.json"),
+    "a pipe": (_pipe, "no regular file"),
+    "no JSON": (_text("result.json", "{"), "is no JSON"),
+    "deep": (_text("result.json", "[" * 100_000), "is no JSON"),
+    "a list": (_text("result.json", "[]"), "is no mapping"),
+    "aliases": (_text("config.yaml", "a: &x [1]\nb: [*x, *x]\n"), "alias"),
+    "no YAML": (_text("config.yaml", "a: [\n"), "YAML"),
+    "words": (_text("metrics.csv", "a,b\n1,x\n"), "metrics"),
+    "ragged": (_text("metrics.csv", "a,b\n1\n"), "metrics"),
+    "large": (_text("config.yaml", "#" * (LARGEST["config.yaml"] + 1)), "1,000,000"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_folder_that_is_none_is_one_line(fault: str, tmp_path: Path) -> None:
+    break_it, word = FAULTS[fault]
+    folder = run_folder(tmp_path / "a", step_result(0.2))
+    break_it(folder)
+
+    def read() -> None:
+        (job,) = Reported.of([folder]).jobs
+        list(learning_curves(job))
+
+    assert str(folder) in told(read, [word])
+
+
+def test_folders_that_are_absent_or_named_twice_are_one_line(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", step_result(0.2))
+    told(lambda: Reported.of([tmp_path / "b"]), ["no such run folder"])
+    told(lambda: Reported.of([folder, f"{folder}/../a"]), ["named twice"])
+    told(lambda: Reported.of([]), ["runs"])
+
+
+def test_numbers_beyond_a_computer_are_words(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", step_result(0.2))
+    text = (folder / "result.json").read_text().replace("0.2,", f"1{'0' * 400},")
+    (folder / "result.json").write_text(text.replace("2000000000.0", "NaN"))
+    (sheet,) = Reported.of([folder]).sheets
+    assert sheet.table.rows[0][2] == "unbounded"
+    assert ranking(sheet) is None
+
+
+def test_words_without_a_key_are_run_folders() -> None:
+    assert with_folders(["a b", "seed=1", "it's", "--help"]) == [
+        "runs=['a b','it\\'s']", "seed=1", "--help",
+    ]  # fmt: skip
