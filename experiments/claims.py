@@ -71,5 +71,9 @@ def claims(config: ClaimsConfig, run: Run) -> Result:
     return Result(values, run.provenance)
 
 
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("claims", ClaimsConfig, claims, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_app("claims", ClaimsConfig, claims, about=__doc__))
+    sys.exit(main())

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from experiments.reporting.report import Report
 from experiments.reporting.sheets import Reported
 from experiments.run.app import RESULT_FILE, Result, Run, run_app
 from experiments.run.artifacts import write_text
+from experiments.run.declared import CONFIG_DIR, command_words
 from experiments.run.provenance import file_hash
 from experiments.run.tables import write_markdown
 
@@ -55,16 +57,20 @@ def report(config: ReportConfig, run: Run) -> Result:
 
 def with_folders(arguments: list[str]) -> list[str]:
     """The command line; words that are neither keys nor options are the run folders."""
-    folders = [word for word in arguments if "=" not in word and not word.startswith("-")]
+    words, flags, configs = command_words(arguments)
+    folders = [x for x in words if "=" not in x or Path(x).is_dir()]
+    others = [x for x in words if x not in folders]
+    others += [*flags, *(f"{CONFIG_DIR[0]}={folder}" for folder in configs)]
     quoted = ",".join("'" + folder.replace("'", r"\'") + "'" for folder in folders)
-    others = [word for word in arguments if word not in folders]
     return [f"runs=[{quoted}]", *others] if folders else others
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The app; run folders may stand by themselves."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_app("report", ReportConfig, report, with_folders(given), about=__doc__)
+    words = with_folders(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        sys.argv[1:] = words  # nothing comes after this run
+    return run_app("report", ReportConfig, report, None if arguments is None else words)
 
 
 if __name__ == "__main__":

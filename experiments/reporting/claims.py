@@ -20,7 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from envs.errors import InputError
-from experiments.run.overrides import CONFIG_MODULE, typed
+from experiments.run.declared import CONFIG_MODULE, EXPERIMENTS
+from experiments.run.overrides import typed
 from experiments.run.tables import Table, markdown_table
 
 CLAIMS = "claim"  # the folder of conf
@@ -33,11 +34,11 @@ COLUMNS = (
 CLOSE = 1e-9  # relative: the same number
 _COMMAND = re.compile(r"python -m experiments\.(\w+)((?: .*)?)")
 _ABOUT = """\
-One row for each published headline of the systems in here, and for each claim of this project's own;
-losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` runs the command of a row
-again and says whether its figure lies in the interval. Where `read` is null in its file, the row is
-of a study of hours whose table a person reads. A row is a file of `conf/claim`; this page is written
-by `experiments.claims`.
+One row for each published headline of the systems in here, and for each claim of this project's
+own; losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` runs the command of a
+row again and says whether its figure lies in the interval. Where `read` is null in its file, the
+row is of a study of hours whose table a person reads. A row is a file of `conf/claim`; this page is
+written by `experiments.claims`.
 """
 
 
@@ -250,7 +251,7 @@ def _number_of(command: str, read: str, folder: Path) -> float:
     for word in words:
         if "$" in word:
             raise InputError("the claim needs public data: set MESHWRIGHT_DATA", file=command)
-    module = f"{__package__.rpartition('.')[0]}.{match[1]}"  # of this installation
+    module = f"{EXPERIMENTS}.{match[1]}"  # of this installation
     quoted = str(folder.resolve()).replace("'", r"\'")
     arguments = [sys.executable, "-m", module, *words, "json=true", f"hydra.run.dir='{quoted}'"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from envs.errors import InputError
 from experiments.reporting.figures import IN_THE_DARK, Figure
 from experiments.reporting.sheets import REFERENCE
 from experiments.run.tables import Table
@@ -237,16 +236,9 @@ def script_json(document: object) -> str:
 
 
 def plotly_js() -> str:
-    """The library that draws, as it is installed.
+    """The library that draws, as it is installed."""
+    from plotly.offline import get_plotlyjs
 
-    Raises:
-        InputError: it is not.
-    """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        fault = "a report needs plotly, which is in the extra: pip install 'meshwright[report]'"
-        raise InputError(fault) from error
     return str(get_plotlyjs())
 
 

@@ -36,6 +36,7 @@ LARGEST = {  # bytes of a file; a larger one is refused
 LARGEST_PICTURE = 4 * MEGABYTE
 PNG = b"\x89PNG\r\n\x1a\n"
 SEED = "seed"
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]")  # escapes that may be half a character
 _SEED_FOLDER = re.compile(r"\bseed_\d+\b")  # of a grid's cell, whose work another cell goes on with
 _APP = re.compile(r"\bexperiments\.(\w+)|\bmeshwright ([a-z]\w*)")
 
@@ -196,10 +197,13 @@ def _text(path: Path) -> str | None:
 
 
 def _mapping(path: Path) -> Mapping[str, Any]:
+    text = _text(path) or ""
     try:
-        document = json.loads(_text(path) or "", parse_int=_whole)
+        document = json.loads(text, parse_int=_whole)
+        if _HALVES.search(text):
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is no JSON ({error})", file=path) from error
+        raise InputError(f"is no JSON ({' '.join(str(error).split())})", file=path) from error
     if not isinstance(document, dict):
         raise InputError("is no mapping", file=path)
     return document

@@ -230,6 +230,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pipe": (_pipe, "no regular file"),
     "no JSON": (_text("result.json", "{"), "is no JSON"),
     "deep": (_text("result.json", "[" * 100_000), "is no JSON"),
+    "half a character": (_text("result.json", '{"agent": "\\ud800"}'), "is no JSON"),
     "a list": (_text("result.json", "[]"), "is no mapping"),
     "aliases": (_text("config.yaml", "a: &x [1]\nb: [*x, *x]\n"), "alias"),
     "no YAML": (_text("config.yaml", "a: [\n"), "YAML"),
@@ -269,6 +270,6 @@ def test_numbers_beyond_a_computer_are_words(tmp_path: Path) -> None:
 
 
 def test_words_without_a_key_are_run_folders() -> None:
-    assert with_folders(["a b", "seed=1", "it's", "--help"]) == [
-        "runs=['a b','it\\'s']", "seed=1", "--help",
+    assert with_folders(["a b", "seed=1", "it's", "--help", "--config-dir", "c"]) == [
+        "runs=['a b','it\\'s']", "seed=1", "--help", "--config-dir=c",
     ]  # fmt: skip
