@@ -23,7 +23,7 @@ from envs.cluster.environment.features import (
     minutes,
     width,
 )
-from envs.cluster.environment.play_kernel import look, offer, something_to_come
+from envs.cluster.environment.play_kernel import KINDS, alike, look, offer, something_to_come
 from envs.cluster.environment.views import PROFILE_WIDTH, Bookkeeping, View
 from envs.cluster.interference.kernel import spread_of
 from envs.cluster.interference.rates import SEVERAL_RACKS
@@ -37,7 +37,6 @@ AREA_WIDTH = 8  # what racks and the whole have in common
 RACK_WIDTH, CLUSTER_WIDTH, SHARE_WIDTH, PEER_BASE = AREA_WIDTH, AREA_WIDTH + 8, 2, 7
 SERVER_BASE, CHANGING = 11, 17  # columns of a server before its type, of a job before its profile
 JOB_BASE = CHANGING + PROFILE_WIDTH
-KINDS = 32  # different requests among the jobs of a window that are remembered
 
 
 class ObservationTable(NamedTuple):
@@ -346,19 +345,6 @@ def fill_shares(
                 left_out += 1
             index = share.next
     return left_out
-
-
-@njit(cache=True, inline="always")
-def alike(jobs: Records, one: int, other: int) -> bool:
-    """Whether two jobs ask for the same, and so have room in the same places."""
-    a, b = jobs[one], jobs[other]
-    return bool(
-        a.gpus == b.gpus
-        and a.milli == b.milli
-        and a.types == b.types
-        and a.cpu == b.cpu
-        and a.memory == b.memory
-    )
 
 
 @njit(cache=True)

@@ -20,6 +20,7 @@ from envs.cluster.workload.trace import WHOLE_GPU
 
 Flags = NDArray[np.int8]
 Records = NDArray[np.void]
+KINDS = 32  # different requests among jobs that are remembered
 
 
 @njit(cache=True)
@@ -310,24 +311,52 @@ def something_to_come(state: ClusterState, book: Bookkeeping) -> bool:
     return False
 
 
+@njit(cache=True, inline="always")
+def alike(jobs: Records, one: int, other: int) -> bool:
+    """Whether two jobs ask for the same, and so have room in the same places."""
+    a, b = jobs[one], jobs[other]
+    return bool(
+        a.gpus == b.gpus
+        and a.milli == b.milli
+        and a.types == b.types
+        and a.cpu == b.cpu
+        and a.memory == b.memory
+    )
+
+
 @njit(cache=True)
 def holding(state: ClusterState, table: ActionTable, view: View, holds: NDArray[np.int8]) -> None:
     """Write into `holds` (J,) which jobs some server group of a view can hold; nothing runs yet."""
+    first, kinds = np.empty(KINDS, np.int64), 0  # jobs that ask for different things
     for job in range(len(state.jobs)):
-        wanted = state.jobs[job].gpus
-        in_all = 0
-        for rack in range(len(view.rack_ptr) - 1):
-            in_rack = 0
-            for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
-                there = room(state.jobs, state.nodes, state.partials, job, view.node[slot])
-                if there >= wanted:
-                    holds[job] = 1
-                in_rack += max(there, 0)
-            if (table.offer_racks or table.offer_all) and in_rack >= wanted > 1:
-                holds[job] = 1
-            in_all += in_rack
-        if table.offer_all and in_all >= wanted > 1:
-            holds[job] = 1
+        kind = 0
+        while kind < kinds and not alike(state.jobs, job, first[kind]):
+            kind += 1
+        if kind < kinds:
+            holds[job] = holds[first[kind]]
+            continue
+        holds[job] = can_hold(state, table, view, job)
+        if kinds < KINDS:
+            first[kinds] = job
+            kinds += 1
+
+
+@njit(cache=True)
+def can_hold(state: ClusterState, table: ActionTable, view: View, job: int) -> bool:
+    """Whether some server group of a view has room for a job."""
+    wanted = state.jobs[job].gpus
+    in_all = 0
+    for rack in range(len(view.rack_ptr) - 1):
+        in_rack = 0
+        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
+            there = room(state.jobs, state.nodes, state.partials, job, view.node[slot])
+            if there >= wanted:
+                return True
+            in_rack += max(there, 0)
+        if (table.offer_racks or table.offer_all) and in_rack >= wanted > 1:
+            return True
+        in_all += in_rack
+    return bool(table.offer_all and in_all >= wanted > 1)
 
 
 @njit(cache=True)
