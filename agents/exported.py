@@ -9,20 +9,22 @@ policy a graph and a topology (`agents.placement.live`): plain data by `decider.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from agents.decision import Decider
 from envs.errors import InputError
 from models.export.checkpoint import CLUSTER, SPEC_FILE, load_checkpoint
 
 
-def load_decider(checkpoint: str | Path, **limits: Any) -> Decider:
+def load_decider(
+    checkpoint: str | Path, *, cluster_limits: Mapping[str, int] | None = None
+) -> Decider:
     """The decider of a checkpoint folder, or of a shipped scheduler by its name.
 
     Args:
         checkpoint: folder or name.
-        limits: of `agents.cluster.live.ClusterDecider` or `agents.placement.live.PlacementDecider`.
+        cluster_limits: the limits of `agents.cluster.live.ClusterDecider`, where it becomes one.
 
     Raises:
         InputError: it is neither, a file in it is damaged, or it decides on something else.
@@ -34,6 +36,6 @@ def load_decider(checkpoint: str | Path, **limits: Any) -> Decider:
     if kind == CLUSTER:
         from agents.cluster.live import ClusterDecider
 
-        return ClusterDecider(str(folder), **limits)
+        return ClusterDecider(str(folder), **(cluster_limits or {}))
     told = f"is of kind {kind!r}, nothing here decides by that"
     raise InputError(told, file=folder / SPEC_FILE, field="observation_kind")

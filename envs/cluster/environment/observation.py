@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -231,17 +232,24 @@ class ClusterObservation:
         }
         self._pieces = tuple(_pieces(shapes) for shapes in (floats, indices, flags))
         self._sizes = tuple(pieces[-1][2] for pieces in self._pieces)
-        sinks = np.repeat([[running], [n]], shares, axis=1).astype(np.int64)
-        self.space = spaces.Dict(
+
+    @cached_property
+    def space(self) -> spaces.Dict:
+        """What an observation can be."""
+        floats, _, flags = ({key: shape for key, *_, shape in kind} for kind in self._pieces)
+        table = self.table
+        sinks = np.repeat([[table.running], [table.servers]], table.shares, axis=1).astype(np.int64)
+        space = spaces.Dict(
             {
                 **{key: spaces.Box(LOW, HIGH, shape, np.float32) for key, shape in floats.items()},
-                "server_rack": spaces.Box(0, r, (n,), np.int64),
-                "share_index": spaces.Box(0, sinks, (2, shares), np.int64),
+                "server_rack": spaces.Box(0, table.racks, (table.servers,), np.int64),
+                "share_index": spaces.Box(0, sinks, (2, table.shares), np.int64),
                 **{key: spaces.Box(0, 1, shape, np.int8) for key, shape in flags.items()},
             }
         )
-        if adviser is not None:
-            self.space[ADVISED] = spaces.Box(0, MOST_ACTIONS, (1,), np.int64)
+        if self.adviser is not None:
+            space[ADVISED] = spaces.Box(0, MOST_ACTIONS, (1,), np.int64)
+        return space
 
     def advised(self, buffers: Buffers) -> NDArray[np.int64]:
         """(1,) the action that the adviser would take, in buffers."""

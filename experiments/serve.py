@@ -1,0 +1,80 @@
+"""An exported scheduler answers over HTTP: a state in, what to do out.
+
+    python -m experiments.serve checkpoint=unknown_durations port=8000
+    curl -s http://127.0.0.1:8000/v1/decide -d @state.json
+
+It listens until Ctrl-C or SIGTERM. Beyond this machine it wants a token (token_file).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from annotated_types import Gt, Le
+
+from agents.exported import load_decider
+from envs.bounds import Count, Positive, bounded
+from experiments.run.app import Result, Run, run_app
+
+
+@dataclass
+class ClusterLimits:
+    """Of one decision of a cluster's scheduler: `agents.cluster.live.ClusterDecider`."""
+
+    window: int
+    most_actions: int
+    most_nodes: int
+    most_jobs: int
+
+
+@bounded
+@dataclass
+class ServeConfig:
+    """`conf/serve.yaml`."""
+
+    checkpoint: str
+    host: str
+    port: Annotated[int, Gt(-1), Le(65_535)]
+    token_file: str | None
+    max_body_bytes: Count
+    concurrency: Count
+    timeout_s: Positive
+    cluster_limits: ClusterLimits
+    seed: int
+    json: bool
+
+
+def serving(config: ServeConfig, run: Run) -> Result:
+    """Load, compile, listen and answer."""
+    from experiments.serving.server import listening, read_token, serve  # needs the extra
+    from experiments.serving.service import Limits, Service
+
+    token = read_token(config.token_file, config.host)
+    at = listening(config.host, config.port)
+    try:
+        decider = load_decider(config.checkpoint, cluster_limits=asdict(config.cluster_limits))
+        run.console.print("loading the policy and compiling kernels (once)")
+        decider.warm()
+    except BaseException:
+        at.close()
+        raise
+    limits = Limits(config.max_body_bytes, config.concurrency, config.timeout_s, token)
+    service = Service(
+        decider, limits, f"Meshwright: {config.checkpoint}", run.provenance.package_version
+    )
+    serve(service, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
+    answered = service.registry.get_sample_value(
+        "meshwright_requests_total", {"path": "/v1/decide", "status": "200"}
+    )
+    return Result({"decisions": int(answered or 0)}, run.provenance)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The app."""
+    return run_app("serve", ServeConfig, serving, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

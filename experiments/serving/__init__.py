@@ -1,0 +1,1 @@
+"""An exported scheduler behind HTTP."""

@@ -1,0 +1,100 @@
+"""The process around the service: its address, its token, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from envs.errors import InputError
+from experiments.serving.service import Service
+
+SHORTEST_TOKEN = 16  # characters
+SHUTDOWN_S = 1  # for requests that are being answered
+CONNECTIONS_PER_REQUEST = 8  # connections that may be open for each request that may wait
+
+
+def read_token(file: str | None, host: str) -> str | None:
+    """The token in the first line of a file.
+
+    Raises:
+        InputError: there is none although others than this machine can reach `host`, the file
+            cannot be read or its token is too short.
+    """
+    if file is None:
+        if is_loopback(host):
+            return None
+        told = f"{host} can be reached from outside: name a file that holds a token"
+        raise InputError(told, file="config key 'token_file'")
+    try:
+        token = Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({error})", file=file) from error
+    if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
+        raise InputError(f"is no token of {SHORTEST_TOKEN} characters or more", file=file)
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at the address.
+
+    Raises:
+        InputError: it cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise InputError(f"{host}:{port} cannot be listened at ({error})") from error
+
+
+class _Server(uvicorn.Server):
+    """Ends on a signal and then goes on behind `run`, in place of raising the signal again."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True
+
+
+def serve(service: Service, at: socket.socket, ready: Callable[[str], None]) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; those that are being answered still are.
+
+    Args:
+        service: already warm.
+        at: where it listens.
+        ready: told the address.
+    """
+    config = uvicorn.Config(
+        service.app,
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        limit_concurrency=CONNECTIONS_PER_REQUEST * service.limits.concurrency,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        server_header=False,
+    )
+    server = _Server(config)
+    gc.collect()
+    gc.freeze()  # what is there now stays: collections need not look at it
+    host, port = at.getsockname()[:2]
+    ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        asyncio.run(server.serve(sockets=[at]))
+    finally:
+        signal.signal(signal.SIGINT, before)
+        service.close()
+        at.close()

@@ -1,0 +1,361 @@
+"""The HTTP service of a decider: what it answers, what it refuses, what it counts.
+
+A decision is made in a thread of its own, one after the other, so that the thread that talks to
+clients is never busy for long. Who comes when too many wait is told to come again; who sends too
+much, too slowly or nonsense is told so, and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+
+from agents.decision import Decider, StateError
+from envs.errors import InputError
+
+JSON = "application/json"
+BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+OPEN_PATHS = frozenset({"/healthz"})
+PATHS = ("/", "/healthz", "/metrics", "/openapi.json", "/v1/decide", "/v1/schema")
+RETRY_AFTER_S = 1
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a service takes.
+
+    Attributes:
+        max_body_bytes: of a request.
+        concurrency: requests that wait for a decision, or have it made, at once.
+        timeout_s: for a body to arrive, and again for its decision.
+        token: that requests must bear; None: none.
+    """
+
+    max_body_bytes: int
+    concurrency: int
+    timeout_s: float
+    token: str | None = None
+
+
+class RefusalError(Exception):
+    """A request that is not answered."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        self.status, self.message, self.headers = status, message, headers
+
+
+class Service:
+    """Requests in, decisions out.
+
+    Attributes:
+        app: the ASGI application.
+        registry: of its Prometheus metrics.
+    """
+
+    def __init__(self, decider: Decider, limits: Limits, title: str, version: str) -> None:
+        self.decider, self.limits = decider, limits
+        self._schema = decider.schema
+        self._answer_schema = decider.answer_schema
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="decider")
+        self._busy = 0
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "meshwright_requests", "Requests.", ["path", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "meshwright_request_seconds",
+            "Seconds from a request's first byte to its answer.",
+            ["path"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._decision_seconds = Histogram(
+            "meshwright_decision_seconds",
+            "Seconds for which a decision kept the worker.",
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._actions = Counter(
+            "meshwright_actions", "Actions decided.", ["action"], registry=self.registry
+        )
+        waiting = Gauge(
+            "meshwright_waiting_requests",
+            "Requests that wait for a decision, or have it made.",
+            registry=self.registry,
+        )
+        waiting.set_function(lambda: self._busy)
+        ProcessCollector(registry=self.registry)
+        self.app = FastAPI(title=title, version=version, docs_url=None, redoc_url=None)
+        self._route()
+        self.app.openapi = self.openapi  # type: ignore[method-assign]
+        self.app.add_middleware(_Measured, service=self)
+
+    def close(self) -> None:
+        """Take no more decisions."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, with the decider's schemas as components."""
+        found: dict[str, Any] = get_openapi(
+            title=self.app.title,
+            version=self.app.version,
+            description=f"Decisions of an exported {self.decider.kind} policy.",
+            routes=self.app.routes,
+        )
+        parts = found.setdefault("components", {}).setdefault("schemas", {})
+        for name, schema in (("State", self._schema), ("Decision", self._answer_schema)):
+            moved = json.loads(json.dumps(schema).replace("#/$defs/", "#/components/schemas/"))
+            parts |= moved.pop("$defs", {})
+            moved.pop("$schema", None)
+            parts[name] = moved
+        parts["Refusal"] = REFUSAL
+        if self.limits.token is not None:
+            found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            found["security"] = [{"token": []}]
+        return found
+
+    def _route(self) -> None:
+        app = self.app
+
+        @app.post(
+            "/v1/decide",
+            summary="What to do in a state",
+            response_class=Response,
+            openapi_extra={
+                "requestBody": {"required": True, "content": {JSON: {"schema": _ref("State")}}}
+            },
+            responses={
+                200: {"description": "The decision.", "content": _json("Decision")},
+                **{status: _refusal(told) for status, told in REFUSALS.items()},
+            },
+        )
+        async def decide(request: Request) -> Response:
+            return await self._answer(request)
+
+        @app.get(
+            "/v1/schema",
+            summary="JSON Schemas of states and decisions",
+            response_class=Response,
+            responses={
+                200: {"description": "Both.", "content": {JSON: {"schema": {"type": "object"}}}},
+                401: _refusal(REFUSALS[401]),
+            },
+        )
+        async def schema() -> Response:
+            return _answer({"state": self._schema, "decision": self._answer_schema})
+
+        @app.get(
+            "/healthz",
+            summary="Whether it decides",
+            response_class=Response,
+            responses={
+                200: {"description": "Yes.", "content": {JSON: {"schema": {"type": "object"}}}}
+            },
+        )
+        async def healthz() -> Response:
+            return _answer({"status": "ok"})
+
+        @app.get("/metrics", include_in_schema=False)
+        async def metrics() -> Response:
+            return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+        @app.get("/", include_in_schema=False)
+        async def page() -> Response:
+            return Response(_page(self.app.title, self.app.version), media_type="text/html")
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                body = await self._body(request)
+        except TimeoutError:
+            raise RefusalError(408, "the body did not arrive in time") from None
+        if self._busy >= self.limits.concurrency:
+            raise RefusalError(503, "too many requests wait", **{"Retry-After": str(RETRY_AFTER_S)})
+        self._busy += 1
+        loop = asyncio.get_running_loop()
+        future = self._worker.submit(self._decide, body)
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free))
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                return Response(await asyncio.shield(_awaited(future)), media_type=JSON)
+        except TimeoutError:
+            future.cancel()
+            told = "the decision took too long"
+            raise RefusalError(503, told, **{"Retry-After": str(RETRY_AFTER_S)}) from None
+        except StateError as error:
+            return _unprocessable(error)
+        except InputError as error:
+            return _unprocessable(StateError(((), str(error))))
+
+    def _free(self) -> None:
+        self._busy -= 1
+
+    async def _body(self, request: Request) -> bytes:
+        most = self.limits.max_body_bytes
+        told = f"the body has more than {most} bytes"
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length[:20]) > most:
+            raise RefusalError(413, told)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise RefusalError(413, told)
+        return bytes(body)
+
+    def _decide(self, body: bytes) -> bytes:
+        start = time.perf_counter()
+        decision = self.decider.decide_json(body)
+        text = json.dumps(decision.document(), allow_nan=False).encode()
+        for action in decision.actions:
+            self._actions.labels(action["action"]).inc()
+        self._decision_seconds.observe(time.perf_counter() - start)
+        return text
+
+    def require_token(self, path: str, headers: list[tuple[bytes, bytes]]) -> None:
+        """Raise where a request lacks the token."""
+        token = self.limits.token
+        if token is None or path in OPEN_PATHS:
+            return
+        given = next((value for name, value in headers if name == b"authorization"), b"")
+        scheme, _, bearer = given.partition(b" ")
+        right = hmac.compare_digest(bearer.strip(), token.encode())
+        if scheme.lower() != b"bearer" or not right:
+            raise RefusalError(401, "a token is needed", **{"WWW-Authenticate": "Bearer"})
+
+    def count(self, path: str, status: int, seconds: float) -> None:
+        path = path if path in PATHS else "other"
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+
+class _Measured:
+    """Around the application: tokens, refusals, counts. Nothing gets past it unanswered."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, statuses = time.perf_counter(), []
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            await send(message)
+
+        path = scope["path"]
+        try:
+            self._service.require_token(path, scope["headers"])
+            await self._app(scope, receive, sent)
+        except RefusalError as refused:
+            if not statuses:
+                response = _answer({"detail": refused.message}, refused.status)
+                response.headers.update(refused.headers)
+                await response(scope, receive, sent)
+        finally:
+            status = statuses[0] if statuses else 499  # the client has gone
+            self._service.count(path, status, time.perf_counter() - start)
+
+
+async def _awaited(future: Future[bytes]) -> bytes:
+    return await asyncio.wrap_future(future)
+
+
+def _answer(content: object, status: int = 200) -> Response:
+    return Response(json.dumps(content, allow_nan=False), status, media_type=JSON)
+
+
+def _unprocessable(error: StateError) -> Response:
+    detail = [{"loc": ["body", *location], "msg": told} for location, told in error.faults]
+    return _answer({"detail": detail}, 422)
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {JSON: {"schema": _ref(name)}}
+
+
+def _refusal(told: str) -> dict[str, Any]:
+    return {"description": told, "content": _json("Refusal")}
+
+
+REFUSALS = {
+    401: "The token is missing or wrong.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    422: "The body is no state, or one that contradicts itself: every `loc` says where.",
+    503: "Too many requests wait, or the decision took too long: come again after Retry-After.",
+}
+REFUSAL: dict[str, Any] = {
+    "type": "object",
+    "required": ["detail"],
+    "properties": {
+        "detail": {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["loc", "msg"],
+                        "properties": {
+                            "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+                            "msg": {"type": "string"},
+                        },
+                    },
+                },
+            ]
+        }
+    },
+}
+
+
+def _page(title: str, version: str) -> str:
+    links = {
+        "/openapi.json": "OpenAPI document",
+        "/v1/schema": "JSON Schemas of states and decisions",
+        "/healthz": "whether it decides",
+        "/metrics": "Prometheus metrics",
+    }
+    items = "".join(
+        f'<li><a href="{path}"><code>GET {path}</code></a>: {told}</li>'
+        for path, told in links.items()
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title>"
+        "<style>:root{color-scheme:light dark}body{font:1rem/1.6 system-ui,sans-serif;"
+        "max-width:42rem;margin:3rem auto;padding:0 1rem}</style>"
+        f"<h1>{escape(title)}</h1><p>Meshwright {escape(version)}</p><ul>"
+        "<li><code>POST /v1/decide</code>: a state in, a decision out</li>"
+        f"{items}</ul></html>"
+    )

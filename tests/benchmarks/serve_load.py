@@ -1,0 +1,181 @@
+"""Load on a running service of decisions: latency, growth of memory, and nonsense among the good.
+
+python -m experiments.serve port=8000 &
+python -m tests.benchmarks.serve_load --url http://127.0.0.1:8000 --rate 50 --seconds 600
+
+States are those of 64 servers with 8 GPUs each under the shipped scheduler, which meets a trace of
+2.5 times the cluster's load. Requests leave at a steady rate, whatever the answers do. It talks to
+this machine alone, and ends after at most an hour or `MOST_REQUESTS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from agents.cluster.checkpoint import CheckpointScheduler
+from agents.cluster.live_state import document_of
+from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
+from envs.cluster.interference.rates import NoInterference
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.workload.trace import Trace
+
+SERVERS, GPUS = 64, 8
+JOBS, OVERLOAD = 2_000, 2.5
+FIRST, STATES = 500, 20  # decisions before the first state, and states
+MOST_SECONDS, MOST_REQUESTS = 3600.0, 200_000
+MALFORMED = (
+    b"", b"{", b"[]", b"null", b'{"now_s": 1}', b'{"now_s": NaN, "nodes": [], "jobs": []}',
+    b'{"now_s": 1, "nodes": [{"id": "a", "gpu_type": "g", "num_gpus": 1}], "jobs": [{"id": 7}]}',
+    b"\xff\xfe", b"[" * 10_000, b'{"now_s": 1e400}',
+)  # fmt: skip
+
+
+def states(number: int = STATES) -> list[bytes]:
+    """States at successive decisions, as JSON."""
+    rng = np.random.default_rng(0)
+    gpus = rng.choice([1, 1, 1, 2, 2, 4, 8, 16], JOBS)
+    duration = rng.lognormal(8.5, 1.5, JOBS).astype(int) + 30
+    span = int((gpus * duration).sum() / (SERVERS * GPUS) / OVERLOAD)
+    trace = Trace.of("drawn", np.sort(rng.integers(0, span, JOBS)), duration, gpus)
+    types = ("V100", "P100", "T4")
+    cluster = Cluster.uniform(SERVERS, GPUS, nodes_per_rack=4, gpu_types=types)
+    scheduler = CheckpointScheduler(
+        "unknown_durations", 512, 1, ConsecutiveRacks(), OneQueue(), 0, 0.0, None, 0
+    )
+    overheads = Overheads(60.0, 0.0)
+    episode = scheduler.episode(cluster, trace, NoInterference(), overheads)
+    found: list[bytes] = []
+    decisions, decided = 0, False
+    while len(found) < number:
+        if decisions >= FIRST and not decided:
+            found.append(json.dumps(document_of(episode.simulator, durations=False)).encode())
+        decided = not scheduler.step(episode)
+        if not decided:
+            decisions += 1
+            episode.wait()
+    return found
+
+
+@dataclass
+class Found:
+    """What came back."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+
+
+class Connections:
+    """Connections to one address of this machine, kept alive."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = parts.hostname or "", parts.port or 80
+        if not ipaddress.ip_address(self.host).is_loopback:
+            raise SystemExit("only services on this machine are loaded")
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Status and answer; once more where a connection that was idle has been closed."""
+        while self._free:
+            try:
+                return await self._ask(method, path, body)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                continue
+        return await self._ask(method, path, body)
+
+    async def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        reader, writer = (
+            self._free.pop()
+            if self._free
+            else await asyncio.open_connection(self.host, self.port, limit=2**24)
+        )
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+        await writer.drain()
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+        answer = await reader.readexactly(int(headers.get("content-length", 0)))
+        if headers.get("connection") == "close":
+            writer.close()
+        else:
+            self._free.append((reader, writer))
+        return int(lines[0].split()[1]), answer
+
+    async def resident_bytes(self) -> float:
+        _, text = await self.request("GET", "/metrics")
+        line = next(x for x in text.decode().splitlines() if x.startswith("process_resident"))
+        return float(line.split()[1])
+
+
+async def load(
+    url: str, bodies: list[bytes], rate: float, seconds: float, malformed: int
+) -> dict[str, object]:
+    """Send `rate` requests a second, the malformed ones evenly among them."""
+    connections, good, bad = Connections(url), Found(), Found()
+    for body in bodies:
+        await connections.request("POST", "/v1/decide", body)
+    number = min(int(rate * seconds), MOST_REQUESTS)
+    nonsense = set(np.linspace(0, number - 1, malformed).astype(int).tolist())
+    memory = [await connections.resident_bytes()]
+
+    async def one(place: int, due: float) -> None:
+        wrong = place in nonsense
+        body = MALFORMED[place % len(MALFORMED)] if wrong else bodies[place % len(bodies)]
+        status, _ = await connections.request("POST", "/v1/decide", body)
+        found = bad if wrong else good
+        found.seconds.append(time.perf_counter() - due)
+        found.statuses[status] = found.statuses.get(status, 0) + 1
+
+    start = time.perf_counter()
+    tasks: set[asyncio.Task[None]] = set()
+    for place in range(number):
+        due = start + place / rate
+        await asyncio.sleep(max(due - time.perf_counter(), 0.0))
+        task = asyncio.create_task(one(place, due))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        if place and place % max(number // 10, 1) == 0:
+            memory.append(await connections.resident_bytes())
+    await asyncio.gather(*tasks)
+    memory.append(await connections.resident_bytes())
+    p50, p90, p99, most = np.percentile(good.seconds, [50, 90, 99, 100]) * 1e3
+    return {
+        "requests": number,
+        "seconds": time.perf_counter() - start,
+        "p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "max_ms": most,
+        "statuses": good.statuses,
+        "malformed_statuses": bad.statuses,
+        "resident_mib": [round(value / 2**20, 1) for value in memory],
+    }  # fmt: skip
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--rate", type=float, default=50.0)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--malformed", type=int, default=100)
+    given = parser.parse_args()
+    bodies = states()
+    told = [json.loads(body) for body in bodies]
+    running = np.mean([sum("holds" in job for job in state["jobs"]) for state in told])
+    waiting = np.mean([len(state["waiting"]) for state in told])
+    print(f"{len(bodies)} states: {running:.0f} jobs run, {waiting:.0f} wait", file=sys.stderr)
+    seconds = min(given.seconds, MOST_SECONDS)
+    print(json.dumps(asyncio.run(load(given.url, bodies, given.rate, seconds, given.malformed))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
