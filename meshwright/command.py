@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif first in app_names():
             return _run(first, rest, is_process=arguments is None)
         else:
-            close = get_close_matches(first, app_names(), 3, 0.5)
+            close = get_close_matches(first, app_names(), 3, 0.6)
             meant = f"did you mean {' or '.join(close)}?" if close else "see meshwright --help"
             return _refused(f"there is no verb {first!r}: {meant}")
     except BrokenPipeError:  # the reader of our output has seen enough

@@ -1,0 +1,86 @@
+"""A replay beside which a decider is asked at every decision."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agents.cluster.checkpoint import CheckpointScheduler
+from agents.cluster.live import ClusterDecider
+from agents.cluster.live_state import document_of
+from agents.decision import Decision
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
+from envs.cluster.interference.rates import NoInterference, RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+
+
+def scheduler_of(folder: str) -> CheckpointScheduler:
+    return CheckpointScheduler(folder, 512, 1, ConsecutiveRacks(), OneQueue(), 0, 0.0, None, 0)
+
+
+def agrees_with_the_simulator(
+    folder: str,
+    cluster: Cluster,
+    trace: Trace,
+    *,
+    rates: RateModel | None = None,
+    restart_s: float = 60.0,
+    incidents: Any = None,
+) -> list[Decision]:
+    """Assert that actions and probabilities are those of the scheduler in the simulator."""
+    scheduler, decider = scheduler_of(folder), ClusterDecider(folder)
+    episode = scheduler.episode(
+        cluster, trace, rates or NoInterference(), Overheads(restart_s, 0.0), incidents
+    )
+    decisions = []
+    while not episode.ended:
+        state = document_of(episode.simulator, decider.knows_durations)
+        decision = decider.decide_json(json.dumps(state).encode())
+        taken, waits = played(scheduler, episode)
+        assert decision.actions == taken
+        assert decision.content["wait_probability"] == waits
+        decisions.append(decision)
+        assert episode.wait()
+    return decisions
+
+
+def played(
+    scheduler: CheckpointScheduler, episode: SchedulingEpisode
+) -> tuple[list[dict[str, Any]], float]:
+    """What the scheduler does at this instant, in a decision's words, and how surely it waits."""
+    table, simulator, trace = episode.action_table, episode.simulator, episode.instance.trace
+    taken: list[dict[str, Any]] = []
+    while True:
+        graph, mask = episode.observe(0)
+        action, probability = scheduler.choose(graph, mask, episode)
+        if action == table.size - 1:
+            return taken, probability
+        starts = action < table.window * table.groups
+        shown = episode.book.window[0] if starts else episode.book.shown[0]
+        row = action // table.groups if starts else action - table.window * table.groups
+        job = int(shown[row])
+        held = [] if starts else simulator.shares(job)
+        before = {int(share["partial"]) for share in simulator.state.shares if share["job"] >= 0}
+        opened = _partials(episode) & before
+        episode.act(0, action)
+        held = simulator.shares(job) if starts else held
+        done = {
+            "action": "start" if starts else "stop",
+            "job": str(trace.job_id[job]),
+            "on": {str(node): gpus for node, gpus in held},
+            "probability": probability,
+        }
+        if starts and trace.gpu_milli[job] < WHOLE_GPU:
+            partial = int(simulator.state.shares[simulator.state.jobs[job]["share"]]["partial"])
+            done["shared_gpu"] = str(partial) if partial in opened else None
+        taken.append(done)
+
+
+def _partials(episode: SchedulingEpisode) -> set[int]:
+    """GPUs that running fractional jobs share."""
+    state, running = episode.simulator.state, episode.simulator.running()
+    shares = state.jobs["share"][running]
+    return {int(state.shares[share]["partial"]) for share in shares if share >= 0}
