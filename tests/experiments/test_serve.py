@@ -1,0 +1,199 @@
+"""The HTTP service: what it answers, what it refuses, what it counts."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from agents.decision import Decider, Decision, StateError
+from envs.errors import InputError
+from experiments.serving.server import is_loopback, listening, read_token
+from experiments.serving.service import Limits, Service
+
+TOKEN = "0123456789abcdef"
+LIMITS = Limits(max_body_bytes=1000, concurrency=2, timeout_s=5.0)
+
+
+class Slow:
+    """Decides when it may; nothing but an object with `fault` is a wrong state."""
+
+    kind = "cluster"
+
+    def __init__(self) -> None:
+        self.may, self.asked = threading.Event(), threading.Semaphore(0)
+        self.may.set()
+        inner = {"inner": {"$ref": "#/$defs/Inner"}}
+        self.schema = {
+            "type": "object",
+            "properties": inner,
+            "$defs": {"Inner": {"type": "string"}},
+        }
+        self.answer_schema = {"type": "object"}
+
+    def decide(self, state: Mapping[str, Any]) -> Decision:
+        return self.decide_json(json.dumps(dict(state)).encode())
+
+    def decide_json(self, text: bytes) -> Decision:
+        self.asked.release()
+        assert self.may.wait(10)
+        state = json.loads(text)
+        if "fault" in state:
+            raise StateError((("jobs", 3, "id"), "is wrong"))
+        if "foreign" in state:
+            raise InputError("was made for others")
+        if "bug" in state:
+            raise ZeroDivisionError
+        return Decision([{"action": "start"}], {"echo": state})
+
+    def warm(self) -> None:
+        """It is."""
+
+
+@pytest.fixture
+def decider() -> Iterator[Slow]:
+    slow = Slow()
+    yield slow
+    slow.may.set()
+
+
+def client(decider: Decider, limits: Limits = LIMITS) -> TestClient:
+    service = Service(decider, limits, "t<itle", "0")
+    return TestClient(service.app, raise_server_exceptions=False)
+
+
+def test_a_state_in_a_decision_out(decider: Slow) -> None:
+    with client(decider) as http:
+        answer = http.post("/v1/decide", content=b'{"a": 1}')
+        assert (answer.status_code, answer.json()) == (200, {"echo": {"a": 1}})
+        assert http.get("/healthz").json() == {"status": "ok"}
+        schemas = http.get("/v1/schema").json()
+        assert schemas == {"state": decider.schema, "decision": decider.answer_schema}
+
+
+def test_what_is_wrong_is_told_with_its_place(decider: Slow) -> None:
+    with client(decider) as http:
+        answer = http.post("/v1/decide", content=b'{"fault": 1}')
+        assert answer.status_code == 422
+        assert answer.json() == {"detail": [{"loc": ["body", "jobs", 3, "id"], "msg": "is wrong"}]}
+        foreign = http.post("/v1/decide", content=b'{"foreign": 1}')
+        assert foreign.status_code == 422
+        assert foreign.json()["detail"] == [{"loc": ["body"], "msg": "was made for others"}]
+
+
+def test_a_fault_of_ours_ends_one_request(decider: Slow) -> None:
+    with client(decider) as http:
+        assert http.post("/v1/decide", content=b'{"bug": 1}').status_code == 500
+        assert http.post("/v1/decide", content=b"{}").status_code == 200
+
+
+def test_large_bodies_are_refused_whether_they_tell_their_length_or_not(decider: Slow) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(30):
+            yield b"x" * 100
+
+    with client(decider) as http:
+        assert http.post("/v1/decide", content=b"x" * 1001).status_code == 413
+        assert http.post("/v1/decide", content=parts()).status_code == 413
+        assert http.post("/v1/decide", content=b"{}").status_code == 200
+    assert decider.asked.acquire(timeout=1)
+    assert not decider.asked.acquire(blocking=False)
+
+
+def test_above_the_bound_clients_are_to_come_again(decider: Slow) -> None:
+    decider.may.clear()
+    with client(decider) as http, ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(http.post, "/v1/decide", content=b"{}") for _ in range(2)]
+        assert decider.asked.acquire(timeout=5)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            found = http.get("/metrics").text
+            if "meshwright_waiting_requests 2.0" in found:
+                break
+        refused = http.post("/v1/decide", content=b"{}")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        decider.may.set()
+        assert [request.result().status_code for request in waiting] == [200, 200]
+        assert http.post("/v1/decide", content=b"{}").status_code == 200
+
+
+def test_a_decision_that_takes_too_long_is_given_up(decider: Slow) -> None:
+    decider.may.clear()
+    with client(decider, Limits(1000, 2, 0.05)) as http:
+        assert http.post("/v1/decide", content=b"{}").status_code == 503
+        decider.may.set()
+        assert http.post("/v1/decide", content=b"{}").status_code == 200
+
+
+def test_all_but_health_needs_the_token(decider: Slow) -> None:
+    with client(decider, Limits(1000, 2, 5.0, TOKEN)) as http:
+        assert http.get("/healthz").status_code == 200
+        for wrong in ({}, {"Authorization": TOKEN}, {"Authorization": "Bearer no"},
+                      {"Authorization": f"Bearer {TOKEN}x"}):  # fmt: skip
+            for path in ("/metrics", "/openapi.json", "/v1/schema", "/", "/nowhere"):
+                refused = http.get(path, headers=wrong)
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert http.post("/v1/decide", content=b"{}", headers=wrong).status_code == 401
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert http.post("/v1/decide", content=b"{}", headers=right).status_code == 200
+
+
+def test_requests_are_counted_by_status_and_path(decider: Slow) -> None:
+    with client(decider) as http:
+        http.post("/v1/decide", content=b"{}")
+        http.post("/v1/decide", content=b'{"fault": 1}')
+        http.get("/no/such")
+        found = http.get("/metrics").text
+    assert 'meshwright_requests_total{path="/v1/decide",status="200"} 1.0' in found
+    assert 'meshwright_requests_total{path="/v1/decide",status="422"} 1.0' in found
+    assert 'meshwright_requests_total{path="other",status="404"} 1.0' in found
+    assert 'meshwright_request_seconds_count{path="/v1/decide"} 2.0' in found
+    assert 'meshwright_actions_total{action="start"} 1.0' in found
+
+
+def test_openapi_describes_the_body_and_no_page_loads_from_elsewhere(decider: Slow) -> None:
+    with client(decider) as http:
+        document = http.get("/openapi.json").json()
+        page = http.get("/").text
+        assert http.get("/docs").status_code == 404
+    body = document["paths"]["/v1/decide"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/State"}
+    parts = document["components"]["schemas"]
+    inner = parts["State"]["properties"]["inner"]
+    assert inner == {"$ref": "#/components/schemas/Inner"}
+    assert parts["Inner"] == {"type": "string"}
+    statuses = document["paths"]["/v1/decide"]["post"]["responses"]
+    assert {"200", "401", "408", "413", "422", "503"} <= set(statuses)
+    assert "t&lt;itle" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
+    assert read_token(None, "127.0.0.1") is None
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", ""):
+        with pytest.raises(InputError, match=r"token_file.*can be reached from outside"):
+            read_token(None, host)
+    file = tmp_path / "token"
+    for text in ("short", "", "with a space in the midst", "ü" * 20):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="token"):
+            read_token(str(file), "0.0.0.0")
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(str(file), "0.0.0.0") == TOKEN
+    with pytest.raises(InputError, match="cannot be read"):
+        read_token(str(tmp_path / "none"), "127.0.0.1")
+
+
+def test_an_address_that_is_taken_is_one_line() -> None:
+    with listening("127.0.0.1", 0) as taken, pytest.raises(InputError, match="listened at"):
+        listening("127.0.0.1", taken.getsockname()[1])
