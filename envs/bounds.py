@@ -91,6 +91,9 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
         if bounds and (value is None or not all(_holds(value, bound) for bound in bounds)):
             raise InputError(f"{value} {_fault(bounds)}", field=field)
         check_bounds(value, inner[0], field)
+    elif origin is typing.Literal:
+        if value not in inner:
+            raise InputError(f"{value!r} is none of {', '.join(map(str, inner))}", field=field)
     elif origin in {typing.Union, types.UnionType}:
         for one in inner if value is not None else ():
             if typing.get_origin(one) is not None:

@@ -14,9 +14,11 @@ from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.memory import require_memory
 
 COLUMNS = ("rule", "allocated", "sd", "least", "most", "failed", "time")
 
+RUN_BYTES = 1e4  # of one: a generator, and the arrivals it draws
 CURVE_STEP = 1.0  # percent of demand between points of the curves
 
 FloatArray = NDArray[np.float64]
@@ -75,6 +77,7 @@ class PackingRuns:
         self, pods: ResourceRequests, cluster: Cluster, load: float, seeds: Sequence[int]
     ) -> None:
         self.pods, self.cluster, self.seeds = pods, cluster, seeds
+        require_memory(RUN_BYTES * len(seeds), f"{len(seeds):,} runs", field="runs")
         streams = [np.random.default_rng([seed, 0]) for seed in seeds]
         self.arrivals = [draw_arrivals(pods, cluster, load, stream) for stream in streams]
         self.demand = np.arange(0.0, 100 * load + CURVE_STEP / 2, CURVE_STEP)

@@ -250,6 +250,9 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             ) from error
         if parsed[-1].is_sweep_override():
             raise InputError(f"{override!r} gives several values; a list is [1,2]")
+        if parsed[-1].value() == {} and not (parsed[-1].is_add() or parsed[-1].is_delete()):
+            key = parsed[-1].key_or_group
+            raise InputError(f"{override!r} takes nothing away: ~{key}.<key> does")
     return parsed
 
 

@@ -18,8 +18,10 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
+from envs.memory import require_memory
 
 IntArray = NDArray[np.int64]
+ARRIVAL_BYTES = 100  # of one, drawn and packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,7 @@ def draw_arrivals(
     if not demand.any():
         raise InputError("nothing to pack: no GPUs", file=workload.name, field="num_gpus")
     wanted = load * cluster.num_gpus * WHOLE_GPU
+    require_memory(ARRIVAL_BYTES * wanted / demand.mean(), "so many arrivals", field="load")
     drawn = rng.integers(len(workload), size=int(wanted / demand.mean()) + 1)
     while demand[drawn].sum() < wanted:
         drawn = np.concatenate([drawn, rng.integers(len(workload), size=len(drawn))])

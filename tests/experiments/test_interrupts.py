@@ -1,0 +1,127 @@
+"""A process ends as it should: at a signal, on a full disk, in a locale that knows ASCII alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from envs.graphs.storage import save_graph
+from tests.experiments.layered_step import layered_step
+from tests.paths import ROOT
+
+JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
+END_S = 3.0  # after a signal
+LOADED = 4.0  # times as long on a machine that does other things
+DEEP = """
+import hashlib, subprocess, sys
+class Deep:
+    '''Is long in C, with a process of its own.'''
+    def plan(self, problem, budget_s, deterministic_limit=None):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "left behind"])
+        print("deep", flush=True)
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    return tmp_path
+
+
+def started(
+    work: Path, *words: str, more: Mapping[str, str] | None = None, stdout: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    path = {"PYTHONPATH": f"{work}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=work,
+        env={**os.environ, **path, **(more or {})},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+
+SUMMARY = ("experiments.trace", "trace=jobs.csv", "action.picture=false", "hydra.run.dir=run")
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(work: Path) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = started(work, *SUMMARY, stdout=full)
+    os.close(full)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2, err
+    assert err.startswith("error: ")
+    assert "No space left on device" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_modules_load_ends_the_process(work: Path, number: int) -> None:
+    process = started(work, *SUMMARY)
+    time.sleep(0.3)
+    process.send_signal(number)
+    start = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < END_S * LOADED
+    assert (process.returncode, err) in {(128 + number, "interrupted\n"), (-number, "")}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_deep_in_a_solver_ends_it_and_its_processes(work: Path, number: int) -> None:
+    (work / "somebody.py").write_text(DEEP)
+    save_graph(layered_step(3, 2), work / "graph.npz")
+    asked = ("graph=graph.npz", "topology=mixed_v100_p100", "agent=somebody.Deep")
+    process = started(work, "experiments.plan", *asked, "hydra.run.dir=run")
+    assert process.stdout is not None
+    assert "deep" in process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(number)
+    start = time.monotonic()
+    _, err = process.communicate(timeout=60)  # ends when nobody holds the pipes any more
+    assert time.monotonic() - start < END_S * LOADED
+    assert (process.returncode, err.strip()) == (128 + number, "interrupted")
+
+
+@pytest.mark.proof
+def test_a_locale_of_ascii_alone_is_told(work: Path) -> None:
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    (work / "jöbs.csv").write_text(JOBS)
+    asked = ("experiments.trace", "trace=jöbs.csv", "action.picture=false", "hydra.run.dir=run")
+    process = started(work, *asked, more=ascii_alone)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "PYTHONUTF8=1" in err
+    assert len(err.strip().splitlines()) == 1
+    (work / "jobs.csv").write_text(JOBS.replace("a,", "ä,"))  # a name, not a path
+    process = started(work, *SUMMARY, more=ascii_alone)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, ""), out
+
+
+@pytest.mark.proof
+def test_what_cannot_be_written_is_one_line(work: Path) -> None:
+    limited = f"ulimit -f 1; exec {sys.executable} -m {' '.join(SUMMARY)}"
+    path = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", limited],
+        check=False,
+        cwd=work,
+        env={**os.environ, **path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "config.yaml: cannot be written (File too large)" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
