@@ -84,6 +84,8 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
         InputError: it is out of bounds; `field` is named.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal and value not in inner:
+        raise InputError(f"{value!r} is none of {', '.join(map(str, inner))}", field=field)
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if origin is Annotated:
@@ -91,9 +93,6 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
         if bounds and (value is None or not all(_holds(value, bound) for bound in bounds)):
             raise InputError(f"{value} {_fault(bounds)}", field=field)
         check_bounds(value, inner[0], field)
-    elif origin is typing.Literal:
-        if value not in inner:
-            raise InputError(f"{value!r} is none of {', '.join(map(str, inner))}", field=field)
     elif origin in {typing.Union, types.UnionType}:
         for one in inner if value is not None else ():
             if typing.get_origin(one) is not None:
