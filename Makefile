@@ -76,7 +76,7 @@ bench: $(STAMP)  ## speed of the simulator, one process, nothing beside it
 	@$(BIN)/python tests/benchmarks/step_speed.py
 
 docs: $(VENV)/.docs  ## this project's site, in site/: minutes the first time, while pictures are drawn
-	@$(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
 
 clean:  ## remove caches and build products; .venv and outputs stay

@@ -148,8 +148,8 @@ class CheckpointScheduler:
     those of the cluster, in its order.
 
     Knows:
-        What its training showed it, as `spec.json` says. The shipped one: predictions, what jobs
-        that have finished tell of the others.
+        predictions: what jobs that have finished tell of the others. So it is with the shipped one;
+        another knows what its training showed it, as its `config.yaml` says.
 
     Guarantees:
         None proved; only actions that the mask allows are taken.

@@ -146,7 +146,7 @@ def _caption(entry: Entry) -> str:
 
 def _short(text: str) -> str:
     """What stands before the first colon, full stop or `of`."""
-    return re.split(r"[:.;]| of a job", text)[0]
+    return re.split(r"[:.;,](?=\s|$)| of a job", text)[0]
 
 
 def _cell(text: str) -> str:
