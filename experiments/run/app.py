@@ -41,7 +41,18 @@ from experiments.run.overrides import (
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
 
 ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
-FLAGS = (*HELP_FLAGS, "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--info", "-i")
+MULTIRUN = {"--multirun", "-m"}
+FLAGS = (
+    *HELP_FLAGS,
+    *sorted(MULTIRUN),
+    "--hydra-help",
+    "--version",
+    "--cfg",
+    "-c",
+    "--resolve",
+    "--info",
+    "-i",
+)
 
 
 class AppConfig(Protocol):
@@ -134,6 +145,11 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
             raise InputError(f"unknown option {flag!r} (known: {known})")
     take_config_folders(folders)
     app = chosen_variant(variants, words) or app
+    if set(flags) <= MULTIRUN and flags:
+        from experiments.run.multirun import multirun
+
+        multirun(app.config_name, app.schema, words)
+        return
     if flags:
         _answer(flags, words, app)
         return

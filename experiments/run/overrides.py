@@ -78,9 +78,8 @@ def check_command_line(
     """
     # hydra-zen makes configs of signatures, pydantic checks by types: neither finds the key that a
     # typo meant in YAML that people write, which is what most of this file is about
-    with _hydra() as loader:
-        groups = {group for group in loader.list_groups("") if group != "hydra"}
-        overrides = [word for argument in arguments for word in _option(argument, groups, loader)]
+    with hydra_over_configs() as loader:
+        overrides, groups = hydra_words(arguments, loader), _groups(loader)
         parsed = _parse(overrides)
         try:
             whole = compose(config_name, overrides=overrides, return_hydra_config=True)
@@ -120,7 +119,7 @@ def take_config_folders(given: Sequence[str]) -> None:
 
 
 @contextmanager
-def _hydra() -> Iterator[ConfigLoader]:
+def hydra_over_configs() -> Iterator[ConfigLoader]:
     """Hydra over all config folders, as with its own `--config-dir`."""
     with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -132,6 +131,20 @@ def _hydra() -> Iterator[ConfigLoader]:
             GlobalHydra.instance().clear()
             loader = Hydra.create_main_hydra2("app", path).config_loader
         yield loader
+
+
+def hydra_words(arguments: Sequence[str], loader: ConfigLoader) -> list[str]:
+    """A command line in Hydra's terms: options that are files or dotted names are described.
+
+    Raises:
+        InputError: there is no such option, file or name.
+    """
+    groups = _groups(loader)
+    return [word for argument in arguments for word in _option(argument, groups, loader)]
+
+
+def _groups(loader: ConfigLoader) -> set[str]:
+    return {group for group in loader.list_groups("") if group != "hydra"}
 
 
 def claim_folder(folder: Path, resume: str | None) -> None:

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
 
 from experiments.run import processes
 
@@ -28,7 +30,8 @@ class InThisProcess:
             raise KeyboardInterrupt
         cls.started += 1
         _, app, *arguments = command[command.index("-m") :]
-        log, before = io.StringIO(), sys.argv
+        log, before, hydra = io.StringIO(), sys.argv, Singleton.get_state()
+        GlobalHydra.instance().clear()  # a process of its own would have none
         sys.argv = [app, *arguments]
         try:
             with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
@@ -38,6 +41,7 @@ class InThisProcess:
             self.returncode = int(end.code or 0)
         finally:
             sys.argv = before
+            Singleton.set_state(hydra)
             stdout.write(log.getvalue().encode())
 
     def poll(self) -> int:

@@ -1,0 +1,288 @@
+"""`-m`: one run for every combination of the values on a command line, and one table of them.
+
+Hydra's sweeper says which runs there are, its launcher where they take place. Each is a cell of
+the grid (`experiments.run.grid`): a process of its own, whose run folder lies in that of the sweep.
+What is done is not done again when the same command is given the same `hydra.sweep.dir`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, Transformer
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from envs.errors import InputError
+from envs.files import read_json
+from experiments.run.app import Run
+from experiments.run.artifacts import to_json, write_json
+from experiments.run.declared import config_folders, form_of, use_config_folders
+from experiments.run.display import ProgressDisplay
+from experiments.run.grid import AppCell, Grid, quoted
+from experiments.run.overrides import check_command_line, hydra_over_configs, hydra_words
+from experiments.run.processes import LocalProcesses
+from experiments.run.provenance import Provenance, stamp
+from experiments.run.tables import Table, write_tables
+
+OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
+OBJECTIVE, RECIPES = "objective", "sweep"  # a word of the sweep's own, and the group of its recipes
+CELL_FILE = "cell.json"  # beside a run folder: what it came to
+SWEEP_FILE = "sweep.json"
+PLUGINS = ("hydra/launcher", "hydra/sweeper")
+OPTUNA = "OptunaSweeper"
+
+
+class CellFailed(Exception):  # noqa: N818
+    """A run of a sweep has no result; its line stands in the table."""
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """What Hydra calls for each run: the process that does it, unless that was done before.
+
+    Attributes:
+        app: a module of `experiments`.
+        fixed: the words that all runs have.
+        objective: the key of `result.json` whose value is returned; None: nothing is.
+        folders: of `--config-dir`.
+    """
+
+    app: str
+    fixed: tuple[str, ...]
+    objective: str | None
+    folders: tuple[str, ...]
+
+    def __call__(self, config: object) -> float | None:
+        """The value of the objective; None where the result has none, as where no plan fits.
+
+        Raises:
+            CellFailed: the run has failed, or its result has no such key.
+        """
+        use_config_folders(self.folders)
+        hydra = HydraConfig.get()
+        mine = {_key(word) for word in self.fixed}
+        swept = [word for word in hydra.overrides.task if _key(word) not in mine]
+        folder = Path(os.path.abspath(hydra.sweep.dir)) / str(hydra.sweep.subdir)
+        name = f"{hydra.job.num}: {' '.join(swept)}"
+        cell = AppCell(name, self.app, (*self.fixed, *swept), folder)
+        about = {"number": int(hydra.job.num), "overrides": swept, "run_folder": str(folder)}
+        try:
+            value = _value(_done(cell), self.objective, folder)
+        except InputError as error:
+            self._keep(cell, {**about, "objective": None, "reason": str(error)})
+            raise CellFailed(str(error)) from error
+        self._keep(cell, {**about, "objective": value, "reason": ""})
+        return value
+
+    @staticmethod
+    def _keep(cell: AppCell, outcome: Mapping[str, object]) -> None:
+        write_json(cell.beside(CELL_FILE), outcome)
+
+
+def _done(cell: AppCell) -> Mapping[str, Any]:
+    with ProgressDisplay(Console(stderr=True)) as display:
+        found = Grid(LocalProcesses(1), Provenance(0, {})).run([cell], display)
+    if found.faults:
+        raise InputError(str(found.faults[cell]))
+    return found.documents[cell]
+
+
+def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
+    """Run a sweep, then print and write its table.
+
+    Raises:
+        InputError: as `check_command_line`, of the first value of what is swept and of every other
+            beside it; a plugin that is not installed; an objective that is asked for and not given.
+        SystemExit: a run has failed.
+    """
+    objective, given = _objective(config_name, words)
+    given, quiet = _without_json(given)
+    with hydra_over_configs() as loader:
+        parsed = _parsed(given, loader)
+    fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
+    swept = [parsed[x] for x in given if parsed[x].is_sweep_override()]
+    _check_values(fixed, swept, config_name, schema)
+    task = SweepCell(
+        form_of(config_name).name,
+        tuple(fixed),
+        objective,
+        tuple(map(str, config_folders()[1:])),
+    )
+    folder, failure = _swept(config_name, given, parsed, task)
+    _report(folder, objective, failure, quiet=quiet)
+
+
+def _swept(
+    config_name: str, given: Sequence[str], parsed: Mapping[str, Override], task: SweepCell
+) -> tuple[Path, CellFailed | None]:
+    """Have Hydra run the sweep: its folder, and the failure that ended it."""
+    with hydra_over_configs() as loader:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        words = hydra_words([x for x in given if not parsed[x].is_sweep_override()], loader)
+        words += [x for x in given if parsed[x].is_sweep_override()]
+        try:
+            config = loader.load_configuration(config_name, words, RunMode.MULTIRUN)
+            folder = Path(os.path.abspath(str(OmegaConf.select(config, "hydra.sweep.dir"))))
+            if task.objective is None and str(config.hydra.sweeper._target_).endswith(OPTUNA):
+                raise InputError("Optuna needs one: a key of result.json", field=OBJECTIVE)
+            words.append(f"hydra.sweep.dir={quoted(folder)}")  # the same in every process
+            hydra.multirun(config_name, task, words, with_log_configuration=False)
+        except CellFailed as failure:
+            return folder, failure
+        except BrokenProcessPool as error:
+            again = f"the same command with hydra.sweep.dir={folder} goes on"
+            raise InputError(f"a process of the launcher was killed; {again}") from error
+        except (HydraException, OmegaConfBaseException, ModuleNotFoundError) as error:
+            raise _refusal(error) from error
+    return folder, None
+
+
+def _report(
+    folder: Path, objective: str | None, failure: CellFailed | None, *, quiet: bool
+) -> None:
+    """One table of all cells in a sweep's folder."""
+    found = [read_json(path) for path in folder.glob(f"*.{CELL_FILE}")]
+    cells = sorted(found, key=lambda cell: int(cell["number"]))
+    keys = list(dict.fromkeys(_key(word) for cell in cells for word in cell["overrides"]))
+    rows = []
+    for cell in cells:
+        values = {_key(word): word.partition("=")[2] for word in cell["overrides"]}
+        rows.append((str(cell["number"]), *(values.get(key, "") for key in keys), _shown(cell)))
+    console = Console(stderr=quiet)
+    provenance = Provenance(seed=0, inputs={})
+    run = Run(folder, console, provenance, {}, [])
+    title = f"Sweep of {len(cells)} runs"
+    table = Table(title, ("run", *keys, objective or "result"), rows)
+    write_tables(run, title, [table], provenance)
+    document = stamp({"objective": objective, "runs": cells}, provenance, kind="sweep")
+    write_json(folder / SWEEP_FILE, document)
+    if quiet:
+        sys.stdout.write(to_json(document))
+    else:
+        console.print(f"sweep folder: {folder}", soft_wrap=True, highlight=False)
+    failed = [cell for cell in cells if cell["reason"]]
+    if failed or failure is not None:
+        first = failed[0] if failed else {"number": "?", "reason": str(failure)}
+        print(
+            f"error: {len(failed)} of {len(cells)} runs failed, run {first['number']}: "
+            f"{first['reason']}; the same command with hydra.sweep.dir={folder} goes on",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
+
+
+def _shown(cell: Mapping[str, Any]) -> str:
+    if cell["reason"]:
+        return "failed"
+    return "none" if cell["objective"] is None else f"{cell['objective']:.6g}"
+
+
+def _objective(config_name: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The key asked for, or that of the app; and the words without it."""
+    asked = [word.partition("=")[2] for word in words if _key(word) == OBJECTIVE]
+    rest = [word for word in words if _key(word) != OBJECTIVE]
+    if asked:
+        return asked[-1], rest
+    ours = yaml.safe_load((config_folders()[0] / OBJECTIVES).read_text(encoding="utf-8"))
+    return ours.get(config_name), rest
+
+
+def _value(document: Mapping[str, Any], key: str | None, folder: Path) -> float | None:
+    """The number under a dotted key of a result."""
+    if key is None:
+        return None
+    node: Any = document
+    for part in key.split("."):
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, Mapping) and part in node:
+            node = node[part]
+        else:
+            known = ", ".join(x for x, y in document.items() if isinstance(y, int | float))
+            message = f"result.json has no {key!r} (its numbers: {known})"
+            raise InputError(message, file=folder, field=OBJECTIVE)
+    if node is None:
+        return None
+    if isinstance(node, bool) or not isinstance(node, int | float) or not math.isfinite(node):
+        raise InputError(f"{key!r} is {json.dumps(node)[:40]}, no number", field=OBJECTIVE)
+    return float(node)
+
+
+def _without_json(words: Sequence[str]) -> tuple[list[str], bool]:
+    """The words without `json=`, which is the sweep's own, and what it was."""
+    said = [word.partition("=")[2].lower() for word in words if _key(word) == "json"]
+    return [word for word in words if _key(word) != "json"], bool(said) and said[-1] == "true"
+
+
+def _parsed(words: Sequence[str], loader: Any) -> dict[str, Override]:
+    parser = OverridesParser.create(config_loader=loader)
+    found = {}
+    for word in words:
+        if "=" not in word and not word.startswith("~"):
+            raise InputError(f"{word!r} is not of the form key=value")
+        try:
+            found[word] = parser.parse_override(word)
+        except HydraException as error:
+            raise InputError(f"{word!r} cannot be read as key=value or key=value,value") from error
+        if found[word].key_or_group == "resume":
+            message = (
+                "a sweep goes on when its command is given again with hydra.sweep.dir=<folder>"
+            )
+            raise InputError(message, field="resume")
+    return found
+
+
+def _is_hydras(override: Override) -> bool:
+    """Whether a word is about the sweep, not about its runs."""
+    name = str(override.key_or_group)
+    return bool(override.is_hydra_override()) or name.startswith("hydra/") or name == RECIPES
+
+
+def _check_values(
+    fixed: Sequence[str], swept: Sequence[Override], config_name: str, schema: type[Any]
+) -> None:
+    """Compose the first of all values, and every other of one key beside the first of the rest."""
+    values = [_values(override) for override in swept]
+    firsts = [words[0] for words in values if words]
+    lines = [firsts] if firsts else [[]]
+    for place, words in enumerate(values):
+        lines += [[*firsts[:place], word, *firsts[place + 1 :]] for word in words[1:]]
+    for line in lines:
+        check_command_line([*fixed, *line], config_name, schema)
+
+
+def _values(override: Override) -> list[str]:
+    key = override.get_key_element()
+    drawn = override.value()
+    if isinstance(drawn, IntervalSweep):  # of which Optuna draws
+        return [f"{key}={drawn.start}"]
+    return [f"{key}={x}" for x in override.sweep_iterator(transformer=Transformer.encode)]
+
+
+def _refusal(error: Exception) -> InputError:
+    text = " ".join(str(error).split())
+    for group in PLUGINS:
+        if f"{group}/" in text:
+            return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")
+    return InputError(text)
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]

@@ -1,0 +1,94 @@
+"""`-m`: every combination once, each in a run folder of its own, one table of them all."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from in_this_process import cells_in_this_process
+
+from experiments import evaluate
+from experiments.run.declared import app_form, app_names
+from experiments.run.multirun import OBJECTIVES
+from tests.paths import CONF
+
+TOY = ("-m", "env=placement_toy", "agent=random")
+
+
+def test_a_sweep_is_one_table_and_what_is_done_is_not_done_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sweep"
+    words = [*TOY, "seed=1,2", f"hydra.sweep.dir={folder}"]
+    with cells_in_this_process() as cells:
+        assert evaluate.main([*words, "json=true"]) == 0
+        assert evaluate.main(words) == 0
+        assert cells.started == 2
+    told = json.loads(capfd.readouterr().out.partition("\n}\n")[0] + "}")
+    runs = told["runs"]
+    assert [run["overrides"] for run in runs] == [["seed=1"], ["seed=2"]]
+    for number, run in enumerate(runs):
+        assert run["run_folder"] == str(folder / str(number))
+        result = json.loads((folder / str(number) / "result.json").read_text())
+        assert run["objective"] == result["step_time_s"]
+    assert runs[0]["objective"] != runs[1]["objective"]
+    table = (folder / "table.md").read_text()
+    assert "| run | seed | step_time_s |" in table
+    assert f"| 0 | 1 | {runs[0]['objective']:.6g} |" in table
+
+
+def test_a_run_that_fails_leaves_the_others_and_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TOY, "seed=1,2", f"hydra.sweep.dir={tmp_path}", "objective=step_tim"]
+    with cells_in_this_process() as cells, pytest.raises(SystemExit) as ended:
+        evaluate.main(words)
+    assert (ended.value.code, cells.started) == (1, 2)
+    assert "error: 2 of 2 runs failed, run 0: " in (said := capfd.readouterr().err)
+    assert "has no 'step_tim' (its numbers: operators, devices, " in said
+    assert f"the same command with hydra.sweep.dir={tmp_path} goes on" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["agent=contiguous,contigous"], "unknown value agent=contigous (known: "),
+        (["seed=1,-2"], ".seed': -2 is not in 0..4294967295"),
+        (["seed=1,2", "resume=x"], "hydra.sweep.dir=<folder>"),
+        (["seed=1,2", "sed=3"], "unknown config key 'sed' (known: "),
+        (["seed"], "'seed' is not of the form key=value"),
+        (["seed=1,2", "hydra.sweeper.n=3"], "hydra.sweeper"),
+    ],
+)
+def test_a_fault_is_told_before_anything_runs(
+    words: list[str], line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sweep"
+    with cells_in_this_process() as cells:
+        assert evaluate.main([*TOY, *words, f"hydra.sweep.dir={folder}"]) == 2
+    assert cells.started == 0
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("error: ")
+    assert line in said
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "word", ["hydra/launcher=joblib", "hydra/launcher=ray", "+sweep=optuna_ppo"]
+)
+def test_a_plugin_that_is_not_installed_names_the_extra(
+    word: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("joblib") is not None:
+        return  # the extra is installed, and the command would run
+    assert evaluate.main([*TOY, "seed=1,2", word]) == 2
+    assert "needs the extra 'sweep': pip install 'meshwright[sweep]'" in capfd.readouterr().err
+
+
+def test_every_objective_is_of_an_app() -> None:
+    forms = [app_form(name) for name in app_names()]
+    configs = {x.config_name for form in forms for x in (form, *form.variants.values())}
+    assert set(yaml.safe_load((CONF / OBJECTIVES).read_text())) <= configs
