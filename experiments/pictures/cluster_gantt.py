@@ -6,6 +6,7 @@ The log of a schedule says how many GPUs of a node a run held, not which: bars t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -217,13 +218,13 @@ def draw_cluster_gantt(
 
 def cluster_trace(
     cluster: Cluster, schedule: Schedule, window: GanttWindow
-) -> dict[str, list[dict[str, object]]]:
+) -> dict[str, list[dict[str, Any]]]:
     """The same bars for Perfetto: nodes as processes, GPUs as their threads; times in microseconds.
 
     A job on several GPUs, or on a part of one, stands on each that it touches.
     """
     runs = _log(schedule)
-    events: list[dict[str, object]] = []
+    events: list[dict[str, Any]] = []
     for node in window.nodes:
         name = f"node {node}"
         events.append({"ph": "M", "name": "process_name", "pid": node, "args": {"name": name}})

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 from experiments.run.statistics import half_width
 
+LARGEST = 10**300
 Values = Mapping[str, Any]
 _SEED_OF_TRACE = re.compile(r"-seed\d+$")
 _RECIPE = re.compile(r"\+experiment=([\w/]+)")
@@ -46,8 +47,10 @@ def _number(value: object) -> float:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of a JSON file is one."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value of a JSON file is one that a computer can work with."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < LARGEST
+    return isinstance(value, float)
 
 
 @dataclass(frozen=True)

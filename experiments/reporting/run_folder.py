@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from envs.errors import InputError
+from envs.files import parse_json
 from experiments.run.app import ENVIRONMENT_FILE, RESULT_FILE
 from experiments.run.artifacts import METRICS_FILE
 from experiments.run.overrides import CONFIG_FILE
 from experiments.run.provenance import text_hash
 from experiments.run.tables import TABLE_FILE, Table, read_tables
+from experiments.run.targets import yaml_document
 
 TIMELINE_FILE = "trace.json"  # what happened when: a step on its devices, jobs on their nodes
 MEGABYTE = 1_000_000
@@ -36,7 +36,6 @@ LARGEST = {  # bytes of a file; a larger one is refused
 LARGEST_PICTURE = 4 * MEGABYTE
 PNG = b"\x89PNG\r\n\x1a\n"
 SEED = "seed"
-_HALVES = re.compile(r"\\u[dD][89a-fA-F]")  # escapes that may be half a character
 _SEED_FOLDER = re.compile(r"\bseed_\d+\b")  # of a grid's cell, whose work another cell goes on with
 _APP = re.compile(r"\bexperiments\.(\w+)|\bmeshwright ([a-z]\w*)")
 
@@ -100,11 +99,7 @@ class RunFolder:
     @cached_property
     def choices(self) -> Mapping[str, Any]:
         """The config without what only changes the dice."""
-        try:
-            parsed = yaml.load(self.config, Loader=_PlainLoader)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            fault = f"is no readable YAML ({' '.join(str(error).split())})"
-            raise InputError(fault, file=self.path / CONFIG_FILE) from error
+        parsed = yaml_document(self.path / CONFIG_FILE) if self.config else None
         if not isinstance(parsed, Mapping):
             return {}
         own = _without_seeds({k: v for k, v in parsed.items() if k not in ("json", "resume")})
@@ -197,30 +192,10 @@ def _text(path: Path) -> str | None:
 
 
 def _mapping(path: Path) -> Mapping[str, Any]:
-    text = _text(path) or ""
-    try:
-        document = json.loads(text, parse_int=_whole)
-        if _HALVES.search(text):
-            json.dumps(document, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is no JSON ({' '.join(str(error).split())})", file=path) from error
+    document = parse_json(read_bounded(path, LARGEST[path.name]), path)
     if not isinstance(document, dict):
         raise InputError("is no mapping", file=path)
     return document
-
-
-def _whole(text: str) -> int | float:
-    """Numbers beyond those of a computer are as good as infinite."""
-    return int(text) if len(text) < 20 else float(text)
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """YAML in which nothing refers to anything: a few lines cannot become gigabytes."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias: the config of a run has none")
-        return super().compose_node(parent, index)
 
 
 def _without_seeds(value: object) -> object:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from envs.errors import InputError
-from experiments.reporting.measures import KINDS, Estimate, Kind, Values
+from experiments.reporting.measures import KINDS, Estimate, Kind, Values, is_number
 from experiments.reporting.run_folder import RunFolder
 from experiments.run.tables import Table
 
@@ -41,7 +41,7 @@ class Job:
             values = [run.result.get(key) for run in self.runs]
             if isinstance(first, bool | str) and key not in UNTOLD:
                 rows.append([key, ", ".join(dict.fromkeys(map(str, values)))])
-            elif isinstance(first, int | float) and key not in UNTOLD:
+            elif is_number(first) and key not in UNTOLD:
                 found = Estimate.of(values)
                 half = f" ± {found.high - found.mean:.3g}" if found.high > found.mean else ""
                 rows.append([key, f"{found.mean:,.6g}{half}"])
@@ -78,11 +78,12 @@ class Sheet:
 
     @cached_property
     def table(self) -> Table:
-        """Columns in which nobody has a number are left out."""
+        """Columns in which nobody has a number are left out, but for the first."""
         measures = [
             measure
-            for measure in self.kind.measures
-            if any(not math.isnan(entry.found[measure.key].mean) for entry in self.entries)
+            for place, measure in enumerate(self.kind.measures)
+            if place == 0
+            or any(not math.isnan(entry.found[measure.key].mean) for entry in self.entries)
         ]
         columns = [*self.kind.names, "runs", *(m.label for m in measures), REFERENCE]
         rows = [

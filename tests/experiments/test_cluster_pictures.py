@@ -25,6 +25,7 @@ from experiments.pictures.cluster_gantt import (
     Bar,
     GanttWindow,
     assign_lanes,
+    cluster_trace,
     draw_cluster_gantt,
 )
 from experiments.pictures.style import duration_ticks, in_words, unit_for
@@ -85,6 +86,25 @@ def test_gantt_draws_every_run_where_it_was() -> None:
     (cut,) = boxes(axes, 3)  # job 1 was preempted on node 1 at 50 s
     assert cut[1] == pytest.approx(50 / minute)
     assert cut[2:] == (4, 5)
+
+
+def test_the_trace_has_every_run_on_each_of_its_gpus() -> None:
+    """(node, GPU, job, from, to) in seconds, and whether it was stopped."""
+    schedule = three_jobs()
+    trace = cluster_trace(CLUSTER, schedule, GanttWindow.readable(CLUSTER, schedule))
+    found = {
+        (e["pid"], e["tid"], e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6,
+         e["args"]["stopped_before_its_end"])
+        for e in trace["traceEvents"] if e["ph"] == "X"
+    }  # fmt: skip
+    assert found == {
+        (0, 0, "job 0", 0, 100, False), (0, 1, "job 0", 0, 100, False),
+        (1, 0, "job 0", 0, 100, False), (1, 1, "job 1", 0, 50, True),
+        (0, 0, "job 1", 100, 200, False), (1, 0, "job 2", 100, 400, False),
+    }  # fmt: skip
+    short = cluster_trace(CLUSTER, schedule, GanttWindow(40.0, 60.0, (1,)))
+    lengths = [e["dur"] / 1e6 for e in short["traceEvents"] if e["ph"] == "X"]
+    assert sorted(lengths) == [10.0, 20.0]
 
 
 def test_gantt_draws_only_the_window() -> None:
