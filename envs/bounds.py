@@ -71,9 +71,9 @@ def bounds_of(target: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a callable's arguments, with their bounds."""
     owner: Any = target
     inner = owner.__init__ if inspect.isclass(target) else owner
-    hints = typing.get_type_hints(inspect.unwrap(inner), include_extras=True)
-    if inspect.isclass(target) and hasattr(target, "__dataclass_fields__"):
-        hints = typing.get_type_hints(target, include_extras=True)
+    record = inspect.isclass(target) and hasattr(target, "__dataclass_fields__")
+    # fields of a record may come from bases of other modules
+    hints = typing.get_type_hints(target if record else inspect.unwrap(inner), include_extras=True)
     return {name: hint for name, hint in hints.items() if name != "return"}
 
 

@@ -2,18 +2,24 @@
 
 make run                                  # BERT-large on two V100 and two P100
 python -m experiments.main graph=gpt2 topology=single_v100 budget_s=30
+python -m experiments.main env=cluster_mixed  # a cluster's scheduler, on generated traces
+
+With env=cluster_mixed, or another cluster of several schedulers, `--help` beside it has the keys.
 """
 
 from __future__ import annotations
 
 import sys
 
+from experiments.learning.main_cluster import MainClusterConfig, main_cluster
 from experiments.learning.main_job import MainConfig, main_job
-from experiments.run.app import run_app
+from experiments.run.app import Variant, run_app
+
+VARIANTS = {"env=cluster*": Variant("main_cluster", MainClusterConfig, main_cluster)}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("main", MainConfig, main_job, arguments)
+    return run_app("main", MainConfig, main_job, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""The main job on a cluster: train a scheduler, export it, compare it, all on generated traces.
+
+python -m experiments.main env=cluster_mixed
+python -m experiments.main env=cluster_mixed training.budget_s=600 trace.workload=philly
+python -m experiments.main env=cluster_mixed trace.path=jobs.csv trace.format=itp
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+
+from agents.cluster.checkpoint import CheckpointScheduler
+from envs.bounds import Count, Positive
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.slicing import to_offered_load
+from envs.errors import InputError
+from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
+from experiments.cluster.trace_source import load_trace
+from experiments.learning.train_cluster import SHOWN, TrainClusterConfig, train_cluster
+from experiments.run.app import Result, Run
+from experiments.run.saved_run import resumed_config
+from experiments.run.tables import TABLE_FILE, Table, write_tables
+from experiments.run.targets import build_as
+
+LEARNED = "learned"  # the exported scheduler, in the table
+
+
+@dataclass
+class ComparisonConfig:
+    """The jobs of the comparison."""
+
+    window: str
+    jobs: Count
+    load: Positive
+
+
+@dataclass
+class MainClusterConfig(TrainClusterConfig):
+    """`conf/main_cluster.yaml`; groups are objects by `_target_`."""
+
+    placement: Any
+    agents: Annotated[dict[str, Any], MinLen(1)]
+    scheduler: Any
+    comparison: ComparisonConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.splits:
+            told = "the trace's own windows are trained and compared in: experiments.generalise is"
+            raise InputError(f"config key 'splits': {told} for splits")
+        if self.comparison.window in (self.window, self.exam_window):
+            told = f"{self.comparison.window!r} is not later than training and exams"
+            raise InputError(f"config key 'comparison.window': {told}")
+        if LEARNED in self.agents:
+            raise InputError(f"config key 'agents.{LEARNED}': the name is that of what is learned")
+
+
+def main_cluster(config: MainClusterConfig, run: Run) -> Result:
+    """Train and export, then replay later jobs under the learned scheduler and all others."""
+    if config.resume is not None:
+        config = resumed_config(run.folder, config, run.overrides)
+    problem = _problem(config)
+    policies = {name: built_policy(node, f"agents.{name}") for name, node in config.agents.items()}
+    trained = train_cluster(config, run)
+    checkpoint = trained.values["checkpoint"]
+    if checkpoint is None:
+        raise InputError("config key 'training.parameters': only shared ones are exported")
+    scheduler = {**config.scheduler, "checkpoint": checkpoint}
+    policies[LEARNED] = build_as(CheckpointScheduler, scheduler, "scheduler", "exported scheduler")
+    start = time.perf_counter()
+    found = replays(problem, policies, (), run.console)
+    title = f"{problem.title}: later than training"
+    table = Table("Policies", COLUMNS, [row.cells() for row in found], CAPTION)
+    write_tables(run, title, [table], trained.provenance)
+    values = {
+        **trained.values,
+        "trace": problem.trace.name,
+        "jobs": len(problem.trace),
+        "gpus": problem.cluster.num_gpus,
+        "policies": [row.document() for row in found],
+        "best": found[0].policy,
+        "table": str(run.folder / TABLE_FILE),
+        "pictures": write_pictures(found, (), problem, title, run.folder, trained.provenance),
+        "replay_seconds": time.perf_counter() - start,
+    }
+    return Result(values, trained.provenance, (*SHOWN, "best", "checkpoint", "table"))
+
+
+def _problem(config: MainClusterConfig) -> ClusterProblem:
+    """The jobs of the comparison on the first cluster.
+
+    Raises:
+        InputError: naming the config key or the file.
+    """
+    if not config.clusters:
+        raise InputError("config key 'clusters': no cluster")
+    cluster = build_as(Cluster, config.clusters[0], "clusters[0]", "cluster")
+    asked = config.comparison
+    part = replace(config.trace, window=asked.window, head=asked.jobs)
+    loaded = load_trace(part, cluster)
+    trace = to_offered_load(loaded.trace, asked.load, cluster.num_gpus)
+    return ClusterProblem.of(
+        trace.canonical(), config.clusters[0], config.interference, config.overheads, None
+    )
