@@ -26,7 +26,7 @@ from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.trace_source import TraceGenerator
 from experiments.run.artifacts import to_json
-from experiments.run.provenance import file_hash, text_hash
+from experiments.run.provenance import content_hash, text_hash
 from experiments.run.targets import build, build_as, no_such_thing
 
 TEST = "test"
@@ -167,7 +167,7 @@ class Split:
             raise InputError(f"config key 'split.data' is missing: {message}")
         self.data = Path(config.data or "")
         for name in files:
-            self._same(name, file_hash(self.data / name), self.data / name)
+            self._same(name, content_hash(self.data / name), self.data / name)
         for name, generator in self.generators.items():
             found = text_hash(to_json(generator.document()))
             self._same(name, found, f"config key 'split.formats.{name}'")

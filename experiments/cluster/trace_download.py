@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import json
 import os
 import re
+import tarfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from rich.console import Console
 
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
+from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
 from experiments.run.app import Result, Run
@@ -26,6 +30,7 @@ from experiments.run.artifacts import write_json
 from experiments.run.provenance import file_hash, installed_version, stamp
 from experiments.run.targets import unknown_key
 
+DATA_VARIABLE, DOWNLOADS = "MESHWRIGHT_DATA", "downloads"
 SAY_EVERY_S = 10.0
 CHUNK = 1 << 20  # bytes read at a time
 SCHEMES = ("http", "https")
@@ -42,6 +47,7 @@ class PublicTrace:
     file: str  # its name here
     format: str  # a name under trace.formats
     unpack: str | None  # the command that makes files of that format of it
+    members: Mapping[str, str]  # files in it, or itself, to their place below the folder of data
     licence: str
     about: str
     sha256: str | None
@@ -51,7 +57,11 @@ class PublicTrace:
 @bounded
 @dataclass(frozen=True)
 class TraceDownload:
-    """Fetches `sources[source]` into `folder`; without `source` it says what there is.
+    """Fetches `sources[source]`, checks it and lays out its files; without `source` it says what
+    there is.
+
+    `folder` is the folder of data, that of MESHWRIGHT_DATA: the file comes to `downloads` in it, and
+    what splits and apps read to where they look for it, compressed.
 
     `sha256` is checked in place of the one in the table.
     """
@@ -72,7 +82,8 @@ class TraceDownload:
         public = self.sources.get(self.source)
         if public is None:
             raise InputError(unknown_key(f"action.sources.{self.source}", self.sources))
-        path = Path(self.folder) / public.file
+        folder = Path(self.folder)
+        path = folder / DOWNLOADS / public.file
         download = Download(
             public.url, path, self.sha256 or public.sha256, public.git_blob,
             self.attempts, self.timeout_s,
@@ -88,8 +99,14 @@ class TraceDownload:
             )
             run.console.print(message, soft_wrap=True)
         self._write_origin(path, public, run)
-        if public.unpack:
+        laid_out = [str(place) for place in lay_out(path, public.members, folder)]
+        for place in laid_out:
+            run.console.print(place, soft_wrap=True, highlight=False)
+        if public.unpack and not public.members:
             run.console.print(f"an archive; unpack it: {public.unpack}", soft_wrap=True)
+        if laid_out and Path(os.environ.get(DATA_VARIABLE, "")).resolve() != folder.resolve():
+            told = f"splits and studies look there with: export {DATA_VARIABLE}={folder.resolve()}"
+            run.console.print(told, soft_wrap=True, highlight=False)
         values: dict[str, object] = {
             "file": str(path),
             "bytes": path.stat().st_size,
@@ -98,6 +115,7 @@ class TraceDownload:
             "fetched": fetched,
             "format": public.format,
             "unpack": public.unpack,
+            "laid_out": laid_out,
             "licence": public.licence,
             "url": public.url,
         }
@@ -119,6 +137,37 @@ class TraceDownload:
             yield f"action.source={name}: {source.about}"
             yield f"    trace.format={source.format}, {source.licence}, checked by {check}"
             yield f"    {source.url}"
+
+
+def lay_out(path: Path, members: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    """Write the members of an archive, or the file itself, to their places, as gzip; the places.
+
+    Raises:
+        InputError: the archive is damaged or has no such member; a place cannot be written.
+    """
+    for member, place in members.items():
+        content = path.read_bytes() if member == path.name else _member(path, member)
+        where = folder / place
+        try:
+            where.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(where, gzip.compress(content, mtime=0))
+        except OSError as error:
+            fault = f"cannot be written ({error.strerror or error})"
+            raise InputError(fault, file=where) from error
+        yield where
+
+
+def _member(path: Path, member: str) -> bytes:
+    try:
+        with tarfile.open(path) as archive:
+            file = archive.extractfile(member)
+            if file is None:
+                raise KeyError(member)
+            return file.read()
+    except KeyError as error:
+        raise InputError("is not in the archive", file=path, record=member) from error
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise InputError(f"is damaged ({error})", file=path, record=member) from error
 
 
 class _Progress:

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from envs.errors import InputError
-from envs.files import check_file
+from envs.files import check_file, read_content
 
 DISTRIBUTION = "meshwright"
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\",;\[\]{}()]+")
@@ -35,6 +35,15 @@ def file_hash(path: str | Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
+
+
+def content_hash(path: str | Path) -> str:
+    """SHA-256 of what a file holds, decompressed where it is gzip: who compressed does not matter.
+
+    Raises:
+        InputError: the file cannot be read, or is a damaged gzip.
+    """
+    return hashlib.sha256(read_content(path)).hexdigest()
 
 
 def text_hash(text: str) -> str:

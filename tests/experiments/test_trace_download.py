@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import subprocess
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from file_server import Served, serving
+from omegaconf import OmegaConf
 
 from envs.errors import InputError
-from experiments.cluster.trace_download import Download, git_blob
+from experiments.cluster.trace_download import Download, git_blob, lay_out
+from experiments.run.provenance import content_hash
+from tests.paths import ROOT
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -163,3 +169,28 @@ def test_git_blob_is_git_s_own(tmp_path: Path) -> None:
         == subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     )
     assert git_blob(path) == BLOB
+
+
+def test_an_archive_is_laid_out_where_splits_look_whoever_compressed_it(tmp_path: Path) -> None:
+    rows = b"job_id,submission_time,duration,num_gpu\na,0,600,1\n"
+    archive = tmp_path / "raw.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        entry = tarfile.TarInfo("cluster01.csv")
+        entry.size = len(rows)
+        made.addfile(entry, io.BytesIO(rows))
+    places = {"cluster01.csv": "traces/itp/cluster01.csv.gz"}
+    (found,) = lay_out(archive, places, tmp_path)
+    assert found == tmp_path / "traces/itp/cluster01.csv.gz"
+    assert gzip.decompress(found.read_bytes()) == rows
+    assert content_hash(found) == hashlib.sha256(rows).hexdigest()
+    with pytest.raises(InputError, match=r"record cluster02.csv: is not in the archive"):
+        list(lay_out(archive, {"cluster02.csv": "x.gz"}, tmp_path))
+    archive.write_bytes(archive.read_bytes()[:60])
+    with pytest.raises(InputError, match="is damaged"):
+        list(lay_out(archive, places, tmp_path))
+
+
+def test_every_file_of_the_itp_split_is_laid_out_by_its_download() -> None:
+    sources = OmegaConf.load(ROOT / "conf/action/download.yaml").sources
+    wanted = OmegaConf.load(ROOT / "conf/split/itp.yaml").inputs
+    assert set(wanted) <= set(sources.itp.members.values())
