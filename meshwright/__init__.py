@@ -19,6 +19,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agents.cluster.own_order import Jobs
     from agents.cluster.policy import Scheduler
     from envs.cluster.nodes import Cluster
     from envs.cluster.workload.trace import Trace
@@ -35,6 +36,7 @@ __version__ = version("meshwright")
 __all__ = [
     "Cluster",
     "InputError",
+    "Jobs",
     "OpGraph",
     "PlanResult",
     "Replays",
@@ -60,6 +62,7 @@ __all__ = [
 _HOMES = {
     "Cluster": "envs.cluster.nodes",
     "InputError": "envs.errors",
+    "Jobs": "agents.cluster.own_order",
     "OpGraph": "envs.graphs.op_graph",
     "PlanResult": "meshwright.steps",
     "Replays": "meshwright.clusters",

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from agents.cluster.own_order import JobsNow, OwnOrder
+from agents.cluster.own_order import Jobs, OwnOrder
 from agents.cluster.policy import Knowledge, PlacementRule
 from agents.cluster.policy import Scheduler as Policy
 from agents.cluster.shipped import shipped_schedulers
@@ -40,7 +40,7 @@ from meshwright.composition import composed, provenance, word, writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PriorityFunction = Callable[[JobsNow], ArrayLike]
+PriorityFunction = Callable[[Jobs], ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def order(
             return jobs.remaining_s
 
     Args:
-        function: from `agents.cluster.own_order.JobsNow` (columns such as `num_gpus`, `waited_s`,
+        function: from `agents.cluster.own_order.Jobs` (columns such as `num_gpus`, `waited_s`,
             `executed_s`) to a number for each job.
         knows: what it looks at: "nothing", "predictions" or "durations". Comparisons are fair
             within one class, and durations are kept from the other two.

@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class JobsNow:
+class Jobs:
     """A jobs that wait or run, as columns; times in seconds.
 
     Raises:
@@ -129,7 +129,7 @@ class OwnOrder(QueuePolicy):
 
     def __init__(
         self,
-        function: Callable[[JobsNow], ArrayLike],
+        function: Callable[[Jobs], ArrayLike],
         placement: PlacementRule,
         seed: int,
         *,
@@ -154,7 +154,7 @@ class OwnOrder(QueuePolicy):
         jobs = np.sort(jobs)
         if not len(jobs):
             return
-        values = np.asarray(self.function(JobsNow(simulator, jobs, self.knows, self.name)))
+        values = np.asarray(self.function(Jobs(simulator, jobs, self.knows, self.name)))
         if values.shape != jobs.shape or values.dtype.kind not in "biuf":
             told = f"returns {values.dtype} of shape {values.shape}, not a number for each of "
             raise InputError(f"{told}{len(jobs)} jobs", file=f"policy {self.name}")

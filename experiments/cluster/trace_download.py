@@ -60,8 +60,8 @@ class TraceDownload:
     """Fetches `sources[source]`, checks it and lays out its files; without `source` it says what
     there is.
 
-    `folder` is the folder of data, that of MESHWRIGHT_DATA: the file comes to `downloads` in it, and
-    what splits and apps read to where they look for it, compressed.
+    `folder` is the folder of data, that of MESHWRIGHT_DATA: the file comes to `downloads` in it,
+    and what splits and apps read to where they look for it, compressed.
 
     `sha256` is checked in place of the one in the table.
     """
