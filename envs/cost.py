@@ -132,3 +132,18 @@ class TabulatedCost:
                     field="class_names",
                 )
         return graph.link_seconds[:, [column[name] for name in topology.class_names]]
+
+
+class CostByGraph:
+    """Measured times where the graph carries them, the roofline of the devices elsewhere."""
+
+    def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(N, D) seconds."""
+        return self._model(graph).operator_seconds(graph, topology)
+
+    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(T, L) seconds."""
+        return self._model(graph).transfer_seconds(graph, topology)
+
+    def _model(self, graph: OpGraph) -> RooflineCost | TabulatedCost:
+        return TabulatedCost() if graph.profile_classes else RooflineCost()

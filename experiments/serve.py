@@ -14,7 +14,7 @@ from typing import Annotated
 
 from annotated_types import Gt, Le
 
-from agents.exported import load_decider
+from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
 from experiments.run.app import Result, Run, run_app
 
@@ -29,6 +29,22 @@ class ClusterLimits:
     most_jobs: int
 
 
+@dataclass
+class PlacementLimits:
+    """Of one decision of a placement policy: `agents.placement.live.PlacementDecider`."""
+
+    most_operators: int
+    most_devices: int
+
+
+@dataclass
+class DecisionLimits:
+    """Of one decision."""
+
+    cluster: ClusterLimits
+    placement: PlacementLimits
+
+
 @bounded
 @dataclass
 class ServeConfig:
@@ -41,7 +57,7 @@ class ServeConfig:
     max_body_bytes: Count
     concurrency: Count
     timeout_s: Positive
-    cluster_limits: ClusterLimits
+    limits: DecisionLimits
     seed: int
     json: bool
 
@@ -54,7 +70,8 @@ def serving(config: ServeConfig, run: Run) -> Result:
     token = read_token(config.token_file, config.host)
     at = listening(config.host, config.port)
     try:
-        decider = load_decider(config.checkpoint, cluster_limits=asdict(config.cluster_limits))
+        limited = asdict(config.limits)[decider_kind(config.checkpoint)]
+        decider = load_decider(config.checkpoint, **limited)
         run.console.print("loading the policy and compiling kernels (once)")
         decider.warm()
     except BaseException:

@@ -72,6 +72,32 @@ def load_graph(path: str | Path) -> OpGraph:
         raise InputError(
             error.message, file=path, record=error.record, field=error.field
         ) from error
+    return _checked(graph, header, path)
+
+
+def graph_document(graph: OpGraph) -> Json:
+    """The graph as the JSON object that `save_graph` writes to a .json file."""
+    return _header(graph, {}) | to_records(graph)
+
+
+def graph_of(document: Json, name: str = "graph") -> OpGraph:
+    """The graph of such an object, which came from somewhere that is called `name`.
+
+    Raises:
+        InputError: as `load_graph`.
+    """
+    _check_header(document, name)
+    try:
+        graph = from_records(document)
+    except InputError as error:
+        raise InputError(
+            error.message, file=name, record=error.record, field=error.field
+        ) from error
+    return _checked(graph, document, name)
+
+
+def _checked(graph: OpGraph, header: Json, path: str | Path) -> OpGraph:
+    """The graph with its times in seconds, once its hash is the recorded one."""
     recorded = header.get("sha256")
     if recorded is not None and recorded != graph_hash(graph):
         raise InputError("the content does not match the recorded hash", file=path, field="sha256")
@@ -92,7 +118,7 @@ def load_time_unit(path: str | Path) -> str:
     return time_unit(path, _open(path)[1])
 
 
-def time_unit(path: Path, header: Json) -> str:
+def time_unit(path: str | Path, header: Json) -> str:
     """The unit of times that a header names, seconds where it names none.
 
     Raises:
@@ -165,6 +191,11 @@ def _open(path: Path) -> tuple[bytes, Json]:
         except InputError as error:
             raise InputError(error.message, file=path, field=error.field) from error
     header = parse_json(text, path)
+    _check_header(header, path)
+    return content, header
+
+
+def _check_header(header: object, path: str | Path) -> None:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InputError(f"is no graph file: 'format' is not {FORMAT!r}", file=path)
     if header.get("schema_version") != SCHEMA_VERSION:
@@ -173,7 +204,6 @@ def _open(path: Path) -> tuple[bytes, Json]:
             file=path,
             field="schema_version",
         )
-    return content, header
 
 
 def _encode_archive(graph: OpGraph, header: Json) -> bytes:

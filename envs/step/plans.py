@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.op_graph import NONE
+from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator, StepSimulator
@@ -70,6 +71,19 @@ class Plan:
 
     placement: Placement
     order: IntArray  # (N,) operators, first to last
+
+    def document(self, problem: StepProblem) -> dict[str, object]:
+        """The plan by names, as plan files have it."""
+        graph, devices = problem.graph, problem.topology.devices
+        return {
+            "graph": {"name": graph.name, "sha256": graph_hash(graph)},
+            "topology": problem.topology.name,
+            "placement": {
+                name: devices[device].name
+                for name, device in zip(graph.op_names, self.placement.device, strict=True)
+            },
+            "order": [graph.op_names[op] for op in self.order],
+        }
 
     def violations(self, problem: StepProblem, simulator: Simulator | None = None) -> list[str]:
         """The placement's violations, the order's, then those of the true peak memory.

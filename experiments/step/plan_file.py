@@ -52,16 +52,7 @@ def write_plan(
     allocation the schema version is 2 and there is `bandwidth` {channel: bytes/s}, of all channels
     of the topology's network.
     """
-    graph, devices = problem.graph, problem.topology.devices
-    document: dict[str, object] = {
-        "graph": {"name": graph.name, "sha256": graph_hash(graph)},
-        "topology": problem.topology.name,
-        "placement": {
-            name: devices[device].name
-            for name, device in zip(graph.op_names, plan.placement.device, strict=True)
-        },
-        "order": [graph.op_names[op] for op in plan.order],
-    }
+    document = plan.document(problem)
     version = SCHEMA_VERSION
     if allocation is not None:
         names = problem.topology.network.channel_names

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from envs.bandwidth.env import BandwidthEnv
-from envs.cost import RooflineCost, TabulatedCost
 from envs.errors import InputError
-from envs.graphs.op_graph import FloatArray, OpGraph
+from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers import READERS, GraphReader, read_graph_file
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
@@ -208,21 +207,6 @@ def topology_file(path: str) -> Topology:
     if not isinstance(built, Topology):
         raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
     return built
-
-
-class CostByGraph:
-    """Measured times where the graph carries them, the roofline of the devices elsewhere."""
-
-    def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
-        """(N, D) seconds."""
-        return self._model(graph).operator_seconds(graph, topology)
-
-    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
-        """(T, L) seconds."""
-        return self._model(graph).transfer_seconds(graph, topology)
-
-    def _model(self, graph: OpGraph) -> CostModel:
-        return TabulatedCost() if graph.profile_classes else RooflineCost()
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ model:
   initial_candidate_weights: {}
 graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
-cost: {_target_: experiments.step.problem.CostByGraph}
+cost: {_target_: envs.cost.CostByGraph}
 communication: {_target_: envs.step.step.Ports, name: none, uses_ports: false}
 training: {budget_s: 1.0}
 learner: {}

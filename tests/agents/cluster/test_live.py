@@ -91,7 +91,7 @@ def test_nothing_to_decide_is_decided(decider: Decider) -> None:
 def test_the_limit_of_actions_is_told() -> None:
     one = {"submit_s": 0.0, "num_gpus": 1}
     jobs = [{**one, "id": str(number)} for number in range(3)]
-    limited = load_decider(SHIPPED, cluster_limits={"most_actions": 2})
+    limited = load_decider(SHIPPED, most_actions=2)
     decision = limited.decide({**state(), "jobs": jobs})
     assert len(decision.actions) == 2
     assert decision.document()["complete"] is False
@@ -161,7 +161,7 @@ def test_since_when_a_job_runs_must_be_told(decider: Decider) -> None:
 
 
 def test_too_large_states_are_refused() -> None:
-    small = load_decider(SHIPPED, cluster_limits={"most_nodes": 1})
+    small = load_decider(SHIPPED, most_nodes=1)
     with pytest.raises(StateError, match="2 of them, this decider takes 1"):
         small.decide(state())
 

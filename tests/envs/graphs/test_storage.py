@@ -21,7 +21,9 @@ from envs.graphs.storage import (
     INT_COLUMNS,
     TABLE_COLUMNS,
     TEXT_COLUMNS,
+    graph_document,
     graph_hash,
+    graph_of,
     load_graph,
     load_provenance,
     save_graph,
@@ -320,3 +322,15 @@ def test_an_interrupted_write_leaves_the_old_file(
         save_graph(small_graph("new"), path)
     assert load_graph(path).name == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["g.npz"]
+
+
+def test_an_object_in_memory_is_the_graph_of_its_file(tmp_path: Path) -> None:
+    graph = synthetic_training_graph(np.random.default_rng(3))
+    save_graph(graph, tmp_path / "graph.json")
+    document = json.loads((tmp_path / "graph.json").read_text(encoding="utf-8"))
+    for told in (document, graph_document(graph)):
+        assert graph_hash(graph_of(told)) == graph_hash(graph)
+    with pytest.raises(InputError, match=r"^graph: field 'sha256'"):
+        graph_of({**document, "sha256": "0" * 64})
+    with pytest.raises(InputError, match="is no graph file"):
+        graph_of({})

@@ -1,0 +1,290 @@
+"""An exported placement policy decides where the operators of a graph run, told as plain data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+import numpy as np
+import yaml
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict  # pydantic, below Python 3.12
+
+from agents.decision import Decision, Form, Location, StateError
+from agents.placement.learned import LearnedAgent
+from agents.step.lower_bound import lower_bound
+from envs.bounds import Count, bounded
+from envs.cost import CostByGraph
+from envs.errors import InputError
+from envs.graphs.op_graph import OpGraph
+from envs.graphs.storage import graph_of
+from envs.hardware.builders import mixed, single_server
+from envs.hardware.servers import NvlinkServer, PcieServer
+from envs.hardware.topology import Topology
+from envs.placement.env import PlacementEnv
+from envs.placement.toy import toy_pipeline
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from models.export.checkpoint import CONFIG_FILE, PLACEMENT, SPEC_FILE
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+PLAN_KIND, PLAN_VERSION = "meshwright.plan", 1
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+Quantity = Annotated[
+    str | float, Field(description='with its unit ("25Gbps", "50GB/s", "2us"), or in bytes/s or s')
+]
+Size = Annotated[int, Field(ge=1, le=1024)]
+
+
+@with_config(STRICT)
+class LiveLink(TypedDict):
+    """A link, full duplex."""
+
+    medium: Name
+    bandwidth: Annotated[Quantity, Field(description="in one direction")]
+    latency: Quantity
+
+
+@with_config(STRICT)
+class LiveServer(TypedDict):
+    """Equal devices below PCIe, where `nvlink` is given also joined all to all in islands."""
+
+    device: Annotated[Name, Field(description="a kind of the catalogue: V100-16GB, H100, ...")]
+    count: Size
+    pcie: Annotated[LiveLink, Field(description="of a device, a network card or a switch")]
+    nvlink: NotRequired[Annotated[LiveLink, Field(description="between two devices of an island")]]
+    island: NotRequired[
+        Annotated[int, Field(ge=1, le=1024, description="devices of an island; else all")]
+    ]
+    switches: NotRequired[Annotated[int, Field(ge=1, le=64, description="of PCIe; else 1")]]
+    nics: NotRequired[Annotated[int, Field(ge=0, le=64, description="network cards; else 1")]]
+
+
+@with_config(STRICT)
+class LiveTopology(TypedDict):
+    """Servers around one network switch."""
+
+    name: NotRequired[Name]
+    servers: Annotated[list[LiveServer], Field(min_length=1, max_length=1024)]
+    network: NotRequired[
+        Annotated[LiveLink, Field(description="of every network card; left out of one server")]
+    ]
+
+
+@with_config(STRICT)
+class LiveStep(TypedDict):
+    """A training step to be placed."""
+
+    graph: Annotated[
+        dict[str, Any],
+        Field(
+            description="the object of a graph file in JSON (envs.graphs.storage.graph_document)"
+        ),
+    ]
+    topology: LiveTopology
+
+
+@with_config(STRICT)
+class GroupAction(TypedDict):
+    """Where a group of operators goes, with the policy's scores."""
+
+    action: Literal["place"]
+    group: Annotated[int, Field(ge=0)]
+    operators: list[str]
+    device: str
+    probability: Annotated[float, Field(ge=0, le=1)]
+    log_probabilities: Annotated[
+        dict[str, float], Field(description="of every device that was allowed")
+    ]
+
+
+@with_config(STRICT)
+class PlacementAnswer(TypedDict):
+    """Where the operators of a step run."""
+
+    kind: Literal["meshwright.placement_decision"]
+    schema_version: Literal[1]
+    actions: list[GroupAction]
+    plan: Annotated[dict[str, Any], Field(description="a plan file, as experiments.evaluate reads")]
+    feasible: bool
+    violations: Annotated[list[str], Field(description="a sentence each; none: feasible")]
+    step_time_s: Annotated[float | None, Field(description="simulated; null: it never ends")]
+    lower_bound_s: Annotated[
+        float | None, Field(description="no plan is faster; null: there is none that fits")
+    ]
+
+
+@bounded
+class PlacementDecider:
+    """Decides on graphs and topologies by the policy of a checkpoint folder.
+
+    The policy plays an episode of `envs.placement` from the completion rule: at every decision it
+    sees the step time with the current group on each device (the look-ahead), for which the step is
+    simulated. One state at a time; further threads wait their turn.
+
+    Args:
+        checkpoint: the folder.
+        most_operators: of a graph; None: any.
+        most_devices: of a topology; None: any.
+
+    Raises:
+        InputError: the folder is no checkpoint of a placement policy, its configuration does not
+            say what it was trained on.
+    """
+
+    kind = PLACEMENT
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        most_operators: Count | None = None,
+        most_devices: Count | None = None,
+    ) -> None:
+        self.agent = LearnedAgent(checkpoint)
+        folder = self.agent.checkpoint.folder
+        if self.agent.checkpoint.observation_kind != PLACEMENT:
+            told = f"is of kind {self.agent.checkpoint.observation_kind!r}, not {PLACEMENT!r}"
+            raise InputError(told, file=folder / SPEC_FILE, field="observation_kind")
+        self.most_operators, self.most_devices = most_operators, most_devices
+        config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        node = config.get("env") if isinstance(config, dict) else None
+        self._max_groups, self._passes = (
+            _count(node, key, folder / CONFIG_FILE) for key in ("max_groups", "passes")
+        )
+        self._form = Form(LiveStep, "A training step and the devices for it")
+        self._lock = threading.Lock()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return self._form.schema()
+
+    @property
+    def answer_schema(self) -> dict[str, Any]:
+        return Form(PlacementAnswer, "Where the operators run").schema()
+
+    def decide(self, state: Mapping[str, Any]) -> Decision:
+        """What to do in `state`, whose graph and topology may be objects of `envs` as well."""
+        graph, topology = state.get("graph"), state.get("topology")
+        if isinstance(graph, OpGraph) and isinstance(topology, Topology):
+            return self._decide(graph, topology)
+        if isinstance(graph, OpGraph):
+            told = self._form.read({**state, "graph": {}})
+            return self._decide(graph, _topology(told["topology"]))
+        return self._told(self._form.read(dict(state)))
+
+    def decide_json(self, text: bytes) -> Decision:
+        return self._told(self._form.read_json(text))
+
+    def warm(self) -> None:
+        with self._lock:
+            self._play(toy_pipeline())
+
+    def _told(self, state: LiveStep) -> Decision:
+        try:
+            graph = graph_of(state["graph"])
+        except InputError as error:
+            raise _at(("graph",), error) from error
+        return self._decide(graph, _topology(state["topology"]))
+
+    def _decide(self, graph: OpGraph, topology: Topology) -> Decision:
+        for field, found, most in (
+            ("graph", graph.num_operators, self.most_operators),
+            ("topology", topology.num_devices, self.most_devices),
+        ):
+            if found < 1 or (most is not None and found > most):
+                bound = "at least 1" if found < 1 else f"at most {most}"
+                what = "operators" if field == "graph" else "devices"
+                raise StateError(((field,), f"{found} {what}, this decider takes {bound}"))
+        problem = StepProblem.build(graph, topology, CostByGraph())
+        with self._lock:
+            return self._play(problem)
+
+    def _play(self, problem: StepProblem) -> Decision:
+        env = PlacementEnv.of_problem(problem, max_groups=self._max_groups, passes=self._passes)
+        observation, _ = env.reset(seed=0)
+        names = [device.name for device in problem.topology.devices]
+        group_of = env.instance.fusion.expand(np.arange(env.instance.fusion.num_groups))
+        actions: dict[int, dict[str, Any]] = {}
+        ended = False
+        while not ended:
+            group = int(observation["current"][0])
+            logits, allowed = self.agent.logits(observation), observation["action_mask"] == 1
+            scores = np.where(allowed, logits - logits[allowed].max(), -np.inf).astype(np.float64)
+            scores -= np.log(np.exp(scores).sum())
+            device = int(logits.argmax())
+            actions[group] = {
+                "action": "place",
+                "group": group,
+                "operators": [
+                    problem.graph.op_names[op] for op in np.flatnonzero(group_of == group)
+                ],
+                "device": names[device],
+                "probability": float(np.exp(scores[device])),
+                "log_probabilities": {names[d]: float(scores[d]) for d in np.flatnonzero(allowed)},
+            }
+            observation, _, ended, _, _ = env.step(device)
+        placed = [actions[group] for group in sorted(actions)]
+        return Decision(placed, self._content(problem, env.placement, placed))
+
+    def _content(
+        self, problem: StepProblem, placement: Placement, placed: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        simulator = StepSimulator(problem)
+        plan = Plan(placement, simulator.order(placement.device))
+        violations = plan.violations(problem, simulator)
+        step_time = simulator.step_time(plan.placement.device, plan.order)
+        bound = lower_bound(problem)
+        mark = {"kind": PLAN_KIND, "schema_version": PLAN_VERSION}
+        return {
+            "kind": "meshwright.placement_decision",
+            "schema_version": 1,
+            "actions": list(placed),
+            "plan": {**plan.document(problem), **mark},
+            "feasible": not violations,
+            "violations": violations,
+            "step_time_s": step_time if np.isfinite(step_time) else None,
+            "lower_bound_s": bound.seconds if np.isfinite(bound.seconds) else None,
+        }
+
+
+def _count(node: object, key: str, file: Path) -> int:
+    value = node.get(key) if isinstance(node, dict) else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{value!r} is no whole number above 0", file=file, field=f"env.{key}")
+    return value
+
+
+def _topology(told: LiveTopology) -> Topology:
+    name = told.get("name", "live")
+    try:
+        servers = [_server(server) for server in told["servers"]]
+        if len(servers) == 1:
+            return single_server(name, servers[0])
+        if "network" not in told:
+            raise StateError((("topology", "network"), "is missing: what joins the servers?"))
+        return mixed(name, servers, told["network"])
+    except StateError:
+        raise
+    except InputError as error:
+        raise _at(("topology",), error) from error
+
+
+def _server(told: LiveServer) -> PcieServer:
+    switches, nics = told.get("switches", 1), told.get("nics", 1)
+    if "nvlink" not in told:
+        if "island" in told:
+            raise InputError("goes with nvlink", field="island")
+        return PcieServer(told["device"], told["count"], told["pcie"], switches, nics)
+    island = told.get("island", told["count"])
+    return NvlinkServer(
+        told["device"], told["count"], island, told["nvlink"], told["pcie"], switches, nics
+    )
+
+
+def _at(location: Location, error: InputError) -> StateError:
+    where = " ".join(str(part) for part in (error.record, error.field) if part is not None)
+    return StateError((location, f"{where}: {error.message}" if where else error.message))

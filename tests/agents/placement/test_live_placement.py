@@ -1,0 +1,144 @@
+"""A graph and a topology told as plain data are placed as the environment's policy places them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jsonschema import Draft202012Validator
+
+from agents.decision import StateError
+from agents.exported import load_decider
+from agents.placement.learned import LearnedAgent
+from agents.placement.live import PlacementDecider
+from envs.cost import CostByGraph
+from envs.errors import InputError
+from envs.graphs.op_graph import OpGraph
+from envs.graphs.storage import graph_document
+from envs.graphs.synthetic import synthetic_training_graph
+from envs.hardware.builders import mixed
+from envs.hardware.servers import NvlinkServer, PcieServer
+from envs.placement.env import PlacementEnv
+from envs.step.problem import StepProblem
+from models.export.exporter import ModelCard, export_policy
+from models.layout import widths_of
+from models.step.policy import PlacementPolicy
+from tests.models.random_observations import policy_config
+
+pytestmark = pytest.mark.proof
+
+WITHOUT = """
+import sys
+for name in ("torch", "ray", "torch_geometric", "fastapi", "onnx", "hydra"):
+    sys.modules[name] = None
+import json
+from agents.exported import load_decider
+print(json.dumps(load_decider(sys.argv[1]).decide(json.load(sys.stdin)).actions))
+"""
+CONFIG = "env:\n  max_groups: 6\n  passes: 2\n"
+PCIE = {"medium": "PCIe", "bandwidth": "15.75GB/s", "latency": "2us"}
+NVLINK = {"medium": "NVLink", "bandwidth": "50GB/s", "latency": "2us"}
+ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
+TOPOLOGY: dict[str, Any] = {
+    "servers": [
+        {"device": "V100-16GB", "count": 2, "pcie": PCIE, "nvlink": NVLINK},
+        {"device": "P100-16GB", "count": 1, "pcie": PCIE},
+    ],
+    "network": ETHERNET,
+}
+
+
+def graph() -> OpGraph:
+    return synthetic_training_graph(np.random.default_rng(3))
+
+
+def problem() -> StepProblem:
+    servers = [NvlinkServer("V100-16GB", 2, 2, NVLINK, PCIE), PcieServer("P100-16GB", 1, PCIE)]
+    return StepProblem.build(graph(), mixed("live", servers, ETHERNET), CostByGraph())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    env = PlacementEnv.of_problem(problem(), max_groups=6, passes=2)
+    torch.manual_seed(0)
+    policy = PlacementPolicy(
+        policy_config(operator_rounds=2, initial_scale=1.0), widths_of(env.reset(seed=0)[0])
+    )
+    card = ModelCard("Drawn", "meshwright/Placement-v0", (-1.0, 4.0), CONFIG, "none")
+    return str(export_policy(policy, tmp_path_factory.mktemp("placement") / "checkpoint", card))
+
+
+def test_it_places_as_the_policy_in_the_environment(folder: str) -> None:
+    env = PlacementEnv.of_problem(problem(), max_groups=6, passes=2)
+    agent, ended = LearnedAgent(folder), False
+    observation, _ = env.reset(seed=0)
+    while not ended:
+        observation, _, ended, _, _ = env.step(agent.act(observation))
+    decider = load_decider(folder)
+    state = json.dumps({"graph": graph_document(graph()), "topology": TOPOLOGY}).encode()
+    decision = decider.decide_json(state)
+    names = [device.name for device in problem().topology.devices]
+    placement = dict(zip(graph().op_names, (names[d] for d in env.placement.device), strict=True))
+    answer = decision.document()
+    assert answer["plan"]["placement"] == placement
+    assert answer["step_time_s"] == pytest.approx(env.plan_outcome()[0], rel=1e-12)
+    assert 0 < answer["lower_bound_s"] <= answer["step_time_s"]
+    assert (answer["feasible"], answer["violations"]) == (True, [])
+    for action in decision.actions:
+        assert {placement[name] for name in action["operators"]} == {action["device"]}
+        scores = action["log_probabilities"]
+        assert max(scores, key=scores.__getitem__) == action["device"]
+        assert np.exp(list(scores.values())).sum() == pytest.approx(1.0)
+    assert decider.decide(json.loads(state)).document() == answer
+    for schema, instance in ((decider.schema, state), (decider.answer_schema, json.dumps(answer))):
+        assert list(Draft202012Validator(schema).iter_errors(json.loads(instance))) == []
+
+
+def test_objects_are_taken_where_they_are_at_hand(folder: str) -> None:
+    decider = load_decider(folder)
+    assert isinstance(decider, PlacementDecider)
+    told = decider.decide({"graph": graph_document(graph()), "topology": TOPOLOGY}).document()
+    for topology in (problem().topology, TOPOLOGY):
+        assert decider.decide({"graph": graph(), "topology": topology}).document() == told
+
+
+def test_wrong_steps_are_refused(folder: str) -> None:
+    decider = load_decider(folder, most_operators=10_000, most_devices=3)
+    document = graph_document(graph())
+    wrong: list[tuple[Any, str]] = [
+        ({"graph": document}, "topology.*required"),
+        ({"graph": {}, "topology": TOPOLOGY}, "is no graph file"),
+        ({"graph": {**document, "operators": [{}]}, "topology": TOPOLOGY}, "graph.*operators"),
+        ({"graph": document, "topology": {**TOPOLOGY, "servers": []}}, "at least 1 item"),
+        ({"graph": document, "topology": {"servers": TOPOLOGY["servers"]}}, "what joins"),
+        ({"graph": document, "topology": {**TOPOLOGY, "_target_": "os.system"}}, "Extra inputs"),
+        (
+            {"graph": document,
+             "topology": {"servers": [{"device": "X1", "count": 1, "pcie": PCIE}]}},
+            "X1",
+        ),
+        (
+            {"graph": document,
+             "topology": {"servers": [{"device": "H100", "count": 4, "pcie": PCIE}]}},
+            "4 devices, this decider takes at most 3",
+        ),
+    ]  # fmt: skip
+    for state, told in wrong:
+        with pytest.raises(StateError, match=f"(?i){told}"):
+            decider.decide(state)
+    with pytest.raises(InputError, match="known: most_operators, most_devices"):
+        load_decider(folder, window=3)
+
+
+def test_it_needs_no_torch_and_no_ray(folder: str) -> None:
+    state = {"graph": graph_document(graph()), "topology": TOPOLOGY}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, folder],
+        input=json.dumps(state), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == load_decider(folder).decide(state).actions
