@@ -28,6 +28,7 @@ from agents.base import (
     Planner,
     SharedPlanner,
 )
+from experiments.run.declared import CONFIG_MODULE
 
 Kind = Literal["environment", "planner", "learner", "scheduler"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
@@ -159,14 +160,14 @@ def yaml_value(text: str, key: str) -> str:
 
 
 def _options(group: str) -> Iterator[str]:
-    for path in (files("conf") / group).iterdir():
+    for path in (files(CONFIG_MODULE) / group).iterdir():
         if path.name.endswith(".yaml"):
             yield path.name.removesuffix(".yaml")
 
 
 def read_option(group: str, name: str) -> tuple[str, dict[str, Any]]:
     """The text of an option, and what it holds with the options that its defaults list names."""
-    text = (files("conf") / group / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (files(CONFIG_MODULE) / group / f"{name}.yaml").read_text(encoding="utf-8")
     node: dict[str, Any] = yaml.safe_load(text)
     for default in node.pop("defaults", []):
         for key, option in default.items() if isinstance(default, Mapping) else ():
@@ -183,7 +184,7 @@ def _entry(group: str, name: str) -> Entry:
         kind: Kind = "environment"
     elif any(issubclass(_class_of(made), protocol) for protocol in (*PLANNERS, Agent)):
         kind = "planner"
-    elif target.startswith("agents.rllib."):
+    elif "agents.rllib." in target:
         kind = "learner"
     else:
         kind = "scheduler"
