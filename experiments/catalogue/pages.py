@@ -139,7 +139,7 @@ def _caption(entry: Entry) -> str:
     return {
         "environment": "What the environment draws of itself after a few random actions",
         "planner": "The plan for the example, step time beside the lower bound",
-        "learner": "A training run: step time, or mean completion time, against wall time",
+        "learner": "A training run; its command stands in the text fields of the file",
         "scheduler": "Who held which GPU when, and the jobs that waited",
     }[entry.kind]
 
