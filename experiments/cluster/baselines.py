@@ -17,8 +17,10 @@ from agents.cluster.lower_bound import completion_bound
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy
+from experiments.run.declared import FLOORS
 from experiments.run.grid import FunctionCell, Outcomes
 from experiments.run.provenance import file_hash
+from experiments.run.targets import OURS
 
 UNKNOWN, KNOWN = "unknown", "known"
 CLASSES = {
@@ -27,7 +29,6 @@ CLASSES = {
 }
 VERSION = 1  # of policies and simulator: raise it where a replay comes to something else
 FOLDERS = ("path", "checkpoint", "weights")  # arguments of policies that name what they read
-OURS = ("agents", "envs", "experiments", "models")  # packages whose changes `VERSION` tells
 
 Node = Mapping[str, Any]
 
@@ -225,8 +226,10 @@ def sources_of(node: Node) -> dict[str, str]:
     """SHA-256 of the files that define what `_target_`s outside this project name."""
     inner = [value for value in node.values() if isinstance(value, Mapping)]
     found = {name: digest for value in inner for name, digest in sources_of(value).items()}
-    target = str(node.get("_target_", OURS[0]))
-    if target.partition(".")[0] not in OURS:
+    target = str(node.get("_target_", ""))
+    if (
+        target and target.removeprefix(FLOORS).partition(".")[0] not in OURS
+    ):  # which `VERSION` tells
         module = inspect.getmodule(get_object(target))
         if path := getattr(module, "__file__", None):
             found[target] = file_hash(path)

@@ -20,6 +20,7 @@ from experiments.learning.exporting import (
 )
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
 from experiments.run.app import Result, Run
+from experiments.run.declared import FLOORS
 from experiments.run.overrides import CONFIG_FILE, plain_config
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
@@ -48,7 +49,7 @@ def export_run(config: ExportConfig, run: Run) -> Result:
 
     source = Path(config.run)
     target = saved_nodes(source, ("env",))["env"].get("_target_")
-    if str(target).startswith("envs.cluster."):
+    if str(target).removeprefix(FLOORS).startswith("envs.cluster."):
         return export_scheduler_of(config, run)
     nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
     loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])

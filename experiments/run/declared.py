@@ -185,7 +185,7 @@ def kind_of(group: str, option: str) -> str | None:
     found = _TARGET.search(path.read_text(encoding="utf-8")) if path is not None else None
     if found is None:
         return None
-    floor, _, rest = found[1].removeprefix(FLOORS).partition(".")
+    floor, _, rest = found[1].removeprefix("meshwright.").partition(".")
     if floor not in {"agents", "envs", "experiments", "models"}:
         return None
     room = rest.partition(".")[0]

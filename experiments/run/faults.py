@@ -66,7 +66,7 @@ def fault_of(error: BaseException) -> InputError | None:
     elif os.strerror(errno.ENOSPC) in cause:  # as libraries in other languages tell it
         fault = InputError(f"the disk is full ({cause})")
     elif (extra := missing_extra(error)) is not None:
-        fault = InputError(f"what was asked for {extra}")
+        fault = InputError(f"this run {extra}")
     return fault
 
 

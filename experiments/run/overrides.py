@@ -28,7 +28,13 @@ from yaml import YAMLError
 from envs.bounds import bounds_of, check_bounds
 from envs.errors import InputError
 from experiments.run.declared import CONFIG_DIR, CONFIG_MODULE, config_folders, use_config_folders
-from experiments.run.targets import check_seeds, check_targets, unknown_key, yaml_text
+from experiments.run.targets import (
+    check_seeds,
+    check_targets,
+    targets_here,
+    unknown_key,
+    yaml_text,
+)
 
 Schema = TypeVar("Schema")
 
@@ -180,7 +186,7 @@ def typed(config: DictConfig, schema: type[Schema]) -> Schema:
         missing = sorted(OmegaConf.missing_keys(merged))
         if missing:
             raise InputError(f"config key '{missing[0]}' is missing: give {missing[0]}=<value>")
-        plain = OmegaConf.to_container(merged, resolve=True)
+        plain = targets_here(OmegaConf.to_container(merged, resolve=True))
         check_targets(plain)
         check_seeds(plain)
         resolved = OmegaConf.merge(structured, OmegaConf.create(plain))

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 from experiments.run.overrides import CONFIG_FILE, typed
-from experiments.run.targets import check_targets, yaml_text
+from experiments.run.targets import check_targets, targets_here, yaml_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -76,7 +76,8 @@ def saved_nodes(folder: str | Path, groups: Sequence[str]) -> dict[str, dict[str
     if not path.is_file():
         raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=folder)
     try:
-        plain = OmegaConf.to_container(OmegaConf.create(yaml_text(path)), resolve=True)
+        saved = OmegaConf.create(yaml_text(path))
+        plain = targets_here(OmegaConf.to_container(saved, resolve=True))
     except (OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
         raise InputError(" ".join(str(error).split()), file=path) from error
     found: dict[str, dict[str, Any]] = {}

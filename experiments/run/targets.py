@@ -19,12 +19,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 from envs.files import read_content
+from experiments.run.declared import FLOORS
 from experiments.run.extras import missing_extra
+from experiments.run.provenance import DISTRIBUTION
 
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
 SIMPLE_TYPES: dict[type, str] = {
     bool: "true or false", int: "an integer", float: "a number", str: "a text",
 }  # fmt: skip
+OURS = ("agents", "envs", "experiments", "models")  # packages of this project
+_TREE = Path(__file__).parents[2]  # where they lie
 PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "numpy"})
 FULL_KEY = "full_key: "  # what Hydra tells of the node inside the one that is built
 Kind = TypeVar("Kind")
@@ -33,6 +37,32 @@ MOST_NODES = 1_000_000  # of a YAML file, each counted as often as it is meant
 SEEDS = 2**32  # every generator in use takes seeds below
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it logs, it raises as well
+
+
+def name_here(name: str) -> str:
+    """The name that something of this project has here.
+
+    `envs.cost.RooflineCost` of a checkout, of its configs and its run folders, is
+    `meshwright.envs.cost.RooflineCost` where the wheel is installed: either is understood in both.
+    Names in anybody else's modules are left alone.
+    """
+    flat = name.removeprefix(f"{DISTRIBUTION}.")
+    floor, _, rest = flat.partition(".")
+    path = _TREE / floor / rest.partition(".")[0]
+    ours = floor in OURS and bool(rest) and (path.is_dir() or path.with_suffix(".py").is_file())
+    return f"{FLOORS}{flat}" if ours else name
+
+
+def targets_here(node: Any) -> Any:
+    """A plain config whose `_target_`s have the names that they have here."""
+    if isinstance(node, Mapping):
+        return {
+            key: name_here(value)
+            if key == "_target_" and isinstance(value, str)
+            else targets_here(value)
+            for key, value in node.items()
+        }
+    return [targets_here(item) for item in node] if isinstance(node, list) else node
 
 
 def check_targets(node: object, key: str = "") -> None:
@@ -80,7 +110,7 @@ def build(node: Mapping[str, object], key: str | None = None) -> Any:
         described = "a mapping without _target_" if isinstance(node, Mapping) else repr(node)
         raise InputError(f"config key '{key}': {described} describes no object")
     try:
-        return instantiate(dict(node), _convert_="all")
+        return instantiate(targets_here(node), _convert_="all")
     except OmegaConfBaseException as error:
         raise InputError(str(error).splitlines()[0]) from error
     except InstantiationException as error:
@@ -138,7 +168,7 @@ def no_such_thing(key: str, node: object, thing: str) -> InputError:
 def _check_call(node: Mapping[str, object], key: str) -> None:
     target = str(node["_target_"])
     try:
-        function = get_object(target)
+        function = get_object(name_here(target))
     except Exception as error:
         where, told = f"{key}._target_", missing_extra(error)
         if told is not None:
@@ -223,7 +253,7 @@ def _check_object(value: object, hint: Any, key: str) -> None:
         described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
         raise InputError(f"config key '{key}': {described} is no {expected}")
     try:
-        target = get_object(str(value["_target_"]))
+        target = get_object(name_here(str(value["_target_"])))
     except Exception:  # told by the check of the node itself
         return
     if not inspect.isclass(target) or not (is_record or is_protocol):
@@ -260,7 +290,7 @@ def object_in_file(path: str, group: str) -> Any:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    node = yaml_document(path)
+    node = targets_here(yaml_document(path))
     if not isinstance(node, dict) or "_target_" not in node:
         raise InputError(f"is no {group}: it has no '_target_'", file=path)
     try:
