@@ -28,7 +28,7 @@ CLAIMS = "claim"  # the folder of conf
 SUBJECTS = ("placement", "network", "cluster")  # in the order of the table
 VERDICTS = ("holds", "holds in part", "does not hold")
 COLUMNS = (
-    "claim", "source", "published", "conditions", "measured here", "interval", "verdict", "command",
+    "claim", "verdict", "published", "measured here", "interval", "conditions", "source", "command",
     "takes",
 )  # fmt: skip
 CLOSE = 1e-9  # relative: the same number
@@ -131,12 +131,12 @@ class Claim:
         about = "" if found.low == found.high else f" ({found.interval})"
         return (
             f"{self.name}: {own.claim}",
-            source,
+            own.verdict,
             own.published,
-            own.conditions,
             f"{self.measured}, {found.what} ({found.date}, {found.commit})",
             f"{self.interval}{about}",
-            own.verdict,
+            own.conditions,
+            source,
             own.rerun.command,
             own.rerun.takes,
         )

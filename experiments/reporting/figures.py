@@ -61,10 +61,13 @@ def ranking(sheet: Sheet) -> Figure | None:
     means = [found.mean for _, found in shown]
     least, most = min([*means, *levels.values()]), max([*means, *levels.values()])
     room = max(most - least, 0.02 * abs(most))  # an interval may be wider than all there is to see
-    lows = [found.low for _, found in shown if found.low < least]
-    highs = [found.high for _, found in shown if found.high > most]
-    beyond = min([least, *lows]) < least - room or max([most, *highs]) > most + room
-    least, most = max(min([least, *lows]), least - room), min(max([most, *highs]), most + room)
+    floor = least - room if least < 0 else max(least - room, 0.0)  # no time is negative
+    low, high = (
+        min([least, *(found.low for _, found in shown if found.low < least)]),
+        max([most, *(found.high for _, found in shown if found.high > most)]),
+    )
+    beyond = low < floor or high > most + room
+    least, most = max(low, floor), min(high, most + room)
     logarithmic = least > 0 and most > WIDE * least
     rows = list(range(len(shown)))
     reach = [

@@ -39,8 +39,9 @@ th:first-child{text-align:left;position:sticky;left:0;background:var(--page);max
 overflow:hidden;text-overflow:ellipsis}
 thead th,thead th:first-child{background:var(--card);font-weight:600}
 tbody th{font-weight:400}tbody tr:last-child>*{border-bottom:0}
-table.text th,table.text td{white-space:normal;text-align:left;vertical-align:top;min-width:9rem}
-table.text th:first-child{min-width:12rem;max-width:40vw}
+table.text th,table.text td{white-space:normal;text-align:left;vertical-align:top;min-width:11rem;
+overflow-wrap:break-word}
+table.text th:first-child{min-width:9rem;max-width:40vw}
 td a{color:inherit}td.ref a{color:var(--link)}
 figure{margin:.8em 0 1.4em}
 .plot{width:100%;min-width:0}

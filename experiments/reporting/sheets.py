@@ -40,7 +40,9 @@ class Job:
         for key, first in self.first.result.items():
             values = [run.result.get(key) for run in self.runs]
             if isinstance(first, bool | str) and key not in UNTOLD:
-                rows.append([key, ", ".join(dict.fromkeys(map(str, values)))])
+                words = list(dict.fromkeys(map(str, values)))
+                if not any("/" in word for word in words):  # files lie where the commands say
+                    rows.append([key, ", ".join(words)])
             elif is_number(first) and key not in UNTOLD:
                 found = Estimate.of(values)
                 half = f" ± {found.high - found.mean:.3g}" if found.high > found.mean else ""

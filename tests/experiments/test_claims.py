@@ -67,6 +67,7 @@ def test_a_figure_is_inside_its_interval_or_not(known: dict[str, Claim]) -> None
     assert Reran(claim, 1.8365).holds
     assert Reran(claim, 1.837).holds
     assert not Reran(claim, 1.8372).holds
+    assert not Reran(claim, 1.8358).holds
     exact = known["cluster_simulators"]
     assert Reran(exact, 18226503.0).holds
     assert not Reran(exact, 18226504.0).holds
