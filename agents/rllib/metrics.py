@@ -1,4 +1,4 @@
-"""One row of metrics per training iteration, to a CSV file and to TensorBoard."""
+"""One row of metrics per training iteration: to a CSV file, and to where they are looked at."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import Protocol, Self, runtime_checkable
 
 from envs.errors import InputError
 from models.artifacts import sync
@@ -83,21 +81,64 @@ def mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else NAN
 
 
+class Tracker(Protocol):
+    """An open log of one run."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the values of one iteration, each by its name; they may be nan and inf."""
+
+    def close(self, *, failed: bool) -> None:
+        """The training has ended, by an error where it has `failed`."""
+
+
+@runtime_checkable
+class Tracking(Protocol):
+    """Where metrics go beside `metrics.csv`: an option of `conf/tracking`."""
+
+    def open(self, run_folder: Path, last_iteration: int) -> Tracker:
+        """The log of the run in `run_folder`, which goes on after `last_iteration`."""
+
+
+class TensorBoard:
+    """Event files in the run folder's `tensorboard`."""
+
+    def open(self, run_folder: Path, last_iteration: int) -> Tracker:
+        """See `Tracking`; later events that a killed run wrote are taken back."""
+        return _EventFile(run_folder / "tensorboard", last_iteration)
+
+
+class _EventFile:
+    def __init__(self, folder: Path, last_iteration: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(folder), purge_step=last_iteration + 1)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+        self._board.flush()
+
+    def close(self, *, failed: bool) -> None:
+        self._board.close()
+
+
 class MetricsLog:
-    """`metrics.csv` and a TensorBoard event file in `run_folder`.
+    """`metrics.csv` in `run_folder`, and what `tracking` opens for it.
 
     A row is on the disk when `write` returns. Opened after `last_iteration` iterations, rows that
     a killed run wrote beyond that (or wrote half) are taken away first, so that the file has
     neither gaps nor duplicates.
     """
 
-    def __init__(self, run_folder: Path, last_iteration: int, columns: Sequence[str]) -> None:
+    def __init__(
+        self, run_folder: Path, last_iteration: int, columns: Sequence[str], tracking: Tracking
+    ) -> None:
         run_folder.mkdir(parents=True, exist_ok=True)
         self.columns = tuple(columns)
         self.path = run_folder / "metrics.csv"
         self._rewrite(_rows_until(self.path, last_iteration, self.columns))
+        self._tracker = tracking.open(run_folder, last_iteration)
         self._file = self.path.open("a", encoding="utf-8", newline="")
-        self._board = SummaryWriter(str(run_folder / "tensorboard"), purge_step=last_iteration + 1)
 
     def write(self, row: Row) -> None:
         """Append one iteration's metrics; `row` has exactly the keys `columns`."""
@@ -106,9 +147,8 @@ class MetricsLog:
         self._file.write(line.getvalue())
         self._file.flush()
         os.fsync(self._file.fileno())
-        for name in self.columns[1:]:
-            self._board.add_scalar(name, row[name], int(row[ITERATION]))
-        self._board.flush()
+        values = {name: row[name] for name in self.columns[1:]}
+        self._tracker.log(int(row[ITERATION]), values)
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +160,7 @@ class MetricsLog:
         trace: TracebackType | None,
     ) -> None:
         self._file.close()
-        self._board.close()
+        self._tracker.close(failed=kind is not None)
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
         handle, name = tempfile.mkstemp(prefix=".metrics.", dir=self.path.parent)

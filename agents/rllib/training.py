@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from agents.rllib import restore
 from agents.rllib.algorithm import LockStepPPO, algorithm
 from agents.rllib.config import Patience, Training
-from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, columns
+from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, TensorBoard, Tracking, columns
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
 from agents.rllib.subject import Array, Memory, Solution, Subject
@@ -192,20 +192,22 @@ def train(
     resume: bool = False,
     start: Solution | None = None,
     spent_s: float = 0.0,
+    tracking: Tracking | None = None,
 ) -> Trained:
     """Train policies until the budget is spent.
 
     Args:
         training: the run.
         subject: what is learned about.
-        run_folder: receives `metrics.csv`, `tensorboard/`, `checkpoints/` and `best/`, the policies
-            of the best exam.
+        run_folder: receives `metrics.csv`, `checkpoints/` and `best/`, the policies of the best
+            exam.
         on_iteration: called with each iteration's metrics, when they are on the disk.
         resume: go on from the last checkpoint in `run_folder`; the budget counts from the start of
             the run.
         start: decisions that somebody found before, which the subject knows; a resumed run has the
             same.
         spent_s: seconds that it took, which are part of the budget.
+        tracking: where metrics go beside `metrics.csv`; None: `tensorboard/` in `run_folder`.
 
     Raises:
         InputError: `run_folder` holds a run already and `resume` is not set, there is nothing (or
@@ -221,7 +223,8 @@ def train(
     try:
         built = algorithm(training, subject)
         try:
-            return _Run(built, run_folder, start).train(started, spent_s, on_iteration, resume)
+            run = _Run(built, run_folder, start, tracking or TensorBoard())
+            return run.train(started, spent_s, on_iteration, resume)
         finally:
             built.stop()
     finally:
@@ -231,8 +234,11 @@ def train(
 
 
 class _Run:
-    def __init__(self, built: LockStepPPO, folder: Path, start: Solution | None) -> None:
+    def __init__(
+        self, built: LockStepPPO, folder: Path, start: Solution | None, tracking: Tracking
+    ) -> None:
         self.algorithm, self.training, self.folder = built, built.training, folder
+        self.tracking = tracking
         patience = Patience(self.training.budget_s)
         self.exam = Exam(built.subject, self.training.exam_episodes, patience)
         self.start, self.progress = start, Progress()
@@ -260,7 +266,7 @@ class _Run:
         saved = progress.iteration
         reserve = 0.0  # seconds that another iteration and the last exam will take
         names = columns(self.algorithm.subject.charts, list(self.algorithm.modules))
-        with MetricsLog(self.folder, progress.iteration, names) as log:
+        with MetricsLog(self.folder, progress.iteration, names, self.tracking) as log:
             while not self._spent(clock() - begun + reserve):
                 start = clock()
                 row = self._iterate(begun)

@@ -11,6 +11,7 @@ from envs.errors import InputError
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_checkpoint, verify_checkpoint
 from experiments.learning.one_problem import Learned, learn
+from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import Result, Run
@@ -45,6 +46,7 @@ class MainConfig:
     quick: dict[str, Any]
     searching: dict[str, Any]
     learner: Any
+    tracking: Any
     ray: Any
     single_device: str
     budget_s: Positive
@@ -75,6 +77,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     communication = communication_of(config.communication)
     bound = require_fit(problem)
     training = build(config.training, "training")
+    tracking = tracking_of(config.tracking)
     env = placement_env(config.env, problem)
     name = f"{problem.graph.name} on {problem.topology.name}"
     console.print(
@@ -88,7 +91,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
         found |= search_side_by_side(config.searching, problem, config.budget_s, display)
         task = StepTask(problem, communication=communication, env=env)
-        learned = learn(task, training, run.folder, display, provenance)
+        learned = learn(task, training, run.folder, display, provenance, tracking=tracking)
     found[PPO] = learned.found
     comparison = Comparison(
         rows=tuple(row_of(method, x, task) for method, x in found.items()),

@@ -31,6 +31,7 @@ from experiments.step.tasks import Allocation, JointTask, StepTask
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
+    from agents.rllib.metrics import Tracking
     from agents.rllib.subject import Solution
     from agents.rllib.training import Trained
 
@@ -121,6 +122,7 @@ def learn(
     resume: bool = False,
     start: Solution | None = None,
     spent_s: float = 0.0,
+    tracking: Tracking,
 ) -> Learned:
     """Train on `task`; metrics and checkpoints go to `run_folder`, whose
     `checkpoints/provenance.json` says where the checkpoints come from.
@@ -141,7 +143,14 @@ def learn(
         display.update(shown, row["charts/seconds"], training_news(row))
 
     trained = train(
-        training, subject, run_folder, on_iteration, resume=resume, start=start, spent_s=spent_s
+        training,
+        subject,
+        run_folder,
+        on_iteration,
+        resume=resume,
+        start=start,
+        spent_s=spent_s,
+        tracking=tracking,
     )
     found = PlannerResult(
         plan=None,

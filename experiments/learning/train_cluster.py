@@ -42,6 +42,7 @@ from experiments.learning.exporting import (
     require_exportable,
     same_inputs,
 )
+from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import (
     common,
     draw_exams,
@@ -248,6 +249,7 @@ class TrainClusterConfig:
     reference: Any
     per_gpu: bool
     learner: Any
+    tracking: Any
     ray: Any
     training: Any
     resume: str | None
@@ -267,6 +269,7 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
     resume = config.resume is not None
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
+    tracking = tracking_of(config.tracking)
     training, found, subject = subject_of(config)
     for name, loaded in found.loaded.items():
         for line in loaded.changes():
@@ -288,7 +291,9 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         def on_iteration(row: Mapping[str, float]) -> None:
             display.update(task, row["charts/seconds"], news(row))
 
-        result = train(training, subject, run.folder, on_iteration, resume=resume)
+        result = train(
+            training, subject, run.folder, on_iteration, resume=resume, tracking=tracking
+        )
         display.end(task, f"mean JCT {result.best_score:.3f} times the reference's at best")
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     checkpoint: Path | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from envs.bounds import Positive
 from experiments.learning.one_problem import WarmStartConfig, learn, warm_start
+from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
@@ -44,6 +45,7 @@ class TrainConfig:
     placer: Any
     warm_start: WarmStartConfig
     learner: Any
+    tracking: Any
     ray: Any
     resume: str | None
     seed: int
@@ -55,6 +57,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     resume = config.resume is not None
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
+    tracking = tracking_of(config.tracking)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     bound = require_fit(problem)
@@ -94,6 +97,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
             resume=resume,
             start=start,
             spent_s=spent_s,
+            tracking=tracking,
         )
     result, found = learned.training, learned.found
     trajectory = tuple(found.trajectory)

@@ -76,7 +76,7 @@ class SweepCell:
         """
         use_config_folders(self.folders)
         hydra = HydraConfig.get()
-        mine = {_key(word) for word in self.fixed}
+        mine = {RECIPES, *(_key(word) for word in self.fixed)}
         swept = [word for word in hydra.overrides.task if _key(word) not in mine]
         folder = Path(os.path.abspath(hydra.sweep.dir)) / str(hydra.sweep.subdir)
         name = f"{hydra.job.num}: {' '.join(swept)}"
