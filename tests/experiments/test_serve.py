@@ -14,9 +14,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from agents.decision import Decider, Decision, StateError
+from agents.exported import load_decider
 from envs.errors import InputError
 from experiments.serving.server import is_loopback, listening, read_token
 from experiments.serving.service import Limits, Service
+from tests.paths import ROOT
 
 TOKEN = "0123456789abcdef"
 LIMITS = Limits(max_body_bytes=1000, concurrency=2, timeout_s=5.0)
@@ -197,3 +199,10 @@ def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
 def test_an_address_that_is_taken_is_one_line() -> None:
     with listening("127.0.0.1", 0) as taken, pytest.raises(InputError, match="listened at"):
         listening("127.0.0.1", taken.getsockname()[1])
+
+
+def test_the_state_on_the_page_is_decided_as_it_says() -> None:
+    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    told = page.split("```json\n")[1].split("```")[0]
+    ((start,)) = load_decider("unknown_durations").decide_json(told.encode()).actions
+    assert (start["action"], start["job"], start["on"]) == ("start", "b", {"n1": 2})

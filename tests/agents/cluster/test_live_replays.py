@@ -1,0 +1,107 @@
+"""Drawn replays of the shipped scheduler and of untrained ones: told states, the same actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exported_schedulers import environment, exported, trained_config
+from hypothesis import given
+from hypothesis import strategies as st
+from live_replays import agrees_with_the_simulator
+from small_clusters import Speeds
+
+from agents.cluster.checkpoint_adviser import described
+from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingService
+from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.simulation.cluster_state import INCIDENT
+from envs.cluster.workload.trace import Labels, Trace
+from tests.strength import examples
+
+pytestmark = pytest.mark.proof
+
+TYPES = ("V100", "P100", "K80")
+
+
+def drawn(seed: int) -> tuple[Cluster, Trace, Any, Any]:
+    """A cluster of three types, jobs of some users, their speeds, and servers that fail."""
+    rng = np.random.default_rng(seed)
+    nodes, size = 3 * int(rng.integers(1, 5)), int(rng.integers(1, 9))
+    cluster = Cluster.uniform(nodes, size, nodes_per_rack=int(rng.integers(1, 4)), gpu_types=TYPES)
+    jobs = int(rng.integers(1, 60))
+    most = nodes // 3 * size  # of one type
+    trace = Trace.of(
+        "drawn",
+        np.sort(rng.integers(0, int(rng.integers(1, 20_000)), jobs)),
+        rng.integers(1, 20_000, jobs),
+        np.minimum(rng.choice([1, 1, 1, 2, 2, 4, 8], jobs), most),
+    )
+    trace = replace(
+        trace,
+        user=Labels.of(rng.choice(["", "ann", "bob"], jobs).tolist()),
+        queue=Labels.of(rng.choice(["", "vc1", "vc2"], jobs).tolist()),
+        gpu_type=Labels.of(rng.choice(["", "V100", "V100|P100"], jobs).tolist()),
+    )
+    speed = rng.uniform(0.2, 1.0, (jobs, 3)) if rng.random() < 0.5 else np.ones((jobs, 3))
+    times = np.sort(rng.integers(1, 20_000, 4)).astype(float)
+    broken = [int(node) for node in rng.integers(0, nodes, 2)]
+    incidents = np.array(
+        [(times[0], broken[0], 0), (times[1], broken[0], 1),
+         (times[2], broken[1], 0), (times[3], broken[1], 1)], INCIDENT,
+    )  # fmt: skip
+    return cluster, trace, Speeds(speed), incidents if rng.random() < 0.5 else incidents[:0]
+
+
+@examples(60)
+@given(st.integers(0, 2**31 - 1))
+def test_the_shipped_scheduler(seed: int) -> None:
+    cluster, trace, rates, incidents = drawn(seed)
+    agrees_with_the_simulator(
+        "unknown_durations", cluster, trace,
+        rates=rates, restart_s=float(seed % 3 * 30), incidents=incidents,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["history", "known", "las", "srsf"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An untrained policy: alone, with durations, and beside two advisers."""
+    cluster, trace, _, _ = drawn(0)
+    orders = {"las": lambda: AttainedServiceClasses(600.0), "srsf": RemainingService}
+    adviser = None
+    if request.param in orders:
+        adviser = MigrationAdviser(orders[request.param], 1.33, 120.0)
+    config = trained_config(known=request.param == "known")
+    env = environment(cluster, trace, config, adviser)
+    target: Path = tmp_path_factory.mktemp(request.param) / "checkpoint"
+    exported(target, env, config, adviser=described(adviser))
+    return str(target)
+
+
+@examples(40)
+@given(st.integers(0, 2**31 - 1))
+def test_untrained_schedulers(folder: str, seed: int) -> None:
+    cluster, trace, rates, incidents = drawn(seed)
+    agrees_with_the_simulator(
+        folder, cluster, trace, rates=rates, restart_s=30.0, incidents=incidents
+    )
+
+
+@examples(40)
+@given(st.integers(0, 2**31 - 1))
+def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> None:
+    cluster, trace, rates, _ = drawn(seed)
+    if "las" in folder or "srsf" in folder:
+        return  # their plans are of whole GPUs
+    rng = np.random.default_rng(seed)
+    milli = np.where(trace.num_gpus == 1, rng.choice([250, 500, 700, 1000], len(trace)), 1000)
+    cpu = np.full(cluster.num_nodes, 16_000 if rng.random() < 0.5 else UNLIMITED, np.int64)
+    trace = replace(
+        trace,
+        gpu_milli=milli.astype(np.int32),
+        cpu_milli=(1000 * trace.num_gpus).astype(np.int64),
+    )
+    agrees_with_the_simulator(folder, replace(cluster, cpu_milli=cpu), trace, rates=rates)
