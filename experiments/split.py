@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from experiments.cluster.baselines import baselines_of
+from experiments.cluster.baselines import baselines_of, check_class
 from experiments.cluster.comparison import Contenders
 from experiments.cluster.split_facts import best_of, check_facts, facts_of
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
@@ -52,6 +52,7 @@ class SplitAppConfig:
 
 def split(config: SplitAppConfig, run: Run) -> Result:
     """Write the facts of a split, or compare those that were written."""
+    check_class(config.information, "information")
     chosen = Split(config.split)
     provenance = run.provenance.with_inputs(**config.split.inputs)
     if not config.fix:

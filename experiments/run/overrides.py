@@ -161,6 +161,9 @@ def claim_folder(folder: Path, resume: str | None) -> None:
     """
     if resume is not None and not (Path(resume) / CONFIG_FILE).is_file():
         raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=resume)
+    if resume is not None and folder.resolve() != Path(resume).resolve():
+        told = f"resume={resume} goes on in its own folder, not in this one"
+        raise InputError(f"config key 'hydra.run.dir': {told}", file=folder)
     if resume is None and (folder / CONFIG_FILE).exists():
         raise InputError("holds a run already", file=folder)
     try:

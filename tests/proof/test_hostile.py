@@ -1,0 +1,131 @@
+"""Hostile command lines over all apps: refused in one line, or done as asked; nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.proof.hostile_files import make_all
+
+LIST = yaml.safe_load(Path(__file__).with_name("hostile_inputs.yaml").read_text(encoding="utf-8"))
+BEYOND_S = 10.0  # seconds of the processor that no refusal takes, beyond a budget
+RUN = "run"  # the folder that a run may write into
+DAILY = 10  # of the list, in `make test`
+
+
+class Case(NamedTuple):
+    """A command line; what its error line says, or what it finds."""
+
+    app: str
+    words: str
+    expected: str | Mapping[str, Any]
+
+
+CASES = [Case(app, words, found) for app, own in LIST.items() for words, found in own.items()]
+
+
+class Ended(NamedTuple):
+    code: int
+    err: str
+    seconds: float  # of the processor
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    make_all(folder)
+    return folder
+
+
+@pytest.fixture
+def here(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(files)
+    monkeypatch.syspath_prepend(files)
+    yield files
+    shutil.rmtree(files / RUN, ignore_errors=True)
+
+
+def ended(case: Case) -> Ended:
+    """How the app ends, in this process; anything but an exit is an error of the test."""
+    words = shlex.split(case.words)
+    if not any(word.startswith(("hydra.run.dir", "resume=", "-")) for word in words):
+        words.append(f"hydra.run.dir={RUN}")
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = [case.app, *words]
+    start = time.process_time()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            runpy.run_module(f"experiments.{case.app}", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return Ended(int(end.code or 0), err.getvalue(), time.process_time() - start)
+    finally:
+        sys.argv = before
+    raise AssertionError(f"{case.app} {case.words} did not exit")
+
+
+def content(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file below, but those of the run, with its size and when it was changed."""
+    found = {}
+    for base, folders, names in os.walk(folder):
+        if Path(base) == folder and RUN in folders:
+            folders.remove(RUN)
+        for name in names:
+            status = os.lstat(Path(base) / name)
+            found[f"{base}/{name}"] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def check(case: Case, folder: Path) -> None:
+    before = content(folder)
+    found = ended(case)
+    line = f"{case.app} {case.words}"
+    last = (found.err.strip().splitlines() or [""])[-1]
+    assert "Traceback" not in found.err, line
+    assert content(folder) == before, f"{line} changed files outside of its run folder"
+    assert found.seconds < BEYOND_S, line
+    if isinstance(case.expected, str):
+        assert found.code == 2, line
+        assert last.startswith("error: "), line
+        assert case.expected in last, f"{line}: {last}"
+        assert not (folder / RUN / "result.json").exists(), line
+        return
+    assert found.code == 0, f"{line}: {last}"
+    result = json.loads((folder / RUN / "result.json").read_text(encoding="utf-8"))
+    assert {key: result.get(key) for key in case.expected} == case.expected, line
+
+
+def spread(cases: Sequence[Case], number: int) -> list[Case]:
+    """So many of a list, evenly."""
+    return [cases[k * len(cases) // number] for k in range(number)]
+
+
+def test_a_sample_of_the_hostile_inputs_is_refused_in_one_line(here: Path) -> None:
+    for case in spread([case for case in CASES if isinstance(case.expected, str)], DAILY):
+        check(case, here)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.app} {case.words}")
+def test_a_hostile_input_is_refused_in_one_line_or_done_as_asked(case: Case, here: Path) -> None:
+    check(case, here)
+    shutil.rmtree(here / RUN, ignore_errors=True)
+
+
+@pytest.mark.proof
+def test_the_list_is_about_every_app() -> None:
+    apps = {path.stem for path in Path("experiments").glob("*.py")} - {"__init__"}
+    assert len(CASES) >= 300
+    assert apps <= set(LIST)
