@@ -364,9 +364,13 @@ class _Trained:
         return node[key]
 
 
+# The same in C, where PyYAML has it.
+SafeLoader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(read_content(path))
+        config = yaml.load(read_content(path), Loader=SafeLoader)
     except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
     if not isinstance(config, dict):

@@ -17,8 +17,10 @@ from experiments.pictures.style import (
     BLUE,
     LEVEL,
     LIMIT,
+    MOST_NAMED,
     NOTE,
     ORANGE,
+    OTHERS,
     PALE,
     SMALL,
     duration_formatter,
@@ -90,6 +92,8 @@ QUANTILE = 0.99
 def draw_jct_cdf(jct_s: Mapping[str, FloatArray], title: str) -> Figure:
     """Share of the jobs completed within a time, over that time; means and p99 in the legend.
 
+    The `MOST_NAMED` with the least means are named, the others are grey.
+
     Args:
         jct_s: by the name of the policy, the JCT of every job that finished, at least one, in
             seconds.
@@ -106,9 +110,13 @@ def draw_jct_cdf(jct_s: Mapping[str, FloatArray], title: str) -> Figure:
             f"{name}: mean {in_words(float(np.mean(jct_s[name])))}, "
             f"p99 {in_words(float(np.quantile(jct_s[name], QUANTILE)))}"
         )
+        look = line(index)
+        if index >= MOST_NAMED:
+            label = "" if index > MOST_NAMED else f"{len(order) - MOST_NAMED} others, slower"
+            look = OTHERS
         axes.plot(
             np.append(ascending[0], ascending[kept]), np.append(0.0, share[kept]),
-            drawstyle="steps-post", label=label, linewidth=1.8, **line(index),
+            drawstyle="steps-post", label=label, linewidth=1.8, **look,
         )  # fmt: skip
     low = min(float(np.maximum(values, LEAST_S).min()) for values in jct_s.values())
     high = max(float(np.maximum(values, LEAST_S).max()) for values in jct_s.values())

@@ -59,7 +59,11 @@ def draw_ratios(
             axes.errorbar(mean, rows, xerr=half, fmt="none", ecolor=BLUE, capsize=3)
         axes.plot(mean, rows, "o", color=BLUE, label=f"checkpoint, mean of {seeds}")
     axes.set_yticks(rows, windows)
-    axes.set_xlim(left=0.0)
+    shown = [bound, overall, np.ones(1), *([] if learned is None else [learned.ravel()])]
+    found = np.concatenate(shown)
+    found = found[np.isfinite(found)]
+    margin = 0.06 * max(float(np.ptp(found)), 0.02)
+    axes.set_xlim(found.min() - margin, found.max() + margin)  # where the differences are
     axes.set_ylim(-0.6, count - 0.4)
     axes.set_xlabel("mean job completion time / that of the window's best baseline")
     frame(axes, "x")

@@ -16,10 +16,13 @@ from envs.errors import InputError
 from envs.files import check_file
 from experiments.pictures.style import (
     BLUE,
+    GIVEN_UP,
     LEVEL,
     LIMIT,
+    MOST_NAMED,
     NOTE,
     ORANGE,
+    OTHERS,
     PALE,
     PALETTE,
     SMALL,
@@ -64,10 +67,17 @@ def draw_learning_curve(
     mean = np.asarray(curve.mean, dtype=np.float64) * 1e3
     best = np.asarray(curve.best, dtype=np.float64) * 1e3
     axes.plot(seconds, mean, color=PALE, linewidth=1.5, label="PPO, mean of an iteration")
-    axes.step(seconds, best, where="post", color=BLUE, linewidth=2.2, label="PPO, best so far")
+    better = np.flatnonzero(np.diff(best, prepend=np.inf) < 0.0)
+    axes.plot(
+        seconds, best, drawstyle="steps-post", color=BLUE, linewidth=2.2, marker="o", markersize=4,
+        markevery=better.tolist(), label="PPO, best so far",
+    )  # fmt: skip
     lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
     low, high = _limits(lower_bound * 1e3, best, mean, list(lines.values()))
-    shown = {name: value for name, value in lines.items() if value <= high}
+    near = sorted((name for name in lines if lines[name] <= high), key=lines.__getitem__)
+    shown = {name: lines[name] for name in near[:MOST_NAMED]}
+    for name in near[MOST_NAMED:]:
+        axes.axhline(lines[name], linewidth=0.8, **OTHERS)
     colours = {name: _other(number) for number, name in enumerate(shown)} | {BOUND: "black"}
     for name, value in shown.items():
         axes.axhline(value, color=colours[name], linewidth=1.1, linestyle="--")
@@ -85,8 +95,12 @@ def draw_learning_curve(
             annotation_clip=False,
         )
     beyond = [f"{name} {value:.1f} ms" for name, value in lines.items() if value > high]
-    if beyond:
-        note(axes, f"above the axis: {', '.join(beyond)}")
+    nothing = [name for name, value in baselines.items() if not np.isfinite(value)]
+    notes = [f"above the axis: {', '.join(beyond)}"] if beyond else []
+    notes += [f"no plan: {', '.join(nothing)}"] if nothing else []
+    notes += [f"grey: {', '.join(near[MOST_NAMED:])}"] if near[MOST_NAMED:] else []
+    if notes:
+        note(axes, "; ".join(notes))
     axes.set_ylim(low, high)
     axes.set_xlim(0, max(float(seconds.max(initial=0.0)), 1.0))
     axes.set_xlabel("wall time of training (s)")
@@ -192,16 +206,24 @@ def draw_exams(runs: Sequence[Exams], title: str) -> Figure:
     """Scores over steps; 1 is the reference."""
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot()
+    given_up = 0  # exams
     for run in runs:
         own, width = (PALE, 1.0) if len(runs) > 1 else (BLUE, 2.0)
         axes.plot(run.steps, run.scores, color=own, linewidth=width, marker=".")
+        failed = run.steps[~np.isfinite(run.scores)]
+        top = np.full(len(failed), 0.985)
+        told = "" if given_up or not len(failed) else "given up: jobs that never finished"
+        given_up += len(failed)
+        axes.plot(
+            failed, top, color=BLUE, label=told, transform=axes.get_xaxis_transform(), **GIVEN_UP
+        )
     if len(runs) > 1:
         steps, scores = common(runs)
         mean = interquartile_mean(scores)
         low, high = interval(scores, np.random.default_rng(0))
         axes.fill_between(steps, low, high, color=BLUE, alpha=0.2, linewidth=0)
         label = f"interquartile mean of {len(runs)} seeds, 95 % interval"
-        axes.plot(steps, mean, color=BLUE, linewidth=2.2, label=label)
+        axes.plot(steps, mean, color=BLUE, linewidth=2.2, marker="o", markersize=4, label=label)
     axes.axhline(1.0, label="reference", **LEVEL)
     clones = max(run.clones for run in runs)
     if clones:

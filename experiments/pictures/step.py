@@ -21,16 +21,20 @@ from envs.step.timeline import Timeline
 from envs.units import MICROSECOND
 from experiments.pictures.style import (
     BLUE,
+    GIVEN_UP,
     GREEN,
     LIMIT,
+    MOST_NAMED,
     NOTE,
     ORANGE,
+    OTHERS,
     PURPLE,
     SMALL,
     TEXT,
     frame,
     line,
     mixed_with_white,
+    name_at_end,
     new_figure,
     titled,
 )
@@ -327,30 +331,50 @@ class Panel:
 def draw_anytime(panels: Sequence[Panel], title: str, value: str, span: float) -> Figure:
     """One panel per problem, seconds on a logarithmic axis; an agent looks the same in all.
 
-    A curve begins with the first plan and ends with the search. `value` names the vertical axis,
+    A curve begins with the first plan and ends with the search, with a mark at every better plan
+    and a tick at its end. At most `MOST_NAMED` agents, those that do best, are named beside their
+    curves; the others are grey. `value` names the vertical axis,
     which ends at `span` times the best value; curves that stay above are named above the panel.
     """
-    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    looks = _looks(panels)
     columns = min(COLUMNS, max(1, len(panels)))
     rows = max(1, -(-len(panels) // columns))
     figure = new_figure(1.2 + 4.6 * columns, 1.5 + 3.3 * rows)
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, number + 1)
-        _draw(axes, panel, names, span)
+        _draw(axes, panel, looks, span)
         if number % columns == 0:
             axes.set_ylabel(value)
         if number + columns >= len(panels):
             axes.set_xlabel("seconds of search")
     handles = [
-        Line2D([], [], label=name, linewidth=2, **line(number)) for number, name in enumerate(names)
+        Line2D([], [], label="proved lower bound", **LIMIT),
+        Line2D([], [], label="given up: no plan when the search ended", color=NOTE, **GIVEN_UP),
+        Line2D([], [], label="end of a search", color=NOTE, marker="|", linestyle=""),
     ]
-    handles.append(Line2D([], [], label="proved lower bound", **LIMIT))
+    grey = [name for name, look in looks.items() if look is OTHERS]
+    if grey:
+        handles.append(Line2D([], [], label=_shortened(f"others: {', '.join(grey)}"), **OTHERS))
     if any(panel.best_known < np.inf for panel in panels):
         handles.append(Line2D([], [], label="best known", **BEST))
     return titled(figure, title, legend=min(len(handles), 3 * columns), handles=handles)
 
 
-def _draw(axes: Axes, panel: Panel, names: Sequence[str], span: float) -> None:
+def _looks(panels: Sequence[Panel]) -> dict[str, Mapping[str, Any]]:
+    """Of every agent; those with the best mean rank over the panels have a colour."""
+    ranks: dict[str, list[int]] = {}
+    for panel in panels:
+        order = sorted(panel.curves, key=lambda name: panel.curves[name].final)
+        for rank, name in enumerate(order):
+            ranks.setdefault(name, []).append(rank)
+    best = sorted(ranks, key=lambda name: float(np.mean(ranks[name])))[:MOST_NAMED]
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    return {name: line(best.index(name)) if name in best else OTHERS for name in names}
+
+
+def _draw(
+    axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]], span: float
+) -> None:
     finals = {name: curve.final for name, curve in panel.curves.items()}
     found = [value for value in finals.values() if np.isfinite(value)]
     best = min([*found, panel.best_known])
@@ -375,15 +399,25 @@ def _draw(axes: Axes, panel: Panel, names: Sequence[str], span: float) -> None:
         else:
             axes.set_ylim(low - 0.05 * (top - low), top)
         end = max(curve.end for curve in panel.curves.values())
+        ends: dict[str, tuple[float, str]] = {}
         for name, curve in panel.curves.items():
+            look = looks[name]
             if curve.points and curve.final <= top:
-                _curve(axes, curve, end, line(names.index(name)))
+                _curve(axes, curve, end, look)
+                if look is not OTHERS:
+                    ends[name] = (curve.final, str(look["color"]))
+            elif not curve.points:
+                at = [max(curve.end, EARLIEST_S)]
+                where = axes.get_xaxis_transform()
+                axes.plot(at, [0.98], color=look["color"], transform=where, **GIVEN_UP)
+        name_at_end(axes, ends)
         beyond = [f"{name} {value:.4g}" for name, value in finals.items() if top < value < np.inf]
         notes += [f"above: {', '.join(beyond)}"] if beyond else []
     nothing = [name for name, value in finals.items() if not np.isfinite(value)]
     notes += [f"no plan: {', '.join(nothing)}"] if nothing else []
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"{panel.title} ({panel.unit})", fontsize=TEXT, loc="left", pad=14)
     axes.text(
         0.0, 1.015, _shortened("; ".join(notes)), transform=axes.transAxes, fontsize=6.5,
@@ -393,7 +427,7 @@ def _draw(axes: Axes, panel: Panel, names: Sequence[str], span: float) -> None:
 
 
 def _curve(axes: Axes, curve: AnytimeCurve, end: float, look: Mapping[str, Any]) -> None:
-    """Steps from the first plan to the end of the search, a dot where the last plan was found.
+    """Steps from the first plan to the end of the search, dots at better plans, a tick at the end.
 
     A faint line goes on to `end`: the plan is still there when others are still searching.
     """
@@ -405,7 +439,8 @@ def _curve(axes: Axes, curve: AnytimeCurve, end: float, look: Mapping[str, Any])
     )  # fmt: skip
     own = look["color"]
     axes.plot([last, max(end, last)], [values[-1]] * 2, color=own, linewidth=0.9, alpha=0.45)
-    axes.plot(seconds[-1:], values[-1:], marker="o", markersize=4, linestyle="", color=own)
+    axes.plot(seconds, values, marker="o", markersize=3.5, linestyle="", color=own)
+    axes.plot([last], values[-1:], marker="|", markersize=9, linestyle="", color=own)
 
 
 def _plain(value: float, _: object) -> str:

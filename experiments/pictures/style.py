@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,6 +37,34 @@ def line(number: int) -> dict[str, Any]:
     """Colour and dashes of the curve with this number."""
     dashes = DASHES[number // len(PALETTE) % len(DASHES)]
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes}
+
+
+MOST_NAMED = 8  # lines of a picture that have a colour and a name; the rest is grey
+OTHERS: dict[str, Any] = {"color": "#bdbdbd", "linestyle": "-", "zorder": 1.5}
+GIVEN_UP: dict[str, Any] = {"marker": "x", "markersize": 6, "linestyle": "", "clip_on": False}
+
+
+def name_at_end(axes: Axes, names: Mapping[str, tuple[float, str]]) -> None:
+    """Write names to the right of the axes, each in its colour, at its height or just above it.
+
+    Args:
+        axes: whose limits are final.
+        names: (height in data, colour) of each.
+    """
+    places = {
+        name: float(axes.transAxes.inverted().transform(axes.transData.transform((1.0, at)))[1])
+        for name, (at, _) in names.items()
+    }
+    previous = -np.inf
+    for name in sorted(places, key=places.__getitem__):
+        previous = max(places[name], previous + NAME_HEIGHT)
+        axes.annotate(
+            name, (1.01, previous), xycoords="axes fraction", va="center", fontsize=SMALL - 1,
+            color=names[name][1], annotation_clip=False,
+        )  # fmt: skip
+
+
+NAME_HEIGHT = 0.052  # share of the axes between two names
 
 
 def colour(number: int) -> str:

@@ -234,6 +234,8 @@ def _print_values(console: Console, values: Mapping[str, object]) -> None:
     for key, value in values.items():
         if isinstance(value, str | int | float | bool) and value != "":
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+            if shown in {"nan", "inf", "-inf"}:
+                shown = "none"
             table.add_row(key, shown)
     if table.row_count:
         console.print(table)

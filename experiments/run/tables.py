@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import rich.table
 from rich.box import SIMPLE
@@ -31,13 +31,13 @@ class Table:
     def rich(self) -> rich.table.Table:
         table = console_table(self.title, self.columns)
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(in_words, row))
         table.caption = self.note
         return table
 
     def markdown(self) -> str:
-        note = f"{self.note}\n\n" if self.note else ""
-        return f"## {_markdown(self.title)}\n\n{note}{markdown_table(self.columns, self.rows)}"
+        note = f"\n{self.note}\n" if self.note else ""
+        return f"## {_markdown(self.title)}\n\n{markdown_table(self.columns, self.rows)}{note}"
 
     def latex(self) -> str:
         """A `table` of the booktabs package."""
@@ -80,7 +80,8 @@ def write_tables(
     for table in tables:
         if table.on_console:
             run.console.print(table.rich())
-    write_markdown(run, title, [caption, *(table.markdown() for table in tables)], provenance)
+    notes = f"## Notes\n\n{caption}" if caption else ""
+    write_markdown(run, title, [*(table.markdown() for table in tables), notes], provenance)
     if numbers is not None:
         document = stamp({"title": title, **numbers}, provenance, kind="benchmark")
         write_json(run.folder / NUMBERS_FILE, document)
@@ -110,19 +111,33 @@ def console_table(title: str, columns: Sequence[str]) -> rich.table.Table:
     return table
 
 
+NOT_KNOWN, NO_END = "not known", "without end"
+_NO_NUMBER = re.compile(r"[+-]?\b(nan|inf)\b( ?%)?")
+
+
+def in_words(cell: str) -> str:
+    """A cell without `nan` and `inf`, which are no words."""
+    return _NO_NUMBER.sub(lambda found: NOT_KNOWN if found[1] == "nan" else NO_END, cell)
+
+
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first column is left-aligned, the others right-aligned."""
-    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
+    words = [[in_words(cell) for cell in row] for row in rows]
+    lines = [columns, ["---", *("---:" for _ in columns[1:])], *words]
     return "".join(f"| {' | '.join(map(_markdown, cells))} |\n" for cells in lines)
 
 
 def read_tables(text: str) -> Iterator[Table]:
     """The tables that `Table.markdown` and `markdown_table` have written, with their notes."""
-    title = ""
+    title, found = "", None
     note: list[str] = []
     lines = iter(_COMMENT.sub("", text).splitlines())
     for line in lines:
-        if line.startswith("#"):
+        begins = line.startswith("#")
+        if found is not None and (begins or _ROW.match(line)):
+            yield replace(found, note=" ".join(note))
+            found, note = None, []
+        if begins:
             title, note = _plain(line.lstrip("#").strip()), []
         elif _ROW.match(line):
             columns, rows = _cells(line), []
@@ -130,11 +145,11 @@ def read_tables(text: str) -> Iterator[Table]:
                 if not _ROW.match(row):
                     break
                 rows.append(_cells(row))
-            if rows:
-                yield Table(title, columns, rows[1:], " ".join(note))
-            note = []
+            found = Table(title, columns, rows[1:]) if rows else None
         elif line.strip():
             note.append(line.strip())
+    if found is not None:
+        yield replace(found, note=" ".join(note))
 
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)

@@ -325,6 +325,9 @@ def yaml_text(path: str | Path) -> str:
     return text
 
 
+MOST_DEEP = 32  # mappings and lists inside one another
+
+
 def _check_keys(
     node: yaml.Node | None, path: str | Path, above: tuple[yaml.Node, ...], visits: Iterator[int]
 ) -> None:
@@ -334,6 +337,8 @@ def _check_keys(
     if node is None or isinstance(node, yaml.ScalarNode):
         return
     line = f"line {node.start_mark.line + 1}"
+    if len(above) > MOST_DEEP:
+        raise InputError("is nested too deeply", file=path, record=line)
     if any(node is one for one in above):
         raise InputError("contains itself", file=path, record=line)
     items: list[yaml.Node] = []

@@ -116,6 +116,8 @@ class DurationConfig:
         return shapes
 
 
+REAL = ("dropout", "stretch", "learning_rate", "weight_decay")  # settings that are no integers
+MOST_HISTORY = 1024  # neighbours; each has columns of its own
 KIND, SCHEMA_VERSION = "meshwright.durations", 1
 WEIGHTS_FILE, SPEC_FILE = "durations.safetensors", "spec.json"
 
@@ -162,6 +164,14 @@ def _config(path: Path, node: object) -> DurationConfig:
     """
     if not isinstance(node, dict):
         raise InputError("is no object", file=path, field="config")
+    for name, value in node.items():
+        kind = int | float if name in REAL else int
+        if isinstance(value, bool) or not isinstance(value, kind):
+            told = f"{value!r} is no {'number' if name in REAL else 'integer'}"
+            raise InputError(told, file=path, field=f"config.{name}")
+    if node.get("history", 0) > MOST_HISTORY:
+        told = f"{node['history']} is more than {MOST_HISTORY}"
+        raise InputError(told, file=path, field="config.history")
     try:
         return DurationConfig(**node)
     except TypeError as error:

@@ -10,10 +10,12 @@ one that many wait to learn from had better run.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
+from reprlib import repr as shortened
 
 import numpy as np
 from numba import njit
@@ -274,8 +276,10 @@ def checked(weights: Mapping[str, float]) -> dict[str, float]:
         if name not in weights:
             raise InputError("is missing", field=f"weights.{name}")
         value = weights[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            raise InputError(f"{value!r} is no finite number", field=f"weights.{name}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not abs(value) <= sys.float_info.max:
+            told = f"{shortened(value)} is no finite number"
+            raise InputError(told, field=f"weights.{name}")
     return {name: float(weights[name]) for name in NAMES}
 
 

@@ -24,6 +24,7 @@ from envs.hardware.devices import Device
 from envs.hardware.topology import Topology
 from envs.units import MILLISECOND
 
+MOST_ACCELERATORS = 1024  # every pair of them has a route
 CPU, ACCELERATOR = "cpu", "accelerator"
 LINK_CLASSES = ("same", "host", "via_host")  # one device; CPU and accelerator; two accelerators
 
@@ -214,6 +215,9 @@ def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
         field: cost(document.get(field), path, "header", field)
         for field in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA")
     }
+    if limits["maxFPGAs"] > MOST_ACCELERATORS:
+        message = f"{limits['maxFPGAs']:g} are more than {MOST_ACCELERATORS}"
+        raise InputError(message, file=path, record="header", field="maxFPGAs")
     accelerators = int(limits["maxFPGAs"])
     names = [f"{ACCELERATOR}{index}" for index in range(accelerators)] + [CPU]
     specs = [tabulated_spec(ACCELERATOR, limits["maxSizePerFPGA"], path)] * accelerators + [

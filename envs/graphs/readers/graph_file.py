@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Protocol
 
 import numpy as np
@@ -66,8 +67,8 @@ def cost(value: object, file: str | Path, record: object, field: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
         number = float(value)
-    except ValueError:
-        message = f"{value!r} is not a number"
+    except (ValueError, OverflowError):
+        message = f"{shortened(value)} is not a number"
         raise InputError(message, file=file, record=record, field=field) from None
     if not math.isfinite(number) or number < 0:
         raise InputError(
