@@ -372,9 +372,7 @@ def _looks(panels: Sequence[Panel]) -> dict[str, Mapping[str, Any]]:
     return {name: line(best.index(name)) if name in best else OTHERS for name in names}
 
 
-def _draw(
-    axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]], span: float
-) -> None:
+def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]], span: float) -> None:
     finals = {name: curve.final for name, curve in panel.curves.items()}
     found = [value for value in finals.values() if np.isfinite(value)]
     best = min([*found, panel.best_known])

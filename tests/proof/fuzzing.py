@@ -24,7 +24,8 @@ ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, -(10**400), 0.5, -0.0, 1e308, 1e-320,
     float("inf"), float("-inf"), float("nan"), "", " ", "0", "-1", "1e999", "nan", "NaN",
     "a\0b",
-    "\x1b[31m", "\ud800", "é" * 40, "x" * 5000, "../../../etc/passwd", "/etc/passwd", "~", "${seed}",
+    "\x1b[31m", "\ud800", "é" * 40, "x" * 5000, "../../../etc/passwd", "/etc/passwd", "~",
+    "${seed}",
     "${", "{{", "'", '"', ",", "\n", "%s%n", [], {}, [[]], [1, "a", None], {"a": {"a": {}}},
     {"_target_": "os.getcwd"}, [0] * 1000,
 )  # fmt: skip

@@ -27,6 +27,7 @@ from envs.cluster.workload.readers.job_logs import HeliosReader, ItpReader, Phil
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.cluster.workload.readers.philly_json import PhillyJsonReader
 from envs.cluster.workload.trace import Trace
+from envs.cost import CostByGraph
 from envs.errors import InputError
 from envs.graphs.readers import read_graph_file
 from envs.graphs.storage import load_graph, save_graph
@@ -42,7 +43,7 @@ from experiments.run.provenance import Provenance
 from experiments.step.enforcing import read_hosts
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
-from experiments.step.problem import CostByGraph, topology_file
+from experiments.step.problem import topology_file
 from models.artifacts import sha256_of
 from models.durations.network import load_durations
 from tests import strength
@@ -292,7 +293,7 @@ def report(faults: dict[str, list[str]]) -> str:
 
 def test_damaged_files(targets: dict[str, Target], watch: fuzzing.Watch, tmp_path: Path) -> None:
     """Every seed is a case of its own: `random.Random("<target> <number>")`."""
-    cases = strength.trials(10_000, daily=120)
+    cases = strength.trials(10_000, daily=60)
     names = [name for name, target in targets.items() for _ in range(target.weight)]
     contents = {name: target.file.read_bytes() for name, target in targets.items()}
     faults: dict[str, list[str]] = {}
@@ -328,9 +329,11 @@ def test_undamaged_files_are_read(targets: dict[str, Target], tmp_path: Path) ->
 WORDS = (
     "agent=heft", "agent=nobody", "graph=graph.json", "graph=bert_base", "topology=single_v100",
     "topology=../../etc", "budget_s=1", "budget_s=-1", "budget_s=1e999", "budget_s=nan", "seed=0",
-    "seed=-1", "seed=99999999999999999999", "json=true", "json=3", "hydra.run.dir=", "cost=roofline",
+    "seed=-1", "seed=99999999999999999999", "json=true", "json=3", "hydra.run.dir=",
+    "cost=roofline",
     "+x=1", "~agent", "agent.seed=a", "env=placement", "env=../x", "graph.path=a\0b", "a.b.c=1",
-    "trace.path=/dev/null", "trace.path=jobs.csv", "trace.head=0", "cluster.nodes=0", "trace.load=0",
+    "trace.path=/dev/null", "trace.path=jobs.csv", "trace.head=0", "cluster.nodes=0",
+    "trace.load=0",
     "cluster.gpu_types=[]", "cluster.gpu_types=[a,a]", "overheads.restart_s=-1", "placement=nobody",
     "agent=${seed}", "graph=${graph}", "=", "x", "seed={a:1}", "seed=[", "json=", "agent=[a,b]",
 )  # fmt: skip
@@ -351,7 +354,7 @@ APPS: dict[str, tuple[str, Any, Any]] = {
 
 
 def test_damaged_command_lines(watch: fuzzing.Watch, tmp_path: Path) -> None:
-    cases = strength.trials(400, daily=4)
+    cases = strength.trials(400, daily=2)
     faults: dict[str, list[str]] = {}
     for number in range(cases):
         rng = random.Random(f"words {number}")
