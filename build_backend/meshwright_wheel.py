@@ -51,6 +51,7 @@ FLOORS = ("agents", "conf", "envs", "experiments", "models")
 PROJECT_FILES = ("LICENSE", "README.md", "pyproject.toml")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:\w+)?")
 COMMAND = re.compile(rb"(?<![\w.])(python -m )?experiments\.(\w+)(?![\w(])(\.\w)?")
+TOLD = re.compile(rb"_target_: (\w+\.[\w.]*\w)")
 Edit = tuple[int, int, bytes]  # begin, end, what stands there
 
 
@@ -154,13 +155,13 @@ class Tree:
                 edits.append((at, at, f"{NAMESPACE}.".encode()))
             elif isinstance(node, ast.JoinedStr):
                 inside.update(ast.iter_child_nodes(node))
-                edits += self._commands(content, begin, end)
+                edits += self._named(content, begin, end)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if DOTTED.fullmatch(node.value) and self.has(node.value):
                     at = content.index(node.value.encode(), begin, end)
                     edits.append((at, at, f"{NAMESPACE}.".encode()))
                 else:
-                    edits += self._commands(content, begin, end)
+                    edits += self._named(content, begin, end)
         return _edited(content, edits)
 
     def yaml(self, content: bytes) -> bytes:
@@ -171,10 +172,13 @@ class Tree:
             if DOTTED.fullmatch(node.value) and self.has(node.value):
                 at = len(text[: text.index(node.value, node.start_mark.index)].encode())
                 edits.append((at, at, f"{NAMESPACE}.".encode()))
-        return _edited(content, [*edits, *self._commands(content, 0, len(content))])
+        return _edited(content, [*edits, *self._named(content, 0, len(content))])
 
-    def _commands(self, content: bytes, begin: int, end: int) -> Iterator[Edit]:
-        """`python -m experiments.plan`, or `experiments.plan` in a text: `meshwright plan`."""
+    def _named(self, content: bytes, begin: int, end: int) -> Iterator[Edit]:
+        """In texts: `python -m experiments.plan` is `meshwright plan`; what `_target_` is told."""
+        for found in TOLD.finditer(content, begin, end):
+            if self.has(found[1].decode()):
+                yield found.start(1), found.start(1), f"{NAMESPACE}.".encode()
         for found in COMMAND.finditer(content, begin, end):
             if found[2] in self.apps and found[3] is None:
                 yield found.start(), found.end(), f"{NAMESPACE} ".encode() + found[2]

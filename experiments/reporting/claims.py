@@ -32,7 +32,7 @@ COLUMNS = (
     "takes",
 )  # fmt: skip
 CLOSE = 1e-9  # relative: the same number
-_COMMAND = re.compile(r"python -m experiments\.(\w+)((?: .*)?)")
+_COMMAND = re.compile(r"(?:python -m experiments\.|meshwright )(\w+)((?: .*)?)")
 _ABOUT = """\
 One row for each published headline of the systems in here, and for each claim of this project's
 own; losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` runs the command of a

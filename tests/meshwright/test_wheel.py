@@ -1,0 +1,147 @@
+"""The wheel: everything below `meshwright`, beside anybody's `envs`, `agents` and `models`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from envs.cost import RooflineCost
+from envs.hardware.topology import Topology
+from experiments.run.targets import build, name_here, object_in_file
+from tests.paths import CONF, ROOT
+
+pytestmark = pytest.mark.slow
+FLAT = ("agents", "conf", "envs", "experiments", "models")
+EXTRA = ("fastapi", "onnx", "plotly", "ray", "torch", "torch_geometric", "transformers")
+IN_CORE = f"""
+import sys
+class Blocked:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {EXTRA!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked)
+import meshwright
+import meshwright.agents.cluster.checkpoint, meshwright.envs, meshwright.models.export.checkpoint
+from meshwright.command import main
+asked = ["plan", "env=placement_toy", "agent=heft", "cost=envs.cost.RooflineCost", "hydra.run.dir=run"]
+assert main(asked) == 0
+assert main(["train", "env=placement_toy"]) == 2
+assert meshwright.Topology.__module__ == "meshwright.envs.hardware.topology"
+taken = set({FLAT!r}) & set(sys.modules)
+assert not taken, taken
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    program = f"import meshwright_wheel; meshwright_wheel.build_wheel({str(folder)!r})"
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "build_backend")},
+    )  # fmt: skip
+    (file,) = folder.glob("*.whl")
+    return zipfile.ZipFile(file)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "build_backend")
+    import meshwright_wheel
+
+    return meshwright_wheel
+
+
+def test_the_wheel_has_every_file_below_one_name(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"meshwright"}
+    asked = ["git", "-C", str(ROOT), "ls-files", "--", "meshwright", *FLAT]
+    kept = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    missing = {
+        name
+        for name in kept
+        if f"meshwright/{name.removeprefix('meshwright/')}" not in names and (ROOT / name).exists()
+    }
+    assert not missing
+    entry_points = next(name for name in names if name.endswith("entry_points.txt"))
+    assert "meshwright = meshwright.command:main" in wheel.read(entry_points).decode()
+
+
+def test_nothing_in_it_names_a_package_of_the_checkout(wheel: zipfile.ZipFile) -> None:
+    flat = "|".join(FLAT)
+    imports = re.compile(rf"^\s*(?:from|import) (?:{flat})\b.*", re.MULTILINE)
+    found = []
+    for name in wheel.namelist():
+        text = wheel.read(name).decode() if name.endswith((".py", ".yaml")) else ""
+        found += [(name, x) for x in imports.findall(text)] if name.endswith(".py") else []
+        if name.startswith("meshwright/conf/"):
+            found += [(name, x) for x in re.findall(rf"_target_: (?:{flat})\.\S+", text)]
+    assert found == []
+
+
+def test_it_works_beside_other_packages_of_the_same_names_and_without_extras(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path / "site")
+    project = tmp_path / "project"
+    for name in FLAT:
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text("raise RuntimeError('of somebody else')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", IN_CORE], check=False, cwd=project, capture_output=True, text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site"), "NUMBA_DISABLE_JIT": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "error: 'train' needs the extra 'train': pip install 'meshwright[train]'" in done.stderr
+    assert json.loads((project / "run/result.json").read_text())["status"] == "feasible"
+    saved = yaml.safe_load((project / "run/config.yaml").read_text())
+    assert saved["agent"]["_target_"] == "meshwright.agents.placement.list_planners.Heft"
+
+
+def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> None:
+    assert name_here("meshwright.envs.cost.RooflineCost") == "envs.cost.RooflineCost"
+    for of_others in ("envs.of_somebody.Thing", "meshwright.plan", "numpy.array", "agents"):
+        assert name_here(of_others) == of_others
+    assert isinstance(build({"_target_": "meshwright.envs.cost.RooflineCost"}), RooflineCost)
+    text = (CONF / "topology/t4_pcie.yaml").read_text().replace(": envs.", ": meshwright.envs.")
+    (tmp_path / "topology.yaml").write_text(text)
+    assert "meshwright.envs.hardware" in text
+    assert isinstance(object_in_file(str(tmp_path / "topology.yaml"), "topology"), Topology)
+
+
+@pytest.mark.parametrize(
+    ("written", "led"),
+    [
+        ("import envs", "from meshwright import envs"),
+        ("import envs.cost", "import meshwright.envs.cost; from meshwright import envs"),
+        ("import envs.cost as cost, os", "import meshwright.envs.cost as cost; import os"),
+        ("from envs.cost import x", "from meshwright.envs.cost import x"),
+        ("from .envs import x", "from .envs import x"),
+        ("import environments", "import environments"),
+        ("x = 'envs.cost.RooflineCost'", "x = 'meshwright.envs.cost.RooflineCost'"),
+        ("x = 'envs.placement.env:toy'", "x = 'meshwright.envs.placement.env:toy'"),
+        ("x = 'agents.fifo'", "x = 'agents.fifo'"),
+        ("x = f'agents.{name}'", "x = f'agents.{name}'"),
+        ("x = 'envs'", "x = 'envs'"),
+        ("é = 'envs.cost'; y = 'ü', 'envs.units'",
+         "é = 'meshwright.envs.cost'; y = 'ü', 'meshwright.envs.units'"),
+        ("'''python -m experiments.plan agent=heft'''", "'''meshwright plan agent=heft'''"),
+        ("f'ask experiments.plan for {x}'", "f'ask meshwright plan for {x}'"),
+        ("'our experiments.'", "'our experiments.'"),
+    ],
+)  # fmt: skip
+def test_how_a_module_is_led_into_the_namespace(
+    backend: ModuleType, written: str, led: str
+) -> None:
+    assert backend.Tree(ROOT).python(written.encode(), "a.py").decode() == led
