@@ -17,32 +17,7 @@ from annotated_types import Gt, Le
 from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
 from experiments.run.app import Result, Run, run_app
-
-
-@dataclass
-class ClusterLimits:
-    """Of one decision of a cluster's scheduler: `agents.cluster.live.ClusterDecider`."""
-
-    window: int
-    most_actions: int
-    most_nodes: int
-    most_jobs: int
-
-
-@dataclass
-class PlacementLimits:
-    """Of one decision of a placement policy: `agents.placement.live.PlacementDecider`."""
-
-    most_operators: int
-    most_devices: int
-
-
-@dataclass
-class DecisionLimits:
-    """Of one decision."""
-
-    cluster: ClusterLimits
-    placement: PlacementLimits
+from experiments.serving.limits import DecisionLimits
 
 
 @bounded
@@ -72,8 +47,7 @@ def serving(config: ServeConfig, run: Run) -> Result:
     try:
         limited = asdict(config.limits)[decider_kind(config.checkpoint)]
         decider = load_decider(config.checkpoint, **limited)
-        run.console.print("loading the policy and compiling kernels (once)")
-        decider.warm()
+        decider.warm()  # compiles, which the console tells
     except BaseException:
         at.close()
         raise
@@ -81,6 +55,7 @@ def serving(config: ServeConfig, run: Run) -> Result:
     service = Service(
         decider, limits, f"Meshwright: {config.checkpoint}", run.provenance.package_version
     )
+    run.console.live = True  # it is silent where nobody asks
     serve(service, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
     answered = service.registry.get_sample_value(
         "meshwright_requests_total", {"path": "/v1/decide", "status": "200"}

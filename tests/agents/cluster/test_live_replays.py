@@ -22,7 +22,7 @@ from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Labels, Trace
 from tests.strength import examples
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(1800)]
 
 TYPES = ("V100", "P100", "K80")
 
@@ -32,7 +32,7 @@ def drawn(seed: int) -> tuple[Cluster, Trace, Any, Any]:
     rng = np.random.default_rng(seed)
     nodes, size = 3 * int(rng.integers(1, 5)), int(rng.integers(1, 9))
     cluster = Cluster.uniform(nodes, size, nodes_per_rack=int(rng.integers(1, 4)), gpu_types=TYPES)
-    jobs = int(rng.integers(1, 60))
+    jobs = int(rng.integers(1, 40))
     most = nodes // 3 * size  # of one type
     trace = Trace.of(
         "drawn",
@@ -56,7 +56,7 @@ def drawn(seed: int) -> tuple[Cluster, Trace, Any, Any]:
     return cluster, trace, Speeds(speed), incidents if rng.random() < 0.5 else incidents[:0]
 
 
-@examples(60)
+@examples(40)
 @given(st.integers(0, 2**31 - 1))
 def test_the_shipped_scheduler(seed: int) -> None:
     cluster, trace, rates, incidents = drawn(seed)
@@ -81,7 +81,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return str(target)
 
 
-@examples(40)
+@examples(25)
 @given(st.integers(0, 2**31 - 1))
 def test_untrained_schedulers(folder: str, seed: int) -> None:
     cluster, trace, rates, incidents = drawn(seed)
@@ -90,7 +90,7 @@ def test_untrained_schedulers(folder: str, seed: int) -> None:
     )
 
 
-@examples(40)
+@examples(25)
 @given(st.integers(0, 2**31 - 1))
 def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> None:
     cluster, trace, rates, _ = drawn(seed)
