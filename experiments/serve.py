@@ -17,6 +17,7 @@ from annotated_types import Gt, Le
 from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
 from experiments.run.app import Result, Run, run_app
+from experiments.run.heartbeat import RunConsole
 from experiments.serving.limits import DecisionLimits
 
 
@@ -55,7 +56,8 @@ def serving(config: ServeConfig, run: Run) -> Result:
     service = Service(
         decider, limits, f"Meshwright: {config.checkpoint}", run.provenance.package_version
     )
-    run.console.live = True  # it is silent where nobody asks
+    if isinstance(run.console, RunConsole):
+        run.console.live = True  # nobody asks, nothing is said
     serve(service, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
     answered = service.registry.get_sample_value(
         "meshwright_requests_total", {"path": "/v1/decide", "status": "200"}
