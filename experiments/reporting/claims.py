@@ -101,7 +101,7 @@ class ClaimFile:
             raise InputError("config key 'measured': low, value and high do not ascend")
         for command in filter(None, (self.rerun.command, self.rerun.over)):
             if not _COMMAND.fullmatch(command):
-                fault = "is not of the form python -m experiments.<app> <arguments>"
+                fault = "is no command of an app, python -m experiments.<app> <arguments>"
                 raise InputError(f"config key 'rerun': {command!r} {fault}")
 
 

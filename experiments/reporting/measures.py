@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from experiments.run.statistics import half_width
+from experiments.run.tables import NO_END, NOT_KNOWN
 
 LARGEST = 10**300
 Values = Mapping[str, Any]
@@ -82,7 +83,7 @@ class Measure:
     def text(self, found: Estimate) -> str:
         """With its interval, where there is one that has a width."""
         if not math.isfinite(found.mean):
-            return "none" if math.isnan(found.mean) else "unbounded"
+            return NOT_KNOWN if math.isnan(found.mean) else NO_END
         own = self._written(found.mean)
         width = found.high - found.low
         if not math.isfinite(width) or width <= 1e-9 * abs(found.mean):

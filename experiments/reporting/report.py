@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count, groupby
 
 from experiments.reporting.figures import Figure, anytime, gantt, learning_curves, ranking
 from experiments.reporting.page import Page
@@ -27,22 +28,21 @@ class Report:
     pictures_left: int = field(default=MOST_PICTURES, init=False)
 
     def html(self, provenance: Provenance) -> str:
-        count, jobs = len(self.reported.runs), len(self.reported.jobs)
+        runs, jobs = len(self.reported.runs), len(self.reported.jobs)
         about = (
-            f"{count} {'run' if count == 1 else 'runs'} of {jobs} "
+            f"{runs} {'run' if runs == 1 else 'runs'} of {jobs} "
             f"{'config' if jobs == 1 else 'configs'}, {provenance.created[:10]}. Every number is a "
             "link to the command and the config that made it; intervals are 95 %."
         )
         page = Page(self.title, about)
-        seen: set[str] = set()
-        for number, sheet in enumerate(self.reported.sheets, start=1):
-            if sheet.kind.key not in seen:
-                seen.add(sheet.kind.key)
-                page.heading(sheet.kind.title, sheet.kind.key)
-                page.text(sheet.kind.note)
-            page.heading(sheet.problem, f"table-{number}", level=3)
-            self._figure(page, ranking(sheet))
-            self._table(page, sheet.table, [entry.job.anchor for entry in sheet.entries])
+        numbers = count(1)
+        for kind, sheets in groupby(self.reported.sheets, lambda sheet: sheet.kind):
+            page.heading(kind.title, kind.key)
+            for sheet in sheets:
+                page.heading(sheet.problem, f"table-{next(numbers)}", level=3)
+                self._figure(page, ranking(sheet))
+                self._table(page, sheet.table, [entry.job.anchor for entry in sheet.entries])
+            page.text(kind.note)
         page.heading("Runs", "runs")
         for job in self.reported.jobs:
             self._job(page, job)
@@ -113,8 +113,9 @@ class Report:
             if tables and len(job.runs) > 1:
                 page.fold(f"tables of seed {run.origin.get('seed')}")
             for table in tables:
-                page.text(". ".join(filter(None, (table.title, table.note))))
+                page.text(table.title)
                 self._table(page, table, [job.anchor] * len(table.rows))
+                page.text(table.note)
             if tables and len(job.runs) > 1:
                 page.end_fold()
         if (first.path / "plan.json").is_file() and not first.timeline:

@@ -88,7 +88,7 @@ FAULTS = {
     "value: .*": ("value: 1.0", "ascend"),
     "year: 2024": ("year: soon", "year"),
     "takes: .*": ("taks: 1 s", "taks"),
-    "command: .*": ("command: rm -rf $HOME", "form"),
+    "command: .*": ("command: rm -rf $HOME", "no command"),
     "claim: .*": ("claim: [", "mine.yaml"),
 }
 
@@ -102,6 +102,8 @@ def test_a_file_that_is_no_claim_is_one_line(pattern: str, tmp_path: Path) -> No
 
 def test_further_claims_are_taken_in(tmp_path: Path) -> None:
     folder = changed(tmp_path / "claims", "year: 2024", "year: 2025")
+    assert "mine" in [claim.name for claim in read_claims(folder)]
+    changed(folder, "command: .*", "command: meshwright flows input=flows.csv")
     assert "mine" in [claim.name for claim in read_claims(folder)]
     (folder / "mine.yaml").rename(folder / "flow_times.yaml")
     told(lambda: read_claims(folder), ["name of another claim"])
