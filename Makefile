@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint team cluster learned study claims quick test proof mutations check bench docs clean
+.PHONY: help venv run seeds placement ratio gain joint team cluster learned study claims warm quick test proof mutations check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -53,6 +53,20 @@ study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to thei
 
 claims: $(STAMP)  ## what is claimed and what was measured (ARGS="rerun=[flow_times]" runs one again)
 	@$(BIN)/python -m experiments.claims $(ARGS)
+
+# What runs on toys and on few jobs compiles all that a first run would have to.
+WARM_STEP := agent=heft agent=m_etf agent=m_sct agent=local_search agent=fusion_milp \
+	"agent=dp problem=max_load" "agent=dp problem=latency" "agent=convex problem=bandwidth" \
+	"agent=alternation problem=joint"
+warm: $(STAMP)  ## compile every kernel once, beforehand: minutes
+	@run() { app=$$1; shift; $(BIN)/python -m experiments.$$app "$$@" json=true \
+		hydra.run.dir=outputs/warm/$$(date +%s%N) >/dev/null; }; \
+	for words in $(WARM_STEP); do echo "plan $$words"; \
+		run plan env=placement_toy budget_s=1 $$words; done; \
+	for rules in "placement=best_fit" "placement=least_interference interference=analytic"; do \
+		echo "compare $$rules"; run compare trace.jobs=64 $$rules; done; \
+	echo "evaluate agent=checkpoint"; run evaluate env=cluster agent=checkpoint trace.jobs=32; \
+	rm -rf outputs/warm
 
 quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training, no export: a minute
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests

@@ -159,6 +159,9 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     return checkpoint
 
 
+DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool")  # of an observation's arrays
+
+
 def _field(item: Mapping[str, Any]) -> FieldLayout:
     """An array as a spec describes it.
 
@@ -170,9 +173,11 @@ def _field(item: Mapping[str, Any]) -> FieldLayout:
     if not isinstance(shape, list) or len(sizes) < len(shape):
         raise TypeError(f"{shape!r} is no shape")
     optional = item.get("optional", False)
+    if item["dtype"] not in DTYPES:
+        raise TypeError(f"{item['dtype']!r} is none of {', '.join(DTYPES)}")
     if not (isinstance(item["name"], str) and isinstance(optional, bool)):
         raise TypeError(f"{item!r} is no array")
-    return FieldLayout(item["name"], str(np.dtype(item["dtype"])), tuple(shape), optional)
+    return FieldLayout(item["name"], item["dtype"], tuple(shape), optional)
 
 
 class OnnxRuntime:

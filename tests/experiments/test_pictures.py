@@ -19,10 +19,12 @@ from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
-from experiments.pictures.learning import Curve, draw_learning_curve
+from experiments.pictures.comparison import draw_ratios
+from experiments.pictures.learning import Curve, Exams, draw_exams, draw_learning_curve
 from experiments.pictures.step import DEVICES, PORTS, draw_gantt, trace_document
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
+from experiments.run.tables import Table, markdown_table, read_tables
 
 
 @pytest.fixture
@@ -142,3 +144,50 @@ def test_labels_of_equal_baselines_do_not_overlap() -> None:
     axes = draw_learning_curve(curve, baselines, 0.2, "title").axes[0]
     heights = sorted(text.xy[1] for text in axes.texts if hasattr(text, "xy"))
     assert min(np.diff(heights)) > 1.0
+
+
+def test_a_learning_curve_names_eight_baselines_and_tells_who_has_no_plan() -> None:
+    curve = Curve([1.0, 2.0, 3.0], [0.30, 0.28, 0.25], [0.25, 0.25, 0.20])
+    baselines = {f"planner{number}": 0.20 + 0.002 * number for number in range(11)}
+    axes = draw_learning_curve(curve, {**baselines, "lost": np.inf}, 0.19, "title").axes[0]
+    words = " ".join(text.get_text() for text in (*axes.texts, axes.title, axes._right_title))
+    named = [
+        name for name in baselines if any(t.get_text().startswith(f"{name} ") for t in axes.texts)
+    ]
+    assert named == list(baselines)[:8]
+    assert "grey: planner8, planner9, planner10" in words
+    assert "no plan: lost" in words
+    assert axes.lines[1].get_markevery() == [0, 2]  # where it became better
+
+
+def test_an_exam_that_was_given_up_is_a_tick_at_the_top() -> None:
+    steps = np.array([0.0, 10.0, 20.0])
+    run = Exams("run", steps, np.array([np.inf, 1.2, 0.9]), 0.0)
+    axes = draw_exams([run], "title").axes[0]
+    (marks,) = [one for one in axes.lines if one.get_marker() == "x"]
+    assert marks.get_xdata().tolist() == [0.0]
+    assert "given up" in str(marks.get_label())
+
+
+def test_ratios_are_drawn_where_the_differences_are() -> None:
+    bound, overall = np.array([0.97, 0.98]), np.array([1.0, 1.01])
+    axes = draw_ratios(["a", "b"], bound, overall, "srtf", None, "title").axes[0]
+    low, high = axes.get_xlim()
+    assert 0.95 < low < 0.97
+    assert 1.01 < high < 1.03
+
+
+def test_cells_have_words_where_there_is_no_number() -> None:
+    text = markdown_table(
+        ["method", "a", "b"], [["nanny", "nan", "+inf %"], ["infer", "1.0", "inf"]]
+    )
+    rows = [line.split(" | ") for line in text.splitlines()[2:]]
+    assert rows == [["| nanny", "not known", "without end |"], ["| infer", "1.0", "without end |"]]
+
+
+def test_a_table_comes_before_its_note() -> None:
+    text = Table("Title", ["a", "b"], [["x", "1"]], "A note.").markdown()
+    assert text.splitlines()[2].startswith("| a ")
+    assert text.rstrip().endswith("A note.")
+    (found,) = read_tables(text)
+    assert (found.note, found.rows) == ("A note.", [["x", "1"]])

@@ -245,5 +245,19 @@ def test_the_picture_draws_every_near_curve_and_names_the_others() -> None:
     assert 10.0 < high < 90.0
     steps = axes.lines[1].get_xydata()
     np.testing.assert_allclose(np.asarray(steps), [[0.1, 12.0], [1.0, 10.0], [5.0, 10.0]])
+    assert {text.get_text() for text in axes.texts} >= {"near"}
+    given_up = [one for one in axes.lines if one.get_marker() == "x"]
+    assert [one.get_xdata()[0] for one in given_up] == [5.0]
+    better = [one for one in axes.lines if one.get_marker() == "o"]
+    assert better[0].get_xdata().tolist() == [0.1, 1.0]
     whole = draw_anytime([Panel("p", curves, 9.0, np.inf, "ms")], "title", "step time", np.inf)
     assert whole.axes[0].get_ylim()[1] > 90.0
+
+
+def test_at_most_eight_agents_have_a_colour_and_a_name() -> None:
+    curves = {f"agent{i:02}": AnytimeCurve(((1.0, 10.0 + 0.1 * i),), 5.0) for i in range(11)}
+    figure = draw_anytime([Panel("p", curves, 9.0, np.inf, "ms")], "title", "step time", 2.0)
+    named = {text.get_text() for text in figure.axes[0].texts if text.get_text()}
+    assert named == {f"agent{i:02}" for i in range(8)}
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "others: agent08, agent09, agent10" in legend
