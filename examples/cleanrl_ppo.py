@@ -50,7 +50,7 @@ def train(updates: int = 20, seed: int = 0) -> list[float]:
     )
     observation, _ = envs.reset(seed=seed)
     seen = flat(observation)
-    policy = ActorCritic(seen.shape[1], int(envs.single_action_space.n))  # type: ignore[attr-defined]
+    policy = ActorCritic(seen.shape[1], int(envs.single_action_space.n))
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3, eps=1e-5)
     running, returns = np.zeros(ENVS), []
     for _ in range(updates):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from meshwright.checkpoints import load
     from meshwright.clusters import Replays, cluster, order, read_trace, replay, synthetic_trace
     from meshwright.environments import make
+    from meshwright.running import run
     from meshwright.steps import PlanResult, Server, capture, plan, read_graph, to_pyg, topology
 
 __version__ = version("meshwright")
@@ -54,6 +55,7 @@ __all__ = [
     "read_graph",
     "read_trace",
     "replay",
+    "run",
     "synthetic_trace",
     "to_pyg",
     "topology",
@@ -79,6 +81,7 @@ _HOMES = {
     "read_graph": "meshwright.steps",
     "read_trace": "meshwright.clusters",
     "replay": "meshwright.clusters",
+    "run": "meshwright.running",
     "synthetic_trace": "meshwright.clusters",
     "to_pyg": "meshwright.steps",
     "topology": "meshwright.steps",

@@ -164,3 +164,21 @@ def test_a_comparison_is_a_table_in_every_form(tmp_path: Path) -> None:
 def test_make_finds_environments_with_and_without_the_namespace() -> None:
     for name in ("ClusterToy-v0", "meshwright/ClusterToy-v0"):
         assert mw.make(name).spec.id == "meshwright/ClusterToy-v0"  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_an_app_answers_with_its_result_and_refuses_as_an_error(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("at,ran,n\n0,60,1\n10,5,4\n")
+    words = (
+        "env=cluster",
+        "agent=srtf",
+        f"trace.path={tmp_path / 'jobs.csv'}",
+        "trace.columns={submit: at, duration: ran, gpus: n}",
+        f"hydra.run.dir={tmp_path / 'run'}",
+    )
+    found = mw.run("evaluate", *words)
+    assert found["jobs"] == 2
+    assert found["run_folder"] == str(tmp_path / "run")
+    assert "holds a run already" in refusal(lambda: mw.run("evaluate", *words))
+    assert "unknown config key 'agnt'" in refusal(lambda: mw.run("evaluate", "agnt=heft"))
+    assert "'evaluat' is unknown" in refusal(lambda: mw.run("evaluat"))
