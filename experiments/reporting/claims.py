@@ -207,7 +207,8 @@ def page_of(claims: Sequence[Claim]) -> str:
         for command in filter(None, (claim.file.rerun.command, claim.file.rerun.over))
     )
     rows = [claim.cells()[:-2] for claim in claims]
-    return f"# Claims\n\n{_ABOUT}\n{markdown_table(COLUMNS[:-2], rows)}\n## Commands\n\n{commands}"
+    table = markdown_table(COLUMNS[:-2], rows).replace("---:", "---")  # sentences begin at the left
+    return f"# Claims\n\n{_ABOUT}\n{table}\n## Commands\n\n{commands}"
 
 
 @dataclass(frozen=True)
