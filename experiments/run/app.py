@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
 import hydra
+from hydra.errors import InstantiationException
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +27,7 @@ from experiments.run.declared import (
     variant_of,
     with_recipes,
 )
+from experiments.run.extras import missing_extra
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.heartbeat import RunConsole, heartbeat
 from experiments.run.help import HELP_FLAGS, app_help
@@ -164,9 +166,20 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
     try:
         _run(composed, app.task, stdout, provenance, resumed=resumed)
     except Exception as error:
-        if not resumed and fault_of(error) is not None:
+        fault = _without_extra(error, app) or fault_of(error)
+        if not resumed and fault is not None:
             _discard(folder, before)
-        raise
+        if fault is None or fault is error:
+            raise
+        raise fault from error
+
+
+def _without_extra(error: Exception, app: Variant) -> InputError | None:
+    """What is told where a module of an extra is not installed."""
+    if not isinstance(error, ImportError | InstantiationException):
+        return None
+    told = missing_extra(error)
+    return None if told is None else InputError(f"{form_of(app.config_name).name!r} {told}")
 
 
 def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Variant | None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from envs.errors import InputError
-from experiments.run.extras import missing_extra
 from experiments.run.interrupts import WORD, Interrupts
 
 EXIT_BAD_INPUT = 2
@@ -65,8 +64,6 @@ def fault_of(error: BaseException) -> InputError | None:
         fault = InputError(told, file=error.filename or "standard output, or another file")
     elif os.strerror(errno.ENOSPC) in cause:  # as libraries in other languages tell it
         fault = InputError(f"the disk is full ({cause})")
-    elif (extra := missing_extra(error)) is not None:
-        fault = InputError(f"this run {extra}")
     return fault
 
 

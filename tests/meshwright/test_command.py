@@ -191,3 +191,17 @@ def test_bash_completes(tmp_path: Path) -> None:
         PATH=f"{tmp_path}:{os.environ['PATH']}",
     )  # fmt: skip
     assert done.stdout == "m_etf |m_sct |", done.stderr
+
+
+def test_an_extra_that_a_run_comes_to_need_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def needs_torch(*_: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'torch._C'", name="torch._C")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("experiments.flows.read_flow_file", needs_torch)
+    assert main(["flows", "input=flows.csv", "hydra.run.dir=run"]) == 2
+    told = "error: 'flows' needs the extra 'train': pip install 'meshwright[train]'\n"
+    assert capsys.readouterr().err == told
+    assert not (tmp_path / "run").exists()
