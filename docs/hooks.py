@@ -48,7 +48,9 @@ def on_files(files: Files, config: Any) -> Files:
         try:
             if not picture.exists():
                 LOG.info("drawing %s", picture.name)
-                draw(entry, picture)
+                part = picture.with_suffix(".part.png")  # a build that is stopped leaves no half
+                draw(entry, part)
+                part.replace(picture)
         except NoPictureError:
             continue
         files.append(File.generated(config, picture_path(entry), content=picture.read_bytes()))
