@@ -7,6 +7,7 @@ import gc
 import ipaddress
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ from envs.errors import InputError
 from experiments.serving.service import Service
 
 SHORTEST_TOKEN = 16  # characters
+SWITCH_S = 0.001  # after which a decision lets the thread that talks to clients go on
 SHUTDOWN_S = 1  # for requests that are being answered
 CONNECTIONS_PER_REQUEST = 8  # connections that may be open for each request that may wait
 
@@ -87,6 +89,7 @@ def serve(service: Service, at: socket.socket, ready: Callable[[str], None]) -> 
         server_header=False,
     )
     server = _Server(config)
+    sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # what is there now stays: collections need not look at it
     host, port = at.getsockname()[:2]

@@ -28,6 +28,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from starlette.requests import ClientDisconnect
 
 from agents.decision import Decider, StateError
 from envs.errors import InputError
@@ -191,6 +192,8 @@ class Service:
                 body = await self._body(request)
         except TimeoutError:
             raise RefusalError(408, "the body did not arrive in time") from None
+        except ClientDisconnect:
+            raise RefusalError(499, "the client has gone") from None
         if self._busy >= self.limits.concurrency:
             raise RefusalError(503, "too many requests wait", **{"Retry-After": str(RETRY_AFTER_S)})
         self._busy += 1
@@ -277,6 +280,9 @@ class _Measured:
                 response = _answer({"detail": refused.message}, refused.status)
                 response.headers.update(refused.headers)
                 await response(scope, receive, sent)
+        except Exception:
+            statuses.append(500)  # is sent, and told in the log, further out
+            raise
         finally:
             status = statuses[0] if statuses else 499  # the client has gone
             self._service.count(path, status, time.perf_counter() - start)

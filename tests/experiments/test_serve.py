@@ -94,6 +94,8 @@ def test_a_fault_of_ours_ends_one_request(decider: Slow) -> None:
     with client(decider) as http:
         assert http.post("/v1/decide", content=b'{"bug": 1}').status_code == 500
         assert http.post("/v1/decide", content=b"{}").status_code == 200
+        found = http.get("/metrics").text
+    assert 'meshwright_requests_total{path="/v1/decide",status="500"} 1.0' in found
 
 
 def test_large_bodies_are_refused_whether_they_tell_their_length_or_not(decider: Slow) -> None:

@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from live_replays import agrees_with_the_simulator
 from agents.decision import Decider, StateError
 from agents.exported import load_decider
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import Trace
+from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 
 SHIPPED = "unknown_durations"
@@ -55,9 +56,12 @@ def test_replays_agree_action_by_action() -> None:
     gpus, duration = rng.choice([1, 1, 2, 4, 8], 16), rng.lognormal(8, 1.2, 16).astype(int) + 60
     submit = np.sort(rng.integers(0, 6_000, 16))
     cluster = Cluster.uniform(4, 4, nodes_per_rack=2, gpu_types=("V100", "P100"))
-    decisions = agrees_with_the_simulator(
-        SHIPPED, cluster, Trace.of("drawn", submit, duration, gpus)
+    trace = replace(
+        Trace.of("drawn", submit, duration, gpus),
+        user=Labels.of(rng.choice(["ann", "bob"], len(gpus)).tolist()),
+        queue=Labels.of(rng.choice(["", "vc"], len(gpus)).tolist()),
     )
+    decisions = agrees_with_the_simulator(SHIPPED, cluster, trace)
     kinds = {action["action"] for decision in decisions for action in decision.actions}
     assert kinds == {"start", "stop"}
     fates = {fate["decision"] for decision in decisions for fate in decision.document()["jobs"]}
