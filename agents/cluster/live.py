@@ -54,7 +54,13 @@ class ClusterAction(TypedDict):
     job: Name
     on: Annotated[Held, Field(description="what it gets, or what it gives back")]
     shared_gpu: NotRequired[
-        Annotated[Name | None, Field(description="that a fractional job joins; null: a free one")]
+        Annotated[
+            str | None,
+            Field(
+                description='that a fractional job joins; null: a free one; "new b": that on which '
+                "this answer starts job b"
+            ),
+        ]
     ]
     probability: Annotated[Probability, Field(description="that the policy gives this action")]
 
@@ -217,7 +223,7 @@ class _Instant:
             speed = np.array(list(self.told.types.values()))
             view = self.episode.views[0]
             view.capacity[:, 2] = (speed / speed.max())[self.told.cluster.gpu_type[view.node]]
-            self._joined = self._labels(self.episode.simulator)
+            self._joined = self._labels()
             wait_probability, complete = self._until_it_waits(self.episode, most_actions)
         longest = self.scheduler.trained.actions.longest_wait_s
         now = self.told.midst.now
@@ -262,23 +268,32 @@ class _Instant:
                 "on": self._on(held),
                 "probability": probability,
             }
-            if starts and self.told.trace.gpu_milli[job] < WHOLE_GPU:
-                state = simulator.state
-                shared = int(state.shares[state.jobs[job]["share"]]["partial"])
-                done["shared_gpu"] = self._joined.get(shared)
+            if self.told.trace.gpu_milli[job] < WHOLE_GPU:
+                if starts:
+                    shared = self._shared(job)
+                    done["shared_gpu"] = self._joined.get(shared)
+                    self._joined.setdefault(shared, f"new {done['job']}")
+                else:
+                    in_use = {self._shared(other) for other in simulator.running().tolist()}
+                    self._joined = {k: v for k, v in self._joined.items() if k in in_use}
             self.actions.append(done)
 
     def _on(self, held: Sequence[tuple[int, int]]) -> dict[str, int]:
         return {self.told.node_ids[node]: gpus for node, gpus in held}
 
-    def _labels(self, simulator: ClusterSimulator) -> dict[int, str]:
+    def _shared(self, job: int) -> int:
+        """Number of the GPU that a running job shares, or NONE."""
+        assert self.episode is not None
+        state = self.episode.simulator.state
+        return int(state.shares[state.jobs[job]["share"]]["partial"])
+
+    def _labels(self) -> dict[int, str]:
         """The labels of the GPUs that fractional jobs share, by their number."""
-        state, labels = simulator.state, {}
-        for job in self.told.midst.running:
-            label = self.told.state["jobs"][self.told.order[job]].get("shared_gpu")
-            if label is not None:
-                labels[int(state.shares[state.jobs[job]["share"]]["partial"])] = label
-        return labels
+        told = self.told
+        labels = {
+            job: told.state["jobs"][told.order[job]].get("shared_gpu") for job in told.midst.running
+        }
+        return {self._shared(job): label for job, label in labels.items() if label is not None}
 
     def _believe(self, episode: SchedulingEpisode) -> None:
         """Note what the plan that is followed thinks of the jobs shown, before anything is done."""

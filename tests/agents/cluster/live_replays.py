@@ -53,6 +53,7 @@ def played(
     """What the scheduler does at this instant, in a decision's words, and how surely it waits."""
     table, simulator, trace = episode.action_table, episode.simulator, episode.instance.trace
     taken: list[dict[str, Any]] = []
+    labels = {partial: str(partial) for partial in _partials(episode)}
     while True:
         graph, mask = episode.observe(0)
         action, probability = scheduler.choose(graph, mask, episode)
@@ -63,8 +64,6 @@ def played(
         row = action // table.groups if starts else action - table.window * table.groups
         job = int(shown[row])
         held = [] if starts else simulator.shares(job)
-        before = {int(share["partial"]) for share in simulator.state.shares if share["job"] >= 0}
-        opened = _partials(episode) & before
         episode.act(0, action)
         held = simulator.shares(job) if starts else held
         done = {
@@ -75,7 +74,9 @@ def played(
         }
         if starts and trace.gpu_milli[job] < WHOLE_GPU:
             partial = int(simulator.state.shares[simulator.state.jobs[job]["share"]]["partial"])
-            done["shared_gpu"] = str(partial) if partial in opened else None
+            done["shared_gpu"] = labels.get(partial)
+            labels.setdefault(partial, f"new {trace.job_id[job]}")
+        labels = {k: v for k, v in labels.items() if k in _partials(episode)}
         taken.append(done)
 
 
