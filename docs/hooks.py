@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from experiments.catalogue.pages import ABOUT, kind_folder, pages, picture_path 
 
 CACHE = ROOT / ".cache" / "catalogue"
 SOURCES = ("envs", "agents", "models", "experiments", "conf")
+NAMED = re.compile(r"`docs/((?:\w+/)*)(\w+)\.md`")
 LOG = logging.getLogger("mkdocs.plugins.catalogue")
 
 
@@ -55,6 +57,14 @@ def on_files(files: Files, config: Any) -> Files:
             continue
         files.append(File.generated(config, picture_path(entry), content=picture.read_bytes()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Make a link of every page that a text names by its path in the checkout."""
+    up = "../" * page.file.src_uri.count("/")
+    return NAMED.sub(
+        lambda name: f"[{name[2].replace('_', ' ')}]({up}{name[1]}{name[2]}.md)", markdown
+    )
 
 
 def _digest() -> str:
