@@ -20,7 +20,7 @@ from tests.paths import ROOT
 
 PAGES = [ROOT / "docs/start.md", *sorted((ROOT / "docs/flows").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^meshwright (.*(?:\\\n.*)*)$", re.MULTILINE)
+COMMAND = re.compile(r"^meshwright ((?:\\\n|[^\n])*)$", re.MULTILINE)
 SHORT = "training.budget_s=5"  # seconds, in place of a minute or an hour
 
 
@@ -124,7 +124,7 @@ def test_the_commands_of_a_page_run(page: Path, monkeypatch: pytest.MonkeyPatch)
         if "<" not in rest and "benchmark" not in rest
         for words in [shlex.split(shortened(rest.replace("\\\n", " ")), comments=True)]
     ]
-    assert commands
+    assert commands or page.stem == "export"  # whose commands are about folders of the reader
     for number, words in enumerate(commands):
         trains = words[0] in {"main", "train"} and SHORT not in words
         monkeypatch.setattr(sys, "argv", ["meshwright", *words])
