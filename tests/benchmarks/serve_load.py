@@ -4,7 +4,7 @@ python -m experiments.serve port=8000 &
 python -m tests.benchmarks.serve_load --url http://127.0.0.1:8000 --rate 50 --seconds 600
 
 States are those of 64 servers with 8 GPUs each under the shipped scheduler, which meets a trace of
-2.5 times the cluster's load. Requests leave at a steady rate, whatever the answers do. It talks to
+10 times the cluster's load. Requests leave at a steady rate, whatever the answers do. It talks to
 this machine alone, and ends after at most an hour or `MOST_REQUESTS`.
 """
 
@@ -30,8 +30,8 @@ from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import Trace
 
 SERVERS, GPUS = 64, 8
-JOBS, OVERLOAD = 2_000, 2.5
-FIRST, STATES = 500, 20  # decisions before the first state, and states
+JOBS, OVERLOAD = 2_000, 10.0
+FIRST, STATES = 420, 20  # decisions before the first state, and states
 MOST_SECONDS, MOST_REQUESTS = 3600.0, 200_000
 MALFORMED = (
     b"", b"{", b"[]", b"null", b'{"now_s": 1}', b'{"now_s": NaN, "nodes": [], "jobs": []}',
