@@ -63,7 +63,6 @@ def loaded(path: str = "graph.npz", **nodes: object) -> LoadedProblem:
 
 RUNS: dict[str, list[str]] = {
     "evaluate --frobnicate": ["--frobnicate", "--help"],
-    "evaluate -m seed=1,2": ["'-m'", "--help"],
     "evaluate hydra.run.dir=plan.json": ["plan.json", "run folder"],
     "evaluate graph=graph.npz agent=checkpoint agent.checkpoint=folder.npz": [
         "folder.npz/spec.json", "no such file",

@@ -229,3 +229,17 @@ def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
 def test_a_run_that_examined_nothing_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"score\.json"):
         load_best(tmp_path, {})
+
+
+def test_training_that_meets_no_plan_that_fits_says_so(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    budget = ["training.budget_s=1e-9", "training.max_steps=null", "hydra.run.dir=unplaced"]
+    assert main([*SMALL, *budget]) == 0  # the budget is spent before the first episode
+    found = json.loads((work / "unplaced" / "result.json").read_text())
+    assert (found["feasible"], found["step_time_s"], found["times_lower_bound"]) == (
+        False, None, None,
+    )  # fmt: skip
+    assert "no plan met in training fits" in capfd.readouterr().out
