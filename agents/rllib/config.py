@@ -137,7 +137,7 @@ class Patience:
             InputError: the rest would take the run far beyond its budget.
         """
         now = time.monotonic()
-        begun = self._begun.setdefault(field, now)
+        begun = self._begun[field] = now if done == 0 else self._begun[field]
         if self.over or self._budget_s is None or done < 2:
             return
         if now - self._start < self._budget_s + GRACE_S:

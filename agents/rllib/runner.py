@@ -278,6 +278,7 @@ class LockStepRunner(EnvRunner):
                 memory.move(steps, 0)
         else:
             for index in range(len(self.lanes)):
+                self.patience.check("num_envs", index, len(self.lanes))
                 self._reset(index, 0, order.stage)
             self.begun = True
         numbers = np.array(self.numbers)
