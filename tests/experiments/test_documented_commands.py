@@ -37,13 +37,13 @@ def commands_of(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def first_named() -> Iterator[tuple[Path, list[tuple[str, str]]]]:
-    """Every page with the commands that no page before it names; forms with ... are none."""
+    """Every page with the commands that none before it names; forms with ... are none."""
     known: set[str] = set()
     for page in PAGES:
         new = {
             " ".join([app, *rest.split()]): (app, rest)
             for app, rest in commands_of(page)
-            if "..." not in rest and "|" not in rest
+            if not any(word in rest for word in ("...", "|", "--config-dir"))
         }
         yield page, [command for text, command in new.items() if text not in known]
         known |= set(new)
