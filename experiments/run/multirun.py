@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.global_hydra import GlobalHydra
@@ -111,13 +111,8 @@ def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
             beside it; a plugin that is not installed; an objective that is asked for and not given.
         SystemExit: a run has failed.
     """
-    objective, given = _objective(config_name, words)
-    given, quiet = _without_json(given)
-    with hydra_over_configs() as loader:
-        parsed = _parsed(given, loader)
+    objective, given, quiet, parsed = check_sweep(config_name, schema, words)
     fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
-    swept = [parsed[x] for x in given if parsed[x].is_sweep_override()]
-    _check_values(fixed, swept, config_name, schema)
     task = SweepCell(
         form_of(config_name).name,
         tuple(fixed),
@@ -126,6 +121,37 @@ def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
     )
     folder, failure = _swept(config_name, given, parsed, task)
     _report(folder, objective, failure, quiet=quiet)
+
+
+class Asked(NamedTuple):
+    """What a command line with `-m` asks for."""
+
+    objective: str | None
+    words: list[str]  # of Hydra and of the runs
+    quiet: bool  # json=true
+    parsed: dict[str, Override]
+
+
+def check_sweep(config_name: str, schema: type[Any], words: Sequence[str]) -> Asked:
+    """Compose each value that is swept (of a range, both ends) beside the first of all others.
+
+    Raises:
+        InputError: as `check_command_line`.
+    """
+    objective, rest = _objective(config_name, words)
+    said = [word.partition("=")[2].lower() for word in rest if _key(word) == "json"]
+    given = [word for word in rest if _key(word) != "json"]
+    with hydra_over_configs() as loader:
+        parsed = _parsed(given, loader)
+    fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
+    values = [_values(parsed[x]) for x in given if parsed[x].is_sweep_override()]
+    firsts = [one[0] for one in values]
+    lines = [firsts]
+    for place, one in enumerate(values):
+        lines += [[*firsts[:place], word, *firsts[place + 1 :]] for word in one[1:]]
+    for line in lines:
+        check_command_line([*fixed, *line], config_name, schema)
+    return Asked(objective, given, bool(said) and said[-1] == "true", parsed)
 
 
 def _swept(
@@ -225,12 +251,6 @@ def _value(document: Mapping[str, Any], key: str | None, folder: Path) -> float 
     return float(node)
 
 
-def _without_json(words: Sequence[str]) -> tuple[list[str], bool]:
-    """The words without `json=`, which is the sweep's own, and what it was."""
-    said = [word.partition("=")[2].lower() for word in words if _key(word) == "json"]
-    return [word for word in words if _key(word) != "json"], bool(said) and said[-1] == "true"
-
-
 def _parsed(words: Sequence[str], loader: Any) -> dict[str, Override]:
     parser = OverridesParser.create(config_loader=loader)
     found = {}
@@ -255,25 +275,13 @@ def _is_hydras(override: Override) -> bool:
     return bool(override.is_hydra_override()) or name.startswith("hydra/") or name == RECIPES
 
 
-def _check_values(
-    fixed: Sequence[str], swept: Sequence[Override], config_name: str, schema: type[Any]
-) -> None:
-    """Compose the first of all values, and every other of one key beside the first of the rest."""
-    values = [_values(override) for override in swept]
-    firsts = [words[0] for words in values if words]
-    lines = [firsts] if firsts else [[]]
-    for place, words in enumerate(values):
-        lines += [[*firsts[:place], word, *firsts[place + 1 :]] for word in words[1:]]
-    for line in lines:
-        check_command_line([*fixed, *line], config_name, schema)
-
-
 def _values(override: Override) -> list[str]:
     key = override.get_key_element()
     drawn = override.value()
     if isinstance(drawn, IntervalSweep):  # of which Optuna draws
         return [f"{key}={drawn.start}"]
-    return [f"{key}={x}" for x in override.sweep_iterator(transformer=Transformer.encode)]
+    words = [f"{key}={x}" for x in override.sweep_iterator(transformer=Transformer.encode)]
+    return [words[0], words[-1]] if override.is_range_sweep() and len(words) > 1 else words
 
 
 def _refusal(error: Exception) -> InputError:

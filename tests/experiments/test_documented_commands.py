@@ -16,6 +16,7 @@ import pytest
 from envs.errors import InputError
 from experiments.catalogue.entries import entries
 from experiments.run.app import Variant, chosen_variant
+from experiments.run.multirun import check_sweep
 from experiments.run.overrides import CONFIG_FILE, check_command_line
 from tests.paths import ROOT
 
@@ -71,7 +72,10 @@ def fault_of(app: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Inp
         given = sys.argv[1:] if arguments is None else arguments
         chosen = chosen_variant(variants or {}, given) or Variant(config_name, schema, task)
         renamed = [chosen.renamed.get(word, word) for word in given]
-        check_command_line(renamed, chosen.config_name, chosen.schema)
+        if "-m" in words:
+            check_sweep(chosen.config_name, chosen.schema, renamed)
+        else:
+            check_command_line(renamed, chosen.config_name, chosen.schema)
         return 0
 
     monkeypatch.setattr("experiments.run.app.run_app", compose)

@@ -169,6 +169,7 @@ cost: {_target_: envs.cost.CostByGraph}
 communication: {_target_: envs.step.step.Ports, name: none, uses_ports: false}
 training: {budget_s: 1.0}
 learner: {}
+tracking: {}
 ray: {}
 baselines: {}
 baseline_budget_s: 1.0
