@@ -394,9 +394,9 @@ def changed(key: str, value: object) -> Callable[[dict[str, Any]], None]:
         (lambda spec: spec["config"].pop("heads"), "config"),
         (lambda spec: spec["config"].update(depth=2), "config"),
         (lambda spec: spec["config"].update(heads=0), "config.heads"),
-        (lambda spec: spec["config"].update(heads="two"), None),
+        (lambda spec: spec["config"].update(heads="two"), "config.heads"),
         (lambda spec: spec["config"].update(hidden=9), None),
-        (lambda spec: spec["config"].update(hidden=8.5), None),
+        (lambda spec: spec["config"].update(hidden=8.5), "config.hidden"),
     ],
 )
 def test_a_spec_that_does_not_hold_is_refused(
