@@ -76,6 +76,8 @@ class Interrupts:
     def _interrupt(self, number: int, _: FrameType | None) -> None:
         if self.first is None:
             self.first = number
+        with suppress(OSError):  # where a library has taken the wake-up of signals for itself
+            self._write.send(bytes([number]))
         if not self._raised:  # what cleans up is not interrupted again
             self._raised = True
             raise KeyboardInterrupt
