@@ -32,7 +32,6 @@ FLAGS = {
     "--help, -h": "this text; beside group=option also the keys of that option",
     "--config-dir <folder>": "options of one's own: <folder>/agent/mine.yaml is agent=mine",
     "--multirun, -m": "a sweep: one run for each combination of key=value,value (docs/sweeps.md)",
-    "--multirun, -m": "a sweep: key=1,2,3 is three runs, and one table of them",
     "--cfg job": "the config that a command line comes to, as YAML; nothing runs",
     "--info searchpath": "where configs are looked for, and more (defaults-tree, plugins, ...)",
     "--version": "the version of Hydra, which composes the config",
