@@ -28,7 +28,7 @@ class CheapSuite:
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
         cells = [
             AppCell(f"seed {n}", "evaluate", (*self.words, f"seed={n}"), folder / f"seed_{n}")
-            for n in range(8)
+            for n in range(20)
         ]
         words = ("env=placement_toy", "agent=contiguous")
         last = AppCell("last", "evaluate", words, folder / "last", needs=(cells[0],))

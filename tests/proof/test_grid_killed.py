@@ -57,7 +57,7 @@ def killed(folder: Path, *words: str, rng: random.Random) -> None:
         assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.05)
-    time.sleep(rng.uniform(0.0, 3.0))
+    time.sleep(rng.uniform(0.0, 5.0))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     until = time.monotonic() + 20.0
@@ -96,7 +96,7 @@ def test_killed_and_a_machine_lost(tmp_path: Path, undisturbed: str, cluster: Cl
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     folder, rng = tmp_path / "run", random.Random(7)
     words = ("executor=ray", f"ray.address={cluster.address}")
-    for _ in range(KILLS - 1):
+    for _ in range(KILLS):
         killed(folder, *words, rng=rng)
     process = benchmark(folder, *words)
     until = time.monotonic() + 120.0
