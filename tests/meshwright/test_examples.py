@@ -18,7 +18,7 @@ from examples.cleanrl_ppo import train as train_in_a_loop
 from meshwright.command import main
 from tests.paths import ROOT
 
-PAGES = [ROOT / "docs/start.md", *sorted((ROOT / "docs/flows").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs/start.md", *sorted((ROOT / "docs/flows").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^meshwright ((?:\\\n|[^\n])*)$", re.MULTILINE)
 SHORT = "training.budget_s=5"  # seconds, in place of a minute or an hour
