@@ -27,7 +27,7 @@ from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
 from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_json
-from experiments.run.provenance import file_hash, installed_version, stamp
+from experiments.run.provenance import content_hash, file_hash, installed_version, stamp
 from experiments.run.targets import unknown_key
 
 DATA_VARIABLE, DOWNLOADS = "MESHWRIGHT_DATA", "downloads"
@@ -143,11 +143,15 @@ def lay_out(path: Path, members: Mapping[str, str], folder: Path) -> Iterator[Pa
     """Write the members of an archive, or the file itself, to their places, as gzip; the places.
 
     Raises:
-        InputError: the archive is damaged or has no such member; a place cannot be written.
+        InputError: the archive is damaged or has no such member; a place cannot be written, or
+            holds something else.
     """
     for member, place in members.items():
         content = path.read_bytes() if member == path.name else _member(path, member)
         where = folder / place
+        if where.exists() and content_hash(where) != hashlib.sha256(content).hexdigest():
+            told = f"is there, and not what {path.name} has: move it away, or name action.folder"
+            raise InputError(told, file=where)
         try:
             where.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(where, gzip.compress(content, mtime=0))

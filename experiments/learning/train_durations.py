@@ -18,6 +18,7 @@ import torch
 from annotated_types import Gt, Lt, MinLen
 from numpy.typing import NDArray
 
+from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.policy import Knowledge, Scheduler
 from envs.bounds import Count, Positive
 from envs.cluster.environment.duration_features import DurationFeatures, width
@@ -99,6 +100,7 @@ class Recording(Scheduler):
     """
 
     name = "recording"
+    knows: Knowledge = "durations"  # which it writes down, and keeps from the policy
 
     def __init__(
         self,
@@ -110,11 +112,11 @@ class Recording(Scheduler):
     ) -> None:
         self.policy, self.chance, self.most = policy, chance, most
         self.history, self.rng = history, rng
-        self.knows: Knowledge = policy.knows
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Nothing has been written down."""
-        self.policy.reset(simulator)
+        self._seen = simulator_for(self.policy, simulator)
+        self.policy.reset(self._seen)
         self._about = DurationFeatures(simulator, self.history)
         self.features = [np.zeros((0, width(self.history)), np.float32)]
         self.jobs: list[IntArray] = [np.zeros(0, np.int64)]
@@ -130,11 +132,11 @@ class Recording(Scheduler):
             self.features.append(self._about.rows(simulator.state, jobs))
             self.jobs.append(jobs)
             self.remaining_s.append(records["remaining"][jobs])
-        self.policy.decide(simulator)
+        self.policy.decide(self._seen)
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """When the policy wants to."""
-        return self.policy.wake(simulator)
+        return self.policy.wake(self._seen)
 
 
 def replayed_rows(

@@ -159,15 +159,15 @@ def read_exams(run_folder: Path) -> Exams:
         InputError: the folder holds no training of schedulers, or one without any exam.
     """
     path = run_folder / METRICS_FILE
-    check_file(path)
     try:
+        check_file(path)
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         read = [
             (float(row["charts/global_step"]), float(row["exam/score"]), row["charts/cloning"])
             for row in rows
         ]
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (InputError, OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"holds no exams of schedulers ({error})", file=path) from error
     examined = [(steps, score) for steps, score, _ in read if not np.isnan(score)]
     clones = max([steps for steps, _, cloning in read if float(cloning)], default=0.0)
@@ -211,12 +211,11 @@ def draw_exams(runs: Sequence[Exams], title: str) -> Figure:
         own, width = (PALE, 1.0) if len(runs) > 1 else (BLUE, 2.0)
         axes.plot(run.steps, run.scores, color=own, linewidth=width, marker=".")
         failed = run.steps[~np.isfinite(run.scores)]
-        top = np.full(len(failed), 0.985)
-        told = "" if given_up or not len(failed) else "given up: jobs that never finished"
-        given_up += len(failed)
-        axes.plot(
-            failed, top, color=BLUE, label=told, transform=axes.get_xaxis_transform(), **GIVEN_UP
-        )
+        if len(failed):
+            told = "" if given_up else "given up: jobs that never finished"
+            top, across = np.full(len(failed), 0.985), axes.get_xaxis_transform()
+            axes.plot(failed, top, color=BLUE, label=told, transform=across, **GIVEN_UP)
+            given_up += len(failed)
     if len(runs) > 1:
         steps, scores = common(runs)
         mean = interquartile_mean(scores)

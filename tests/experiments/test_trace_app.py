@@ -41,6 +41,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "itp.csv.gz").write_bytes(gzip.compress(ITP.encode()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["app"])
+    monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)  # where downloads would come to
     return tmp_path
 
 

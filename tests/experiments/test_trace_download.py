@@ -183,6 +183,12 @@ def test_an_archive_is_laid_out_where_splits_look_whoever_compressed_it(tmp_path
     assert found == tmp_path / "traces/itp/cluster01.csv.gz"
     assert gzip.decompress(found.read_bytes()) == rows
     assert content_hash(found) == hashlib.sha256(rows).hexdigest()
+    assert list(lay_out(archive, places, tmp_path)) == [found]
+    found.write_bytes(gzip.compress(b"something of the user's own"))
+    with pytest.raises(InputError, match=r"is there, and not what raw\.tar\.gz has"):
+        list(lay_out(archive, places, tmp_path))
+    assert gzip.decompress(found.read_bytes()) == b"something of the user's own"
+    found.unlink()
     with pytest.raises(InputError, match=r"record cluster02.csv: is not in the archive"):
         list(lay_out(archive, {"cluster02.csv": "x.gz"}, tmp_path))
     archive.write_bytes(archive.read_bytes()[:60])
