@@ -59,7 +59,10 @@ def listening(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=512)
+        made = socket.create_server((host, port), family=family, backlog=512)
+        # Connections inherit it; without, an answer's last part waits 40 ms for the client's word.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
     except (OSError, UnicodeError, OverflowError) as error:
         raise InputError(f"{host}:{port} cannot be listened at ({error})") from error
 
