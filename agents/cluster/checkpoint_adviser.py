@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,7 @@ def described(adviser: Adviser | None) -> AdviserSpec | None:
         return None
     document, folder = spec_of(adviser)
     kind = document["priority"]["kind"] if document.get("kind") == MIGRATION else None
-    if kind not in NUMBERS:
+    if not isinstance(kind, str) or kind not in NUMBERS:
         message = f"{type(adviser).__name__} cannot go into a checkpoint (nothing reads its spec)"
         raise InputError(message, field="adviser")
     return AdviserSpec(document, {} if folder is None else {DURATIONS_FOLDER: folder})
@@ -74,7 +76,7 @@ def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
     if not isinstance(priority, dict):
         raise InputError("is no object", file=file, field="adviser.priority")
     kind = priority.get("kind")
-    if kind not in NUMBERS:
+    if not isinstance(kind, str) or kind not in NUMBERS:
         told = f"{kind!r} is unknown (known: {', '.join(NUMBERS)})"
         raise InputError(told, file=file, field="adviser.priority.kind")
     numbers = {
@@ -109,8 +111,10 @@ def _order(
 
 def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -> float:
     value = node.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        raise InputError(f"{value!r} is no finite number", file=file, field=f"{at}.{key}")
-    if value < least:
-        raise InputError(f"{value} is below {least}", file=file, field=f"{at}.{key}")
-    return float(value)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else np.inf
+    if not abs(number) <= sys.float_info.max:
+        told = f"{shortened(value)} is no finite number"
+        raise InputError(told, file=file, field=f"{at}.{key}")
+    if number < least:
+        raise InputError(f"{number} is below {least}", file=file, field=f"{at}.{key}")
+    return float(number)

@@ -12,6 +12,7 @@ EXTRAS = {  # module: the extra of pyproject.toml that brings it
     "prometheus_client": "serve",
     "ray": "train",
     "tensorboard": "train",
+    "threadpoolctl": "serve",
     "torch": "train",
     "torch_geometric": "train",
     "transformers": "train",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -242,10 +243,11 @@ def _option(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
     if value in options:
         return [argument]
     path = Path(value).expanduser()
-    if "/" in value or path.is_file() or value.endswith(_FILE_SUFFIXES):
-        if not path.is_file():
-            fault = "is no regular file" if path.exists() else "there is no such file"
-            fault = "is a folder, not a file" if path.is_dir() else fault
+    is_file = os.path.isfile(path)  # which does not fail where the name is too long for one
+    if "/" in value or is_file or value.endswith(_FILE_SUFFIXES):
+        if not is_file:
+            fault = "is no regular file" if os.path.exists(path) else "there is no such file"
+            fault = "is a folder, not a file" if os.path.isdir(path) else fault
             raise InputError(fault, file=value)
         if FILE_OPTION in options and not package:
             quoted = str(path.resolve()).replace("'", r"\'")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from threadpoolctl import threadpool_limits
 
 from envs.errors import InputError
 from experiments.serving.service import Service
@@ -99,7 +100,8 @@ def serve(service: Service, at: socket.socket, ready: Callable[[str], None]) -> 
     ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
     before = signal.getsignal(signal.SIGINT)
     try:
-        asyncio.run(server.serve(sockets=[at]))
+        with threadpool_limits(1, "blas"):  # further threads spin between decisions, on a core each
+            asyncio.run(server.serve(sockets=[at]))
     finally:
         signal.signal(signal.SIGINT, before)
         service.close()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
+from numba import config
 
 Bytes = Callable[[bytes, random.Random], bytes]
 
@@ -118,7 +119,7 @@ def damaged_yaml(content: bytes, rng: random.Random) -> bytes:
     tree = damaged_tree(yaml.load(content, Loader=yaml.CSafeLoader), rng)
     try:
         return yaml.dump(tree, Dumper=yaml.CSafeDumper, encoding="utf-8")
-    except UnicodeEncodeError:
+    except (RecursionError, UnicodeEncodeError):
         return json_text(tree, rng)  # which YAML takes as well
 
 
@@ -225,7 +226,9 @@ class Watch:
     @contextmanager
     def over(self, *allowed: Path) -> Iterator[None]:
         """Inside, only what lies in `allowed` may be written."""
-        self.allowed = (*(f"{path}{os.sep}" for path in allowed), "/dev/null")
+        kernels = str(config.CACHE_DIR) or "__pycache__"  # of numba, empty: beside the code
+        folders = (*map(str, allowed), os.path.abspath(kernels))
+        self.allowed = (*(f"{folder}{os.sep}" for folder in folders), "/dev/null")
         try:
             yield
         finally:

@@ -38,6 +38,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
 from experiments.run.app import run_app
+from experiments.run.faults import fault_of as fault_of_run
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
 from experiments.step.enforcing import read_hosts
@@ -363,7 +364,10 @@ def test_damaged_command_lines(watch: fuzzing.Watch, tmp_path: Path) -> None:
         words = [damaged_word(rng) for _ in range(rng.choice((1, 1, 2, 3)))]
 
         def case(words: list[str] = words, config: str = config, schema: Any = schema) -> object:
-            return check_command_line(words, config, schema)
+            try:
+                return check_command_line(words, config, schema)
+            except OSError as error:  # which every app tells in one line
+                raise fault_of_run(error) or error from error
 
         fault = fault_of(case, watch, tmp_path)
         if fault is not None:
