@@ -55,14 +55,17 @@ claims: $(STAMP)  ## what is claimed and what was measured (ARGS="rerun=[flow_ti
 	@$(BIN)/python -m experiments.claims $(ARGS)
 
 # What runs on toys and on few jobs compiles all that a first run would have to.
-WARM_STEP := agent=heft agent=m_etf agent=m_sct agent=local_search agent=fusion_milp \
-	"agent=dp problem=max_load" "agent=dp problem=latency" "agent=convex problem=bandwidth" \
-	"agent=alternation problem=joint"
+TOY := env=placement_toy
+WARM_STEP := "agent=heft $(TOY)" "agent=m_etf $(TOY)" "agent=m_sct $(TOY)" \
+	"agent=local_search $(TOY)" "agent=fusion_milp $(TOY)" \
+	"agent=dp problem=max_load $(TOY)" "agent=dp problem=latency $(TOY)" \
+	"agent=convex problem=bandwidth env=bandwidth_toy" \
+	"agent=alternation problem=joint env=joint_toy"
 warm: $(STAMP)  ## compile every kernel once, beforehand: minutes
 	@run() { app=$$1; shift; $(BIN)/python -m experiments.$$app "$$@" json=true \
 		hydra.run.dir=outputs/warm/$$(date +%s%N) >/dev/null; }; \
 	for words in $(WARM_STEP); do echo "plan $$words"; \
-		run plan env=placement_toy budget_s=1 $$words; done; \
+		run plan budget_s=1 $$words; done; \
 	for rules in "placement=best_fit" "placement=least_interference interference=analytic"; do \
 		echo "compare $$rules"; run compare trace.jobs=64 $$rules; done; \
 	echo "evaluate agent=checkpoint"; run evaluate env=cluster agent=checkpoint trace.jobs=32; \
