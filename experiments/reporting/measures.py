@@ -185,7 +185,7 @@ def _trainings(result: Values) -> list[Row]:
     traces, clusters = result.get("traces"), result.get("clusters")
     size = ""
     if isinstance(traces, list) and isinstance(clusters, list):
-        size = f"{len(traces)} traces on {len(clusters)} clusters"
+        size = f"traces: {len(traces)}, clusters: {len(clusters)}"
     return [Row(size or "schedulers", (recipe[1] if recipe else "training",), result)]
 
 
@@ -275,7 +275,7 @@ KINDS = (
             Measure("mean_jct_s", "mean JCT (s)", digits=0),
             Measure("p50_jct_s", "median JCT (s)", digits=0),
             Measure("p99_jct_s", "p99 JCT (s)", digits=0),
-            Measure("mean_first_wait_s", "mean wait (s)", digits=0),
+            Measure("mean_queueing_s", "mean wait (s)", digits=0),
             Measure("utilisation", "in use", per_cent=True),
             Measure("preemptions", "preempted", digits=0),
         ),
