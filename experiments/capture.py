@@ -15,7 +15,8 @@ from typing import Any
 from envs.errors import InputError
 from envs.graphs.op_graph import Kind
 from envs.graphs.storage import graph_hash, save_graph
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import peak_rss_bytes
 from experiments.run.targets import build
 from experiments.step.problem import ModelSource

@@ -20,9 +20,10 @@ from experiments.reporting.claims import (
     whole_table,
 )
 from experiments.reporting.page import Page
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
 from experiments.run.artifacts import write_text
 from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import stamp
 from experiments.run.tables import write_tables
 

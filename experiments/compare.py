@@ -20,7 +20,8 @@ from experiments.cluster.evaluate_cluster import checkpoint_inputs
 from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
 from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import TraceConfig, load_trace
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from agents.bandwidth.enforcement.scripts import Backend
 from envs.errors import InputError
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build_as
 from experiments.step.enforcing import lanes_of, print_lanes, read_hosts, write_scripts

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from envs.network.flow_file import read_flow_file
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 
 SHOWN = (

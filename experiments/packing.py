@@ -22,8 +22,9 @@ from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.errors import InputError
 from experiments.cluster.packing_runs import COLUMNS, PackingRuns
 from experiments.pictures.cluster import draw_packing
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
 from experiments.run.artifacts import write_figure
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.run.tables import Table, write_tables
 from experiments.run.targets import SEEDS, build_as

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.bounds import Count, Positive
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from experiments.run.targets import build_as
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask, rehearse

@@ -15,8 +15,9 @@ import numpy as np
 from envs.errors import InputError
 from experiments.learning.train_cluster import CurvesConfig, curves
 from experiments.pictures.step import draw_gantt, trace_document
-from experiments.run.app import Result, Run, Variant, run_app
+from experiments.run.app import Variant, run_app
 from experiments.run.artifacts import write_figure, write_json
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
 from experiments.step.evaluation import evaluate_plan
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan

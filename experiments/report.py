@@ -15,9 +15,10 @@ from pathlib import Path
 
 from experiments.reporting.report import Report
 from experiments.reporting.sheets import Reported
-from experiments.run.app import RESULT_FILE, Result, Run, run_app
+from experiments.run.app import run_app
 from experiments.run.artifacts import write_text
 from experiments.run.declared import CONFIG_DIR, command_words
+from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash
 from experiments.run.tables import write_markdown
 

@@ -16,8 +16,9 @@ from annotated_types import Gt, Le
 
 from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
 from experiments.run.heartbeat import RunConsole
+from experiments.run.one_run import Result, Run
 from experiments.serving.limits import DecisionLimits
 
 

@@ -17,10 +17,11 @@ from experiments.cluster.baselines import baselines_of, check_class
 from experiments.cluster.comparison import Contenders
 from experiments.cluster.split_facts import best_of, check_facts, facts_of
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
 from experiments.run.artifacts import write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import Grid
+from experiments.run.one_run import Result, Run
 from experiments.run.processes import LocalProcesses
 
 FACTS_FILE = "facts.yaml"

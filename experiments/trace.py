@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from experiments.cluster.trace_source import TraceConfig
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from experiments.run.targets import build_as
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from envs.errors import InputError
 from experiments.run.declared import EXPERIMENTS, app_names
+from experiments.run.faults import EXIT_BAD_INPUT
 
-EXIT_BAD_INPUT = 2
 FAULT = "error: "
 
 

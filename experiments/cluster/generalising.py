@@ -17,10 +17,10 @@ from experiments.cluster.comparison_report import (
 )
 from experiments.cluster.conditions import Condition
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import Grid
+from experiments.run.one_run import Result, Run
 from experiments.run.processes import LocalProcesses
 from experiments.run.tables import TABLE_FILE, write_tables
 

@@ -21,8 +21,8 @@ from envs.cluster.workload.synthetic.generate import generate
 from envs.errors import InputError
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace, write_workload
 from experiments.pictures.cluster import draw_trace_summary
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure, write_sidecar
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
 
 WORKLOAD_SUFFIXES = (".yaml", ".yml")

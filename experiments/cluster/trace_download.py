@@ -25,8 +25,8 @@ from envs.errors import InputError
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_json
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import content_hash, file_hash, installed_version, stamp
 from experiments.run.targets import unknown_key
 

@@ -19,8 +19,8 @@ from experiments.learning.exporting import (
     verify_schedulers,
 )
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
-from experiments.run.app import Result, Run
 from experiments.run.declared import FLOORS
+from experiments.run.one_run import Result, Run
 from experiments.run.overrides import CONFIG_FILE, plain_config
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes

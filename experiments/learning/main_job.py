@@ -14,9 +14,9 @@ from experiments.learning.one_problem import Learned, learn
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
 from experiments.run.overrides import plain_config
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.tables import write_markdown

@@ -49,9 +49,9 @@ from experiments.pictures.learning import (
     interquartile_mean,
     read_exams,
 )
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
 from experiments.run.overrides import plain_config
 from experiments.run.provenance import file_hash, stamp
 from experiments.run.saved_run import resumed_config

@@ -36,8 +36,8 @@ from experiments.cluster.sampled_windows import (
 )
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.pictures.learning import draw_reliability
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, portable
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables

@@ -39,7 +39,6 @@ from experiments.cluster.sampled_windows import (
 )
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.pictures.learning import draw_search
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import (
     METRICS_FILE,
     to_json,
@@ -48,6 +47,7 @@ from experiments.run.artifacts import (
     write_text,
 )
 from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables

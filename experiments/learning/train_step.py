@@ -9,9 +9,9 @@ from envs.bounds import Positive
 from experiments.learning.one_problem import WarmStartConfig, learn, warm_start
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
 from experiments.run.targets import build

@@ -31,6 +31,7 @@ from experiments.run.extras import missing_extra
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.heartbeat import RunConsole, heartbeat
 from experiments.run.help import HELP_FLAGS, app_help
+from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.overrides import (
     CONFIG_FILE,
     Composed,
@@ -42,7 +43,7 @@ from experiments.run.overrides import (
 )
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
 
-ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
+ENVIRONMENT_FILE = "environment.json"
 MULTIRUN = {"--multirun", "-m"}
 FLAGS = (
     *HELP_FLAGS,
@@ -65,37 +66,6 @@ class AppConfig(Protocol):
 
 
 Config = TypeVar("Config", bound=AppConfig)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of an app: where it writes, what it prints on, and its provenance.
-
-    `choices` maps each config group to the option that was chosen; `overrides` is the command
-    line in Hydra's terms.
-    """
-
-    folder: Path
-    console: Console
-    provenance: Provenance
-    choices: Mapping[str, str]
-    overrides: Sequence[str]
-
-    def choice(self, group: str, node: Mapping[str, object]) -> str:
-        """The option chosen for `group`; the `_target_` of its `node` where there is no option."""
-        return self.choices.get(group) or str(node.get("_target_"))
-
-
-@dataclass(frozen=True)
-class Result:
-    """What an app found: `values` go to `result.json`, with `provenance` over the inputs.
-
-    `shown` are the keys printed at the end of a run without `json=true`; None: every scalar.
-    """
-
-    values: Mapping[str, object]
-    provenance: Provenance
-    shown: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from rich.progress import TaskID
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.run.app import RESULT_FILE
 from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.declared import CONFIG_DIR, EXPERIMENTS, config_folders
 from experiments.run.display import ProgressDisplay
 from experiments.run.faults import EXIT_BAD_INPUT
+from experiments.run.one_run import RESULT_FILE
 from experiments.run.processes import Executor, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 

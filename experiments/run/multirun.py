@@ -30,11 +30,11 @@ from rich.console import Console
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.run.app import Run
 from experiments.run.artifacts import to_json, write_json
 from experiments.run.declared import config_folders, form_of, use_config_folders
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Grid, quoted
+from experiments.run.one_run import Run
 from experiments.run.overrides import check_command_line, hydra_over_configs, hydra_words
 from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance, stamp

@@ -13,10 +13,10 @@ from hydra.utils import get_class
 
 from envs.bounds import Count
 from envs.errors import InputError
-from experiments.run.app import Result, Run
 from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Document, Grid
+from experiments.run.one_run import Result, Run
 from experiments.run.overrides import check_command_line
 from experiments.run.processes import Executor
 from experiments.run.saved_run import resumed_config

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import rich.table
 from rich.box import SIMPLE
 
-from experiments.run.app import Run
 from experiments.run.artifacts import to_json, write_json, write_text
+from experiments.run.one_run import Run
 from experiments.run.provenance import Provenance, stamp
 
 TABLE_FILE, NUMBERS_FILE = "table.md", "table.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.bounds import Positive
-from experiments.run.app import Result, Run
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.step.evaluation import evaluate_plan, evaluation_values, require_fit
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan

@@ -22,7 +22,8 @@ from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from experiments.benchmark import BenchmarkConfig
 from experiments.evaluate import main
-from experiments.run.app import Result, Run, run_app
+from experiments.run.app import run_app
+from experiments.run.one_run import Result, Run
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''

@@ -1,0 +1,44 @@
+"""One run of an app: what its task is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.run.provenance import Provenance
+
+RESULT_FILE = "result.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an app: where it writes, what it prints on, and its provenance.
+
+    `choices` maps each config group to the option that was chosen; `overrides` is the command
+    line in Hydra's terms.
+    """
+
+    folder: Path
+    console: Console
+    provenance: Provenance
+    choices: Mapping[str, str]
+    overrides: Sequence[str]
+
+    def choice(self, group: str, node: Mapping[str, object]) -> str:
+        """The option chosen for `group`; the `_target_` of its `node` where there is no option."""
+        return self.choices.get(group) or str(node.get("_target_"))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an app found: `values` go to `result.json`, with `provenance` over the inputs.
+
+    `shown` are the keys printed at the end of a run without `json=true`; None: every scalar.
+    """
+
+    values: Mapping[str, object]
+    provenance: Provenance
+    shown: Sequence[str] | None = None
