@@ -23,8 +23,11 @@ def captured(
     micro_batches: int,
     dtype: str | None,
     name: str | None,
+    one_operator: Sequence[str],
 ) -> OpGraph:
     """See `meshwright.capture`."""
+    if isinstance(one_operator, str):
+        raise InputError(f"{one_operator!r} is no list of names", field="one_operator")
     if not isinstance(module, nn.Module):
         raise InputError(f"{type(module).__name__} is no torch.nn.Module", field="module")
     kind = _dtype(dtype)
@@ -37,6 +40,7 @@ def captured(
         name=name or type(module).__name__,
         micro_batches=micro_batches,
         optimizer=_optimizer(optimizer),
+        one_operator=one_operator,
     )
 
 

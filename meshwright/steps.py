@@ -54,6 +54,7 @@ def capture(
     micro_batches: int = 1,
     dtype: str | None = None,
     name: str | None = None,
+    one_operator: Sequence[str] = (),
 ) -> OpGraph:
     """The graph of a whole training step of `module`: forward, backward, optimizer update.
 
@@ -70,17 +71,19 @@ def capture(
         micro_batches: how many micro-batches make one step.
         dtype: type that floating-point weights and inputs are taken to; None: as they are.
         name: of the graph; None: that of the module's class.
+        one_operator: modules of which every call becomes one operator, with FLOP and bytes summed,
+            and its backward pass one or two: dotted paths (with `*`), or classes such as LSTM.
 
     Returns:
         A graph of N operators; `envs.graphs.storage.save_graph` writes it, `plan` takes it.
 
     Raises:
-        InputError: the example does not fit `forward`, an unknown optimizer or type; as
+        InputError: the example does not fit `forward`, an unknown optimizer, type or module; as
             `envs.graphs.capture.capture_training_step`.
     """
     from meshwright.capturing import captured
 
-    return captured(module, example, loss, optimizer, micro_batches, dtype, name)
+    return captured(module, example, loss, optimizer, micro_batches, dtype, name, one_operator)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.graphs.aten import dtype_index
 from envs.graphs.fake_module import FakeScalars, FusedDropout, ModulePaths, build_module, faked
+from envs.graphs.one_operator import Calls, named_modules
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.recorder import Recorder
 from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
@@ -38,6 +39,7 @@ def capture_training_step(
     name: str,
     micro_batches: Count,
     optimizer: OptimizerFactory,
+    one_operator: Sequence[str] = (),
 ) -> OpGraph:
     """The whole training step of a module: forward, backward, optimizer update.
 
@@ -64,11 +66,14 @@ def capture_training_step(
         loss: the scalar loss, from what the module returns.
         micro_batches: how many micro-batches make one step.
         optimizer: builds the optimizer of a list of parameters.
+        one_operator: modules of which every call becomes one operator, and its backward pass one
+            or two: dotted paths (with `*`), or classes such as LSTM. See `Calls`.
 
     Raises:
-        InputError: the module is lazy; the loss is no scalar, or depends on no parameter; an
-            operator cannot be costed: a product without a formula, or an operator of another
-            library that is not pointwise and has none (`register_flop_formula`).
+        InputError: a name of `one_operator` means no module, or none that is called; the module is
+            lazy; the loss is no scalar, or depends on no parameter; an operator cannot be costed: a
+            product without a formula, or an operator of another library that is not pointwise and
+            has none (`register_flop_formula`).
     """
     module = build_module(module_factory)
     mode = FakeTensorMode()
@@ -77,7 +82,8 @@ def capture_training_step(
         batch = {key: _faked(mode, value) for key, value in inputs().items()}
         named = {p: label for label, p in module.named_parameters()}
         states = {b.untyped_storage()._cdata: label for label, b in module.named_buffers()}
-        with ModulePaths(module) as paths, FusedDropout(), _reference_kernels():
+        whole = named_modules(module, one_operator)
+        with ModulePaths(module, whole) as paths, FusedDropout(), _reference_kernels():
             recorder = Recorder(modules=paths)
             with recorder.during(Phase.FORWARD):
                 result = loss(module(**batch))
@@ -95,7 +101,15 @@ def capture_training_step(
     costs = OptimizerTrace(optimizer)
     uses = [_parameter_use(recorder, p, label, buffers.get(p), costs) for p, label in named.items()]
     shared = _shared_buffers(recorder, states, uses)
-    return Unrolling(name, _micro_batch(recorder), uses, shared, micro_batches).graph()
+    step = _micro_batch(recorder)
+    if whole:
+        still = set(whole.values()) - {whole[ran] for ran in paths.ran}
+        if still:
+            told = f"{min(still)!r} names a module that is not called"
+            raise InputError(told, file=f"graph {name}", field="one_operator")
+        call = np.array([record.call for record in recorder.records], dtype=np.int64)
+        step, uses, shared = Calls(call, paths.calls).merged(step, uses, shared)
+    return Unrolling(name, step, uses, shared, micro_batches).graph()
 
 
 @contextmanager

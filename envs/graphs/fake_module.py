@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from envs.errors import InputError
+from envs.graphs.op_graph import NONE
 
 
 def build_module(factory: Callable[[], nn.Module]) -> nn.Module:
@@ -115,10 +116,19 @@ class FakeScalars(TorchDispatchMode):
 
 
 class ModulePaths:
-    """Follows which module of `root` is running forward; `path` is its dotted name."""
+    """Follows which module of `root` is running forward; `path` is its dotted name.
 
-    def __init__(self, root: nn.Module) -> None:
+    Every call of a module of `whole`, outside of another such call, has a number: `call` while it
+    runs. `calls` holds their labels, path and class of the module; `ran` the modules that did run.
+    """
+
+    def __init__(self, root: nn.Module, whole: Collection[nn.Module] = ()) -> None:
+        self.call = NONE
+        self.calls: list[str] = []
+        self.ran: set[nn.Module] = set()
         self._names = {module: name for name, module in root.named_modules()}
+        self._whole = whole
+        self._depth = 0  # of the stack where the call began
         self._stack: list[str] = []
         self._handles: list[Any] = []
 
@@ -145,8 +155,16 @@ class ModulePaths:
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
         self._stack.append(self._names.get(module, type(module).__name__))
+        if module in self._whole:
+            self.ran.add(module)
+            if self.call == NONE:
+                self.call, self._depth = len(self.calls), len(self._stack)
+                label = (self._stack[-1], type(module).__name__.lower())
+                self.calls.append("/".join(filter(None, label)))
 
     def _leave(self, _module: nn.Module, _args: Any, _out: Any) -> None:
+        if len(self._stack) == self._depth:
+            self.call, self._depth = NONE, 0
         self._stack.pop()
 
 

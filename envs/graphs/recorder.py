@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch._library.utils import has_fake_kernel
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -35,6 +36,7 @@ class Record:
     dtype: int  # index into DTYPES
     node: int  # number of the autograd node that ran it (backward), or NONE
     mirror: int = NONE  # forward record
+    call: int = NONE  # of a module that is to be one operator, see `ModulePaths`
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Recorder(TorchDispatchMode):
     one it belongs to.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, phase: Phase = Phase.FORWARD, modules: ModulePaths | None = None) -> None:
         TorchDispatchMode.__init__(self)
         self.phase = phase
@@ -79,6 +83,7 @@ class Recorder(TorchDispatchMode):
         self._blank: set[int] = set()  # allocated, never written
         self._record_of_node: dict[int, int] = {}
         self._storage_of_node: dict[int, int] = {}
+        self._call_of_node: dict[int, int] = {}
 
     def __torch_dispatch__(
         self,
@@ -89,6 +94,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run the operator and write it down."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            told = "runs operators of its own; write its loop in Python, where it can be traced"
+            raise InputError(f"{self._where()}: {func.name()} {told}")
         if func.namespace == "prim":  # asks for a property of a tensor
             return func(*args, **kwargs)
         try:
@@ -101,9 +109,14 @@ class Recorder(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         node = torch._C._autograd._get_sequence_nr() - 1
+        self._call_of_node.setdefault(node, self._call)
         out = self._run(func, args, kwargs)
         self._write_down(known, args, kwargs, out, node)
         return out
+
+    @property
+    def _call(self) -> int:
+        return NONE if self._modules is None else self._modules.call
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The operator on tensors without values: shapes and types alone.
@@ -181,6 +194,7 @@ class Recorder(TorchDispatchMode):
                 bytes_written=write_bytes,
                 dtype=_arithmetic_dtype([*fresh, *written, *inputs]),
                 node=self._running_node(known, inputs),
+                call=self._call,
             )
         )
 
@@ -292,6 +306,9 @@ class Recorder(TorchDispatchMode):
                 mirror = self.records[mirror].mirror
             record.mirror = mirror
             record.path = self.records[mirror].path
+            record.call = self.records[mirror].call
+            if record.node in self._call_of_node and record.node != NONE:
+                record.call = self._call_of_node[record.node]
 
     def first_forward_user(self, storage: int) -> int | None:
         """The first forward record that touches an external storage."""

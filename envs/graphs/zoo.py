@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -81,6 +81,7 @@ def zoo_graph(
     head: str | None = None,
     optimizer: str | None = None,
     dtype: str | None = None,
+    one_operator: Sequence[str] | None = None,
     folder: Path | None = None,
 ) -> OpGraph:
     """The training step of a model of the zoo, from the disk cache in `folder` where possible.
@@ -98,8 +99,12 @@ def zoo_graph(
         head=head,
         optimizer=optimizer,
         dtype=dtype,
+        one_operator=one_operator,
     )
-    return cached_graph(dataclasses.asdict(model), partial(capture_zoo_model, model), folder)
+    key = dataclasses.asdict(model)
+    if not model.one_operator:
+        del key["one_operator"]
+    return cached_graph(key, partial(capture_zoo_model, model), folder)
 
 
 def capture_zoo_model(model: ZooModel) -> OpGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class ZooModel:
         max_sequence: longest sequence the model has positions for; None: no limit.
         optimizer: one of `OPTIMIZERS`.
         dtype: one of `DTYPES`, of weights, activations and optimizer state alike.
+        one_operator: modules whose calls are one operator each, see `capture_training_step`.
 
     Raises:
         InputError: a value that the model cannot have, naming the alternatives.
@@ -40,6 +41,7 @@ class ZooModel:
     max_sequence: int | None = None
     optimizer: str = "adam"
     dtype: str = "float32"
+    one_operator: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("batch", "micro_batches", "sequence"):
@@ -108,6 +110,7 @@ def zoo_model(
     head: str | None = None,
     optimizer: str | None = None,
     dtype: str | None = None,
+    one_operator: Sequence[str] | None = None,
 ) -> ZooModel:
     """A model of the zoo, with its own defaults for whatever is left out.
 
@@ -128,6 +131,7 @@ def zoo_model(
         "head": head,
         "optimizer": optimizer,
         "dtype": dtype,
+        "one_operator": None if one_operator is None else tuple(one_operator),
     }
     changes = {field: value for field, value in given.items() if value is not None}
     return dataclasses.replace(model, **changes)

@@ -223,6 +223,7 @@ def capture(model: ZooModel) -> OpGraph:
         name=model.name,
         micro_batches=model.micro_batches,
         optimizer=OPTIMIZERS[model.optimizer],
+        one_operator=model.one_operator,
     )
 
 

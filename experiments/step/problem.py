@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
@@ -76,6 +76,7 @@ class ZooShape(TypedDict):
     head: str
     optimizer: str
     dtype: str
+    one_operator: Sequence[str]
 
 
 @runtime_checkable
@@ -117,6 +118,7 @@ class ZooGraph:
     head: str
     optimizer: str
     dtype: str
+    one_operator: Sequence[str]
     cache: bool
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class ZooGraph:
             "head": self.head,
             "optimizer": self.optimizer,
             "dtype": self.dtype,
+            "one_operator": self.one_operator,
         }
 
 
