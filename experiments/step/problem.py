@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from envs.bandwidth.env import BandwidthEnv
+from envs.bounds import Count, bounded
 from envs.errors import InputError
+from envs.files import read_content
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.readers import READERS, GraphReader, read_graph_file
+from envs.graphs.readers import READERS, GraphReader, PipeDreamReader, read_graph_file
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
 from envs.graphs.zoo import capture_zoo_model, zoo_graph
@@ -152,6 +154,7 @@ class ZooGraph:
         }
 
 
+@bounded
 @dataclass(frozen=True)
 class StoredGraph:
     """A graph file: one of our own, or a published one.
@@ -159,15 +162,33 @@ class StoredGraph:
     Args:
         path: the file.
         reader: its reader; null recognises the format by the content.
+        micro_batches: of a profile of layers: the training step in as many parts; null: the graph
+            as it stands in the file.
     """
 
     path: str
     reader: GraphReader | None = None
+    micro_batches: Count | None = None
 
     def load(self) -> GraphFile:
-        """The graph and, where the file names its devices, their topology."""
-        readers = READERS if self.reader is None else (self.reader,)
-        return read_graph_file(self.path, readers)
+        """The graph and, where the file names its devices, their topology.
+
+        Raises:
+            InputError: from the reader, or only a profile can be cut into micro-batches.
+        """
+        readers: Sequence[GraphReader] = READERS if self.reader is None else (self.reader,)
+        if self.micro_batches is None:
+            return read_graph_file(self.path, readers)
+        profiles = [
+            replace(reader, training=True, micro_batches=self.micro_batches)
+            for reader in readers
+            if isinstance(reader, PipeDreamReader)
+        ]
+        content = read_content(self.path)
+        if not any(reader.accepts(content) for reader in profiles):
+            message = "config key 'graph.micro_batches': only a PipeDream profile is cut into them"
+            raise InputError(message, file=self.path)
+        return read_graph_file(self.path, profiles)
 
     def inputs(self) -> dict[str, str]:
         return {Path(self.path).name: file_hash(self.path)}

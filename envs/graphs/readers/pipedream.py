@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import Phase
+from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers.graph_file import (
     GraphFile,
     cost,
@@ -44,11 +45,13 @@ class _Node:
         return self.description.startswith("Input")
 
 
+@bounded
 @dataclass(frozen=True)
 class PipeDreamReader:
     """The format of `read_pipedream`, and the devices to run it on."""
 
     training: bool = False
+    micro_batches: Count = 1
     devices: int = 4
     memory_bytes: float = 16 * GIGA
     bandwidth: float = 25 * GIGA / 8  # bytes/s: 25 Gb/s
@@ -62,6 +65,7 @@ class PipeDreamReader:
         return read_pipedream(
             path,
             training=self.training,
+            micro_batches=self.micro_batches,
             devices=self.devices,
             memory_bytes=self.memory_bytes,
             bandwidth=self.bandwidth,
@@ -71,6 +75,7 @@ class PipeDreamReader:
 def read_pipedream(
     path: str | Path,
     training: bool = False,
+    micro_batches: int = 1,
     *,
     devices: int = 4,
     memory_bytes: float = 16 * GIGA,
@@ -87,6 +92,11 @@ def read_pipedream(
     outputs themselves stand for the loss), and writes a gradient of the same size for every tensor
     that an operator with a backward one produced; parameters then have a gradient of their size.
 
+    With `micro_batches` the step is as many equal parts of the profiled minibatch: every time and
+    every tensor is divided by their number (a GPU that is less busy with small parts would take
+    longer), parameters and gradients stand once, and the parts of a layer share a co-location
+    group. The profile times no update of the parameters, so there is none.
+
     The file names no devices: the topology has `devices` of `memory_bytes`, linked all to all by
     `bandwidth` bytes/s without latency (default 25 Gb/s), one port pair each. Transfer times
     follow from bytes, so the graph has no table of them.
@@ -95,41 +105,9 @@ def read_pipedream(
         InputError: naming file, record and field.
     """
     nodes, edges = _parse(path)
-    number = {node.identifier: index for index, node in enumerate(nodes)}
-    reads: dict[int, list[int]] = defaultdict(list)  # operator -> tensors
-    readers: dict[int, list[int]] = defaultdict(list)  # tensor -> operators
-
     builder = GraphBuilder(name=stem(path), source=str(path), profile_classes=(GPU,))
-    outputs: list[list[int]] = []
-    producer: list[int] = []
-    sizes: list[float] = []
-    for index, node in enumerate(nodes):
-        builder.add_operator(
-            node.identifier,
-            kind=kind_of(node.description),
-            bytes_written=sum(node.activations),
-            colocation=index if training else -1,
-            profile=(0.0 if node.is_input else node.forward_s,),
-        )
-        outputs.append([builder.add_tensor(index, size) for size in node.activations])
-        producer += [index] * len(node.activations)
-        sizes += node.activations
-        if node.parameter_bytes > 0:
-            builder.add_parameter(
-                node.identifier,
-                index,
-                parameter=node.parameter_bytes,
-                gradient=node.parameter_bytes if training else 0.0,
-                optimizer=0.0,
-            )
-    for source, target in edges:
-        u, v = number[source], number[target]
-        for tensor in _read(nodes[v], outputs[u]):
-            builder.add_use(tensor, v)
-            reads[v].append(tensor)
-            readers[tensor].append(v)
-    if training:
-        _add_backward(builder, nodes, outputs, producer, sizes, reads, readers)
+    for batch in range(micro_batches):
+        _add_micro_batch(builder, nodes, edges, training, batch, micro_batches)
     return GraphFile(
         graph=builder.build(),
         topology=_uniform(stem(path), devices, memory_bytes, bandwidth, path),
@@ -138,8 +116,78 @@ def read_pipedream(
             "file": Path(path).name,
             "time_unit": "ms",
             "phases": "forward, backward" if training else "forward",
+            "micro_batches": micro_batches,
         },
     )
+
+
+def _add_micro_batch(
+    builder: GraphBuilder,
+    nodes: list[_Node],
+    edges: list[tuple[str, str]],
+    training: bool,
+    batch: int,
+    micro_batches: int,
+) -> None:
+    """One of the equal parts of the step; the first brings the parameters."""
+    number = {node.identifier: index for index, node in enumerate(nodes)}
+    prefix = f"mb{batch}/" if micro_batches > 1 else ""
+    shared = training or micro_batches > 1
+    forward: list[int] = []
+    backward: dict[int, int] = {}
+    outputs: list[list[int]] = []  # tensors of each node
+    reads: dict[int, list[int]] = defaultdict(list)  # node -> tensors
+    producer: dict[int, int] = {}  # tensor -> node
+    sizes: dict[int, float] = {}  # of each tensor
+    for index, node in enumerate(nodes):
+        written = [size / micro_batches for size in node.activations]
+        operator = builder.add_operator(
+            f"{prefix}{node.identifier}",
+            kind=kind_of(node.description),
+            micro_batch=batch,
+            bytes_written=sum(written),
+            colocation=index if shared else NONE,
+            profile=(0.0 if node.is_input else node.forward_s / micro_batches,),
+        )
+        forward.append(operator)
+        outputs.append([builder.add_tensor(operator, size) for size in written])
+        producer |= dict.fromkeys(outputs[index], index)
+        sizes |= zip(outputs[index], written, strict=True)
+        if node.parameter_bytes > 0 and batch == 0:
+            gradient = node.parameter_bytes if training else 0.0
+            builder.add_parameter(
+                node.identifier, operator,
+                parameter=node.parameter_bytes, gradient=gradient, optimizer=0.0,
+            )  # fmt: skip
+    for source, target in edges:
+        u, v = number[source], number[target]
+        reads[v] += _read(nodes[v], outputs[u])
+    for index, tensors in reads.items():
+        for tensor in tensors:
+            builder.add_use(tensor, forward[index])
+    if not training:
+        return
+    for index, node in enumerate(nodes):
+        if not node.is_input:
+            backward[index] = builder.add_operator(
+                f"{prefix}{node.identifier}.backward",
+                kind=kind_of(node.description),
+                phase=Phase.BACKWARD,
+                micro_batch=batch,
+                colocation=index,
+                mirror=forward[index],
+                profile=(node.backward_s / micro_batches,),
+            )
+    used = {tensor for tensors in reads.values() for tensor in tensors}
+    for index, operator in backward.items():
+        for tensor in reads[index]:
+            builder.add_use(tensor, operator)
+            if producer[tensor] in backward:
+                gradient_tensor = builder.add_tensor(operator, sizes[tensor])
+                builder.add_use(gradient_tensor, backward[producer[tensor]])
+        if not used.intersection(outputs[index]):
+            for tensor in outputs[index]:
+                builder.add_use(tensor, operator)
 
 
 def _read(consumer: _Node, tensors: list[int]) -> list[int]:
@@ -148,37 +196,6 @@ def _read(consumer: _Node, tensors: list[int]) -> list[int]:
     if element is None or not 0 <= int(element[1]) < len(tensors):
         return tensors
     return [tensors[int(element[1])]]
-
-
-def _add_backward(
-    builder: GraphBuilder,
-    nodes: list[_Node],
-    outputs: list[list[int]],
-    producer: list[int],
-    sizes: list[float],
-    reads: dict[int, list[int]],
-    readers: dict[int, list[int]],
-) -> None:
-    backward: dict[int, int] = {}
-    for index, node in enumerate(nodes):
-        if not node.is_input:
-            backward[index] = builder.add_operator(
-                f"{node.identifier}.backward",
-                kind=kind_of(node.description),
-                phase=Phase.BACKWARD,
-                colocation=index,
-                mirror=index,
-                profile=(node.backward_s,),
-            )
-    for index, operator in backward.items():
-        for tensor in reads[index]:
-            builder.add_use(tensor, operator)
-            if producer[tensor] in backward:
-                gradient = builder.add_tensor(operator, sizes[tensor])
-                builder.add_use(gradient, backward[producer[tensor]])
-        if not any(readers[tensor] for tensor in outputs[index]):
-            for tensor in outputs[index]:
-                builder.add_use(tensor, operator)
 
 
 def _parse(path: str | Path) -> tuple[list[_Node], list[tuple[str, str]]]:

@@ -259,6 +259,44 @@ def test_training_mirrors_every_layer_and_sends_gradients_back(tmp_path: Path) -
     assert graph.gradient_bytes.tolist() == graph.parameter_bytes.tolist() == [40.0, 6.0]
 
 
+def test_micro_batches_conserve_the_profile(tmp_path: Path) -> None:
+    whole = read_pipedream(profile(tmp_path), training=True).graph
+    split = read_pipedream(profile(tmp_path), training=True, micro_batches=4).graph
+    assert split.num_micro_batches == 4
+    assert split.num_operators == 4 * whole.num_operators
+    assert split.num_groups == whole.num_groups
+    assert split.state_bytes.sum() == whole.state_bytes.sum() == 2 * 46.0
+    for batch in range(4):
+        part = {
+            (u.removeprefix(f"mb{batch}/"), v.removeprefix(f"mb{batch}/"), 4 * nbytes)
+            for u, v, nbytes in uses(split)
+            if u.startswith(f"mb{batch}/")
+        }
+        assert part == uses(whole)  # no tensor leads from one to another
+    number = {name: index for index, name in enumerate(split.op_names)}
+    for index, name in enumerate(whole.op_names):
+        copies = [number[f"mb{batch}/{name}"] for batch in range(4)]
+        assert split.micro_batch[copies].tolist() == [0, 1, 2, 3]
+        assert len(set(split.colocation[copies])) == 1
+        assert (split.phase[copies] == whole.phase[index]).all()
+        for column in ("profile_seconds", "bytes_written"):
+            total = getattr(split, column)[copies].sum()
+            assert total == pytest.approx(getattr(whole, column)[index].sum())
+        mirrors = [split.op_names[m] for m in split.mirror[copies] if m != NONE]
+        mirror = whole.mirror[index]
+        expected = [] if mirror == NONE else [f"mb{b}/{whole.op_names[mirror]}" for b in range(4)]
+        assert mirrors == expected
+
+
+def test_a_forward_profile_in_micro_batches_keeps_each_layer_together(tmp_path: Path) -> None:
+    split = read_pipedream(profile(tmp_path), micro_batches=2).graph
+    assert split.num_operators == 8
+    assert split.num_groups == 4
+    assert (split.phase == Phase.FORWARD).all()
+    with pytest.raises(InputError, match="micro_batches"):
+        PipeDreamReader(micro_batches=0)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
@@ -308,6 +346,10 @@ def test_published_profiles_are_whole(data: Path, name: str, operators: int, edg
     assert (training.mirror[backward] != NONE).all()
     assert training.parameter_bytes.sum() == graph.parameter_bytes.sum()
     assert training.profile_seconds[~backward].sum() == pytest.approx(graph.profile_seconds.sum())
+    split = read_pipedream(path, training=True, micro_batches=3).graph
+    assert split.profile_seconds.sum() == pytest.approx(training.profile_seconds.sum())
+    assert split.tensor_bytes.sum() == pytest.approx(training.tensor_bytes.sum())
+    assert split.state_bytes.sum() == training.state_bytes.sum()
 
 
 # --- Moirai
