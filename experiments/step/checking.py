@@ -1,0 +1,40 @@
+"""Plans of finished runs, read from their files and judged again by the problem itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envs.step.order import OneFOneB
+from experiments.run.overrides import CONFIG_FILE
+from experiments.run.targets import build_as, yaml_document
+from experiments.step.objectives import Objective
+from experiments.step.plan_file import read_plan
+from experiments.step.problem import load_problem
+from experiments.step.tasks import Verdict
+
+PLAN_FILE = "plan.json"
+
+
+def judged_again(folders: Sequence[Path]) -> list[Verdict | None]:
+    """What is said of the plan in every run folder of one problem; None where there is no plan.
+
+    Graph, devices and costs are made anew from the config of the first run with a plan.
+
+    Raises:
+        InputError: a file is no plan of this problem.
+    """
+    written = [folder for folder in folders if (folder / PLAN_FILE).is_file()]
+    if not written:
+        return [None] * len(folders)
+    config = yaml_document(written[0] / CONFIG_FILE)
+    groups = (config[name] for name in ("env", "graph", "topology", "cost"))
+    objective = build_as(Objective, config["problem"], "problem", "objective of a plan")
+    loaded = load_problem(*groups)
+    task = objective.of(loaded.problem)
+    return [
+        task.judge(read_plan(folder / PLAN_FILE, loaded.problem, OneFOneB()), None)
+        if folder in written
+        else None
+        for folder in folders
+    ]

@@ -1,0 +1,190 @@
+"""`suite=unseen`, `suite=memory_tight`: planners with little time against all that have more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from experiments.run.grid import AppCell, Document
+from experiments.run.suite import Report
+from experiments.run.tables import Table
+from experiments.step.checking import judged_again
+from experiments.step.suites.cell import (
+    SAME,
+    Case,
+    Cases,
+    Outcome,
+    PlanCell,
+    PlanSuite,
+    axis,
+    cells_of,
+    positive,
+)
+
+PLANNER_COLUMNS = ("planner", "problems", "plans", "best", "over the best: median", "worst")
+NOTE = (
+    "Over the best: step time over that of the best plan of all planners. Slower than: quick "
+    "planners whose plan is faster. Every plan was read from its file and judged again."
+)
+Found = Mapping[str, Outcome]  # by planner
+
+
+@dataclass(frozen=True)
+class Contest(PlanSuite):
+    """Contenders on every case beside quick planners and long searches.
+
+    A contender is held against the best plan of all planners, its own long search included, and
+    against every quick planner, which no plan of it may be slower than. Every plan is read from its
+    file and judged once more; one that is wrong counts as none.
+
+    Args:
+        title: for a reader.
+        cases: problems, graphs and topologies.
+        contenders: label: overrides of conf/plan.yaml.
+        budget_s: seconds of search of each contender, and of each quick planner.
+        quick: likewise; planners that need no budget.
+        searches: likewise; those that use all of theirs.
+        search_budget_s: seconds of search of each of them.
+
+    Raises:
+        InputError: a budget is not positive, or something is no mapping of labels to overrides.
+    """
+
+    title: str
+    cases: Cases
+    contenders: Mapping[str, Any]
+    budget_s: float
+    quick: Mapping[str, Any]
+    searches: Mapping[str, Any]
+    search_budget_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("contenders", "quick", "searches"):
+            axis(getattr(self, name), name)
+        positive(self.budget_s, "budget_s")
+        positive(self.search_budget_s, "search_budget_s")
+
+    @property
+    def left_out(self) -> list[str]:
+        return self.cases.left_out
+
+    def cells(self) -> list[PlanCell]:
+        """All planners, those of one case together."""
+        found = cells_of([self.cases], {**self.contenders, **self.quick}, [self.budget_s])
+        found += cells_of([self.cases], self.searches, [self.search_budget_s])
+        cases = list(self.cases)
+        return sorted(dict.fromkeys(found), key=lambda cell: cases.index(cell.case))
+
+    def summary(self, found: Mapping[AppCell, Document]) -> Report:
+        """The report on plans that pass a second look."""
+        checked = dict(found)
+        apps = {app.folder.name: app for app in found}
+        for _, cells in groupby(self.cells(), key=lambda cell: cell.case):
+            mine = [apps[cell.folder] for cell in cells]
+            verdicts = judged_again([app.folder for app in mine])
+            for app, verdict in zip(mine, verdicts, strict=True):
+                if verdict is not None and verdict.violations:
+                    wrong = {"feasible": False, "violations": list(verdict.violations)}
+                    checked[app] = {**found[app], **wrong}
+        return super().summary(checked)
+
+    def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
+        """A row per case, the time of every plan, and a row per planner."""
+        cases: dict[Case, dict[str, Outcome]] = {}
+        for cell, outcome in outcomes.items():
+            cases.setdefault(cell.case, {})[self._name(cell)] = outcome
+        contenders = [_long(label, self.budget_s) for label in self.contenders]
+        planners = list(dict.fromkeys(name for found in cases.values() for name in found))
+        rows = [_Row(case, found, list(self.quick)) for case, found in cases.items()]
+        columns = ["problem", "operators", "best", "by"]
+        columns += [x for name in contenders for x in (name, "over the best", "slower than")]
+        tables = [
+            Table(self.title, columns, [row.cells(contenders) for row in rows], note=NOTE),
+            Table("Planners", PLANNER_COLUMNS, [_planner(name, rows) for name in planners]),
+            Table("All plans", ["problem", *planners],
+                  [[row.case.name, *map(row.shown, planners)] for row in rows]),
+        ]  # fmt: skip
+        nobody = [(row.case.name, row.reason) for row in rows if not row.solved]
+        if nobody:
+            tables.append(Table("Without a plan", ("problem", "why"), nobody))
+        headline: dict[str, object] = {"problems": len(rows), "without a plan": len(nobody)}
+        for name in contenders:
+            ratios = [row.ratio(name) for row in rows if row.solved]
+            if ratios:
+                headline[f"{name}: median over the best"] = float(np.median(ratios))
+                headline[f"{name}: worst over the best"] = max(ratios)
+            headline[f"{name}: plans missed"] = sum(not np.isfinite(x) for x in ratios)
+            headline[f"{name}: slower than a quick planner"] = sum(
+                bool(row.ahead(name)) for row in rows
+            )
+        return Report(tables, {}, {"rows": [row.document() for row in rows]}, headline)
+
+    def _name(self, cell: PlanCell) -> str:
+        return cell.agent if cell.agent in self.quick else _long(cell.agent, cell.budget_s)
+
+
+def _long(label: str, budget_s: float) -> str:
+    return f"{label} ({budget_s:g} s)"
+
+
+@dataclass(frozen=True)
+class _Row:
+    case: Case
+    found: Found
+    quick: Sequence[str]
+
+    @property
+    def best(self) -> float:
+        return min(outcome.objective for outcome in self.found.values())
+
+    @property
+    def solved(self) -> bool:
+        return bool(np.isfinite(self.best))
+
+    @property
+    def reason(self) -> str:
+        return next(outcome.reason for outcome in self.found.values())
+
+    def ratio(self, name: str) -> float:
+        """Its step time over the best; inf without a plan."""
+        return self.found[name].objective / self.best if self.solved else np.inf
+
+    def ahead(self, name: str) -> list[str]:
+        """The quick planners whose plan is faster."""
+        mine = self.found[name].objective / (1.0 + SAME)
+        return [other for other in self.quick if self.found[other].objective < mine]
+
+    def shown(self, name: str) -> str:
+        return self.found[name].time(self.found[name].objective)
+
+    def cells(self, contenders: Sequence[str]) -> tuple[str, ...]:
+        operators = max(outcome.operators for outcome in self.found.values())
+        fastest = [name for name in self.found if self.ratio(name) <= 1.0 + SAME]
+        by = fastest[0] if fastest else ""
+        cells = [self.case.name, f"{operators:,}", self.shown(by) if by else "no plan", by]
+        for name in contenders:
+            ratio = f"{self.ratio(name):.3f}x" if np.isfinite(self.ratio(name)) else ""
+            cells += [self.shown(name), ratio, ", ".join(self.ahead(name))]
+        return tuple(cells)
+
+    def document(self) -> dict[str, object]:
+        return {
+            "problem": self.case.problem,
+            "graph": self.case.graph,
+            "topology": self.case.topology,
+            "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
+            "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
+            "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
+        }
+
+
+def _planner(name: str, rows: Sequence[_Row]) -> tuple[str, ...]:
+    """A row of `PLANNER_COLUMNS`; median and worst over the problems that it has a plan of."""
+    ratios = [row.ratio(name) for row in rows if row.found[name].feasible]
+    spread = [f"{x:.3f}x" for x in (np.median(ratios), max(ratios))] if ratios else ["", ""]
+    best = sum(ratio <= 1.0 + SAME for ratio in ratios)
+    return (name, str(len(rows)), str(len(ratios)), str(best), *spread)
