@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Captured:
         return capture_training_step(
             module,
             partial(inputs, self.batch // self.micro_batches),
-            lambda found: getattr(found, "loss", found),
+            _loss,
             name=self.model,
             micro_batches=self.micro_batches,
             optimizer=OPTIMIZERS["adam"],
@@ -69,6 +70,10 @@ class Captured:
 
     def inputs(self) -> dict[str, str]:
         return {f"model {self.model}": file_hash(__file__)}
+
+
+def _loss(found: Any) -> Any:
+    return getattr(found, "loss", found)
 
 
 class UNet(nn.Module):
@@ -125,24 +130,29 @@ class Recommender(nn.Module):
 
 def _perceptron(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
 def _shifted_windows() -> nn.Module:
     """Attention in windows at four resolutions (Liu et al. 2021)."""
-    return transformers.SwinForImageClassification(transformers.SwinConfig(num_labels=1000))
+    model: nn.Module = transformers.SwinForImageClassification(
+        transformers.SwinConfig(num_labels=1000)
+    )
+    return model
 
 
 def _segmenter() -> nn.Module:
     """Four stages, all of which the head reads (Xie et al. 2021)."""
-    return transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig())
+    model: nn.Module = transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig())
+    return model
 
 
 def _two_towers() -> nn.Module:
     """Images and texts, each through a transformer, told apart (Radford et al. 2021)."""
-    return transformers.CLIPModel(transformers.CLIPConfig(attn_implementation="eager"))
+    model: nn.Module = transformers.CLIPModel(transformers.CLIPConfig(attn_implementation="eager"))
+    return model
 
 
 def _pixels(names: tuple[str, str], size: int, per_pixel: bool, samples: int) -> dict[str, Tensor]:

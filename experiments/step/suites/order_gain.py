@@ -95,12 +95,13 @@ class OrderGain(PlanSuite):
             for planner in self.planners
         ]
         parts = [row for row in rows if row.planner == self.split]
+        by_planner = {name: [row for row in rows if row.planner == name] for name in self.planners}
         columns = [*COLUMNS]
         columns[3], columns[4] = self.fixed, self.best
         tables = [
             Table(self.title, columns, [row.cells() for row in rows], note=NOTE),
             Table("Planners", SUMMARY_COLUMNS,
-                  [_summary(name, [x for x in rows if x.planner == name]) for name in self.planners]),
+                  [_summary(name, mine) for name, mine in by_planner.items()]),
             Table("Where the reduction comes from", PART_COLUMNS,
                   [row.part_cells() for row in parts], note=PART_NOTE),
         ]  # fmt: skip
