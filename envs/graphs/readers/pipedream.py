@@ -161,10 +161,9 @@ def _add_micro_batch(
             )  # fmt: skip
     for source, target in edges:
         u, v = number[source], number[target]
-        reads[v] += _read(nodes[v], outputs[u])
-    for index, tensors in reads.items():
-        for tensor in tensors:
-            builder.add_use(tensor, forward[index])
+        for tensor in _read(nodes[v], outputs[u]):
+            builder.add_use(tensor, forward[v])
+            reads[v].append(tensor)
     if not training:
         return
     for index, node in enumerate(nodes):
