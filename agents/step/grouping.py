@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.contraction import sum_rows
-from envs.graphs.op_graph import NONE
+from envs.graphs.op_graph import NONE, Phase
 from envs.step.fusion import Fusion, fuse, fused_problem
 from envs.step.problem import StepProblem
 
@@ -60,6 +61,26 @@ class GroupedProblem:
             state=self.state,
             allowed=self.allowed[:, chosen],
         )
+
+    @cached_property
+    def live(self) -> FloatArray:
+        """(G,) bytes of activations that a group holds for each micro-batch under way.
+
+        What forward operators leave for later phases, in the mean of the micro-batches.
+        """
+        graph = self.problem.graph
+        forward = graph.phase == Phase.FORWARD
+        edges = graph.edges
+        kept = np.unique(edges[forward[edges[:, 0]] & ~forward[edges[:, 1]], 2])
+        group = self.fusion.piece_group[graph.producer[kept]]
+        held = np.bincount(group, weights=graph.tensor_bytes[kept], minlength=self.num_groups)
+        return np.asarray(held / max(graph.num_micro_batches, 1))
+
+    def holding(self, micro_batches: float) -> GroupedProblem:
+        """The same groups, the activations of so many micro-batches under way part of `state`."""
+        size = self.state + micro_batches * self.live
+        allowed = np.isfinite(self.seconds) & (size[:, None] <= self.problem.capacity)
+        return replace(self, state=size, allowed=allowed)
 
     def less_room(self, room: FloatArray, device: IntArray, excess: FloatArray) -> FloatArray:
         """(D,) bytes left for state once placement `device` (G,) has exceeded a peak.

@@ -1,0 +1,164 @@
+"""Placements that fit, activations included: less room, then repairs, until there is a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import StepIncumbent
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_REPAIRS = 16  # placements made with less and less room while activations overflow
+_DRAWS = 64  # rooms drawn under a deterministic limit
+_FRUITLESS = 16  # draws in a row that led to no new placement, after which none is expected
+_LEAST_ROOM = 0.4  # of the capacity, in a draw
+_SAMPLE = 64  # moves looked at for each that is made
+
+
+class Attempt(Protocol):
+    """How a planner makes and offers one placement."""
+
+    def __call__(
+        self, grouped: GroupedProblem, room: FloatArray, micro_batches: int
+    ) -> tuple[IntArray, FloatArray] | None:
+        """(G,) devices where `grouped.state` fits `room` (D,); (D,) bytes of excess when offered.
+
+        The activations of so many micro-batches count as state. None: no placement was found.
+        """
+
+
+class Fitting:
+    """Has placements made with less and less room until one fits, activations included.
+
+    Args:
+        incumbent: to which the placements are offered.
+        budget_s: seconds since the incumbent's start; the first placement is made in any case.
+        limited: whether the search is to be the same on any machine, so long as the budget lasts.
+        spent: whether another limit is reached.
+    """
+
+    def __init__(
+        self,
+        incumbent: StepIncumbent,
+        budget_s: float,
+        *,
+        limited: bool = False,
+        spent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._incumbent = incumbent
+        self._budget_s = budget_s
+        self._draws = _DRAWS if limited else None
+        self._spent = spent
+        self._known: set[bytes] = set()
+        self._seen: list[tuple[GroupedProblem, Attempt]] = []
+        self._nearest: tuple[float, GroupedProblem, IntArray] | None = None  # bytes too many
+        self.binds = False  # whether activations overflow a device, or might
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another placement may be made."""
+        incumbent = self._incumbent
+        return incumbent.evaluations == 0 or (
+            incumbent.seconds < self._budget_s and not self._spent()
+        )
+
+    def run(self, grouped: GroupedProblem, attempt: Attempt) -> None:
+        """Offer placements of `grouped`.
+
+        The room of a device is lowered by what it lacks until the placement fits. Where a device
+        has overflowed, or would if all activations were live at once, further placements count the
+        activations of all micro-batches as state, then those of half of them, down to one.
+        """
+        self._seen.append((grouped, attempt))
+        capacity, all_of_them = grouped.problem.capacity, grouped.problem.graph.num_micro_batches
+        first = self._tighten(grouped, capacity, attempt, 0)
+        if first is not None and self._nearest is None:
+            every = grouped.holding(all_of_them).state
+            if (np.bincount(first, weights=every, minlength=len(capacity)) <= capacity).all():
+                return
+        self.binds = True
+        for micro_batches in halved(all_of_them):
+            self._tighten(grouped, capacity, attempt, micro_batches)
+
+    def insist(self) -> None:
+        """While there is no plan, repair what overflowed least, and draw rooms to try again."""
+        random = np.random.default_rng(0)
+        fruitless = draws = 0
+        while self._incumbent.plan is None and self.goes_on and fruitless < _FRUITLESS:
+            if not self._seen or draws == self._draws:
+                return
+            known, draws = len(self._known), draws + 1
+            if self._nearest is not None:
+                self._relieve(*self._nearest[1:], random)
+                self._nearest = None
+            grouped, attempt = self._seen[random.integers(len(self._seen))]
+            capacity = grouped.problem.capacity
+            share = random.uniform(_LEAST_ROOM, 1.0, len(capacity))
+            micro_batches = int(random.integers(1 + grouped.problem.graph.num_micro_batches))
+            self._tighten(grouped, capacity * share, attempt, micro_batches)
+            fruitless = fruitless + 1 if len(self._known) == known else 0
+
+    def _tighten(
+        self, grouped: GroupedProblem, room: FloatArray, attempt: Attempt, micro_batches: int
+    ) -> IntArray | None:
+        """Lower `room` until a placement fits; (G,) devices of the first placement."""
+        first, sized = None, grouped.holding(micro_batches)
+        for _ in range(_REPAIRS):
+            made = attempt(sized, room, micro_batches) if self.goes_on else None
+            if made is None:
+                break
+            device, excess = made
+            first = device if first is None else first
+            self._known.add(device.tobytes())
+            if not excess.any():
+                break
+            self._note(grouped, device, float(excess.sum()))
+            room = sized.less_room(room, device, excess)
+        return first
+
+    def _note(self, grouped: GroupedProblem, device: IntArray, excess: float) -> None:
+        if self._nearest is None or excess < self._nearest[0]:
+            self._nearest = excess, grouped, device
+
+    def _relieve(
+        self, grouped: GroupedProblem, device: IntArray, random: np.random.Generator
+    ) -> None:
+        """Move one group after another from where memory overflows, until the placement fits.
+
+        Always the move after which least overflows, of a sample; ends where none helps.
+        """
+        allowed = grouped.holding(0).allowed
+        excess = self._incumbent.offer(grouped.fusion.expand(device))
+        while excess.any() and self.goes_on:
+            moves = np.argwhere(allowed & (excess[device] > 0.0)[:, None] & (excess == 0.0))
+            chosen = moves[random.permutation(len(moves))[:_SAMPLE]]
+            if not len(chosen):
+                return
+            placements = np.tile(device, (len(chosen), 1))
+            placements[np.arange(len(chosen)), chosen[:, 0]] = chosen[:, 1]
+            over = self._overflow(placements[:, grouped.fusion.group])
+            best = int(over.argmin())
+            if over[best] >= excess.sum():
+                return
+            device = placements[best]
+            excess = self._incumbent.offer(grouped.fusion.expand(device))
+
+    def _overflow(self, devices: IntArray) -> FloatArray:
+        """(B,) bytes by which placements (B, N) overflow all devices together."""
+        simulator = self._incumbent.simulator
+        return np.array(
+            [self._incumbent.excess(simulator, device, None).sum() for device in devices]
+        )
+
+
+def halved(count: int) -> Iterator[int]:
+    """`count`, half of it, and so on down to one."""
+    while count > 0:
+        yield count
+        count //= 2
