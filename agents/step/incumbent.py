@@ -13,8 +13,9 @@ from agents.step.lower_bound import lower_bound
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
 from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
-from envs.step.step import Simulator, StepSimulator
+from envs.step.step import Simulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -117,14 +118,15 @@ class Incumbent:
 class StepIncumbent(Incumbent):
     """The fastest plan of `problem`, as its simulator plays it.
 
-    A plan is feasible when it has no violations, those of its peak memory included. A planner
-    returns `result()` at once where the problem is `impossible`.
+    A plan is feasible when it has no violations, those of its peak memory included. A placement
+    without an order gets the best that the problem allows, and so does one with an order that it
+    does not. A planner returns `result()` at once where the problem is `impossible`.
     """
 
     def __init__(self, problem: StepProblem) -> None:
         super().__init__()
         self.problem = problem
-        self.simulator: Simulator = StepSimulator(problem)
+        self.simulator: Simulator = BestOrder(problem)
         bound = lower_bound(problem)
         self.lower_bound, self.impossible = bound.seconds, bound.reason
 
@@ -146,16 +148,14 @@ class StepIncumbent(Incumbent):
         exceeds each device: all zero unless a faster plan was refused for its memory.
         """
         self.evaluations += 1
-
-        def plan() -> Plan:
-            positions = self.simulator.order(device) if order is None else order
-            placement = Placement(np.array(device, dtype=np.int64))
-            return Plan(placement, np.array(positions, dtype=np.int64))
+        if order is None or not self.problem.any_order:
+            order = self.simulator.order(device)
+        plan = Plan(Placement(np.array(device, dtype=np.int64)), np.array(order, dtype=np.int64))
 
         def violations(plan: Plan) -> Sequence[str]:
             return plan.violations(self.problem, self.simulator)
 
-        if self.take(self.simulator.step_time(device, order), plan, violations):
+        if self.take(self.simulator.step_time(device, order), lambda: plan, violations):
             return np.zeros(self.problem.topology.num_devices)
         return self.excess(self.simulator, device, order)
 

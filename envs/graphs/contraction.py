@@ -7,16 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, Kind, OpGraph, Phase
 
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
     """A contraction of a graph into G groups, and the way back.
 
-    A *piece* is an operator of the fused graph: the operators of one group that share phase,
-    micro-batch, replica and level (see `contract`). Groups are what is placed; pieces are what is
-    run. All pieces of a group form one co-location group of `graph`, with the group's number.
+    A *piece* is an operator of the fused graph: the operators of one group that share phase (weight
+    gradients apart, if asked), micro-batch, replica and level (see `contract`). Groups are what is
+    placed; pieces are what is run. All pieces of a group form one co-location group of `graph`,
+    with the group's number.
     """
 
     graph: OpGraph  # the fused graph: one operator per piece, in topological order
@@ -35,12 +36,16 @@ class Fusion:
         return np.asarray(group_device, dtype=np.int64)[self.piece_group]
 
 
-def contract(graph: OpGraph, group: IntArray) -> Fusion:
+def contract(graph: OpGraph, group: IntArray, *, weight_gradients: bool = False) -> Fusion:
     """Contract `graph` by `group` (N,), whose numbers 0..G-1 say which group goes first.
 
-    Any grouping gives an acyclic graph. Let key(v) be (phase, micro-batch, group, replica) of
-    operator v and rank(key) its place in a fixed order of the keys: phase first, then micro-batch,
-    then the group's number (backward: from the last group to the first). Let
+    With `weight_gradients` they are pieces of their own, apart from the other backward operators,
+    so that an order can defer them.
+
+    Any grouping gives an acyclic graph. Let key(v) be (phase, micro-batch, group, weight gradient
+    where those are apart, replica) of operator v and rank(key) its place in a fixed order of the
+    keys: phase first, then micro-batch, then the group's number (backward: from the last group to
+    the first). Let
 
         level(v) = max(base(v), max over inputs u of v: level(u) + [rank(key(u)) > rank(key(v))])
 
@@ -60,14 +65,24 @@ def contract(graph: OpGraph, group: IntArray) -> Fusion:
     original tensor, as in the original graph, where each is sent by itself.
     """
     num_groups = int(group.max(initial=NONE)) + 1
-    rank = _key_rank(graph, group, num_groups)
+    apart = graph.weight_gradient if weight_gradients else np.zeros(len(group), dtype=np.bool_)
+    rank = _key_rank(graph, group, num_groups, apart)
     level = _levels(graph, rank)
     code = level * (int(rank.max(initial=0)) + 1) + rank
     _, first, piece = np.unique(code, return_index=True, return_inverse=True)
     piece = piece.reshape(-1).astype(np.int64)
     tensor, producer, consumer_ptr, consumer = _fused_tensors(graph, piece)
     fused = _fused_graph(
-        graph, group[first], level[first], first, piece, tensor, producer, consumer_ptr, consumer
+        graph,
+        group[first],
+        level[first],
+        first,
+        piece,
+        tensor,
+        producer,
+        consumer_ptr,
+        consumer,
+        apart[first],
     )
     return Fusion(
         graph=fused,
@@ -87,13 +102,13 @@ def sum_rows(values: FloatArray, target: IntArray, rows: int) -> FloatArray:
     return total
 
 
-def _key_rank(graph: OpGraph, group: IntArray, num_groups: int) -> IntArray:
-    """(N,) dense rank of (phase, micro-batch, group by direction, replica)."""
+def _key_rank(graph: OpGraph, group: IntArray, num_groups: int, apart: BoolArray) -> IntArray:
+    """(N,) dense rank of (phase, micro-batch, group by direction, apart, replica)."""
     optimizer = graph.phase == Phase.OPTIMIZER
     micro_batch = np.where(optimizer, NONE, graph.micro_batch)
     stage = np.where(graph.phase == Phase.BACKWARD, num_groups - 1 - group, group)
     replica = np.where(optimizer, 0, graph.replica) if _one_replica(graph) else graph.replica
-    keys = np.stack([graph.phase, micro_batch, stage, replica], axis=1)
+    keys = np.stack([graph.phase, micro_batch, stage, apart, replica], axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
@@ -164,6 +179,7 @@ def _fused_graph(
     producer: IntArray,
     consumer_ptr: IntArray,
     consumer: IntArray,
+    apart: BoolArray,  # (N_fused,) weight gradients by themselves
 ) -> OpGraph:
     n, t = len(first), len(producer)
     members = np.bincount(piece, minlength=n)
@@ -171,12 +187,13 @@ def _fused_graph(
     micro_batch = np.where(phase == Phase.OPTIMIZER, NONE, graph.micro_batch[first])
     labels = zip(
         piece_group.tolist(), phase.tolist(), micro_batch.tolist(), graph.replica[first].tolist(),
-        piece_level.tolist(), strict=True,
+        piece_level.tolist(), apart.tolist(), strict=True,
     )  # fmt: skip
     return OpGraph(
         name=f"{graph.name}/{int(piece_group.max(initial=NONE)) + 1} groups",
         op_names=tuple(
-            f"group{g}/{Phase(p).name.lower()}/m{m}/r{r}/l{level}" for g, p, m, r, level in labels
+            f"group{g}/{Phase(p).name.lower()}{'_weight' if w else ''}/m{m}/r{r}/l{level}"
+            for g, p, m, r, level, w in labels
         ),
         kind=np.where(members == 1, graph.kind[first], int(Kind.FUSED)),
         phase=phase,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 NONE = -1  # "no such operator / group" in every integer column
 
@@ -176,6 +177,26 @@ class OpGraph:
     def use_op(self) -> IntArray:
         """(C,) consumers, by producing operator."""
         return np.ascontiguousarray(self.uses[:, 0])
+
+    @cached_property
+    def weight_gradient(self) -> BoolArray:
+        """(N,) whether an operator computes a gradient of parameters that nothing waits for.
+
+        A backward operator from which only backward operators of its own layer (with its mirror)
+        can be reached, and accumulations over further micro-batches. All other backward operators
+        compute gradients of inputs, which the layers before wait for. Where the mirror is not
+        known, none may be reached.
+        """
+        backward, part = (self.phase == Phase.BACKWARD).tolist(), self.micro_batch.tolist()
+        mirror, pointer, users = self.mirror.tolist(), self.use_ptr.tolist(), self.use_op.tolist()
+        last = list(backward)
+        for op in range(self.num_operators - 1, -1, -1):
+            for user in users[pointer[op] : pointer[op + 1]] if last[op] else ():
+                own = mirror[op] != NONE and mirror[user] == mirror[op]
+                if backward[user] and not (last[user] and (own or part[user] != part[op])):
+                    last[op] = False
+                    break
+        return np.array(last, dtype=np.bool_)
 
     def consumers(self, tensor: int) -> IntArray:
         """The operators that read `tensor`, ascending."""

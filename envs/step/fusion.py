@@ -35,7 +35,7 @@ def fuse(problem: StepProblem, max_groups: Count) -> Fusion:
     np.minimum.at(first, atom, np.arange(graph.num_operators))
     size = sum_rows(np.stack([_mean_seconds(problem), graph.state_bytes], axis=1), atom, count)
     group = merge(size, _traffic(problem, atom), _arcs(graph, atom, count), first, max_groups)
-    return contract(graph, group[atom])
+    return contract(graph, group[atom], weight_gradients=problem.defers)
 
 
 def fuse_around(problem: StepProblem, max_groups: int, device: IntArray) -> Fusion:
@@ -54,7 +54,7 @@ def fuse_around(problem: StepProblem, max_groups: int, device: IntArray) -> Fusi
         group = np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
         excess = int(group.max(initial=NONE)) + 1 - max_groups
         if excess <= 0:
-            return contract(problem.graph, group)
+            return contract(problem.graph, group, weight_gradients=problem.defers)
         if target == 1:
             raise InputError(
                 f"{max_groups} groups cannot hold a placement on {max_groups + excess} devices",
@@ -77,6 +77,7 @@ def fused_problem(problem: StepProblem, fusion: Fusion) -> StepProblem:
         op_seconds=sum_rows(problem.op_seconds, fusion.piece, graph.num_operators),
         transfer_seconds=sum_rows(problem.transfer_seconds, fusion.tensor, graph.num_tensors),
         capacity=problem.capacity,
+        orders=problem.orders,
     )
 
 

@@ -1,18 +1,87 @@
-"""Order rules: from a placement to one topological permutation of the operators."""
+"""Order rules: from a placement to one topological permutation of the operators.
+
+The orders that a plan may have, by name (`ORDERS`), are pipeline schedules carried over to any
+placement of any graph. `Rule` says what each of them is; `envs.step.price` finds the best.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph, Phase
 
 IntArray = NDArray[np.int64]
 
 _FORWARD = int(Phase.FORWARD)
+
+
+class Rule(IntEnum):
+    """How an order is worked out from a placement.
+
+    Stages, depths and micro-batches are those of `OneFOneB`; S is the number of stages, p that of
+    devices in use. The first three sort by a key. The others are what a dynamic runtime
+    (`envs.step.ready`) makes of a ranking: of that of 1F1B, all weight gradients behind all else,
+    or of the longest path to the end of the step; a device begins a micro-batch when it has run all
+    backward operators of the one that many before, the window, so that no more are under way.
+    """
+
+    GPIPE = 0  # all forward before all backward: m + s, M + S + m + r
+    ONE_F_ONE_B = 1
+    INTERLEAVED = 2  # in rounds of p micro-batches, the stages of a device in turn
+    WINDOW_S = 3  # weight gradients last, S micro-batches under way, as many as in 1F1B
+    WINDOW_2S = 4  # likewise, 2 S - 1
+    WINDOW_MORE = 5  # likewise, S + 1
+    READY = 6  # the ranking of 1F1B, any number under way
+    DEFERRED = 7  # weight gradients last, any number under way
+    CRITICAL = 8  # the longest path first, any number under way
+    WINDOW_HALF = 9  # weight gradients last, half of S under way
+    WINDOW_ONE = 10  # the ranking of 1F1B, one under way
+
+
+_RULES = {
+    "gpipe": (Rule.GPIPE,),
+    "one_f_one_b": (Rule.ONE_F_ONE_B,),
+    "interleaved": (Rule.INTERLEAVED,),
+    "zb_h1": (Rule.WINDOW_S,),
+    "zb_h2": (Rule.WINDOW_2S,),
+    "zb_v": (Rule.WINDOW_S,),  # on placements whose stages come back the way they went
+    "dualpipe_v": (Rule.WINDOW_MORE,),  # likewise
+    "free": (
+        Rule.ONE_F_ONE_B, Rule.READY, Rule.DEFERRED, Rule.CRITICAL, Rule.WINDOW_HALF,
+        Rule.WINDOW_ONE,
+    ),
+}  # fmt: skip
+ORDERS = tuple(_RULES)  # with `free` a plan may have any topological order
+DEFERRING = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "free")  # run weight gradients later
+
+
+def checked_orders(orders: Sequence[str]) -> tuple[str, ...]:
+    """`orders`, each a name of `ORDERS`.
+
+    Raises:
+        InputError: it has none, or another name.
+    """
+    if isinstance(orders, str) or not orders:
+        raise InputError(f"a list of at least one of {', '.join(ORDERS)} is needed", field="orders")
+    for order in orders:
+        if order not in ORDERS:
+            raise InputError(f"{order!r} is none of {', '.join(ORDERS)}", field="orders")
+    return tuple(orders)
+
+
+def rules_of(orders: Sequence[str], micro_batches: int) -> tuple[Rule, ...]:
+    """The rules behind some `ORDERS`, those that are one with a single micro-batch once."""
+    same = {Rule.GPIPE: Rule.ONE_F_ONE_B, Rule.INTERLEAVED: Rule.ONE_F_ONE_B}
+    same |= {rule: Rule.DEFERRED for rule in Rule if rule.name.startswith("WINDOW")}
+    found = [rule for order in orders for rule in _RULES[order]]
+    return tuple(dict.fromkeys(same.get(r, r) if micro_batches == 1 else r for r in found))
 
 
 class OrderRule(Protocol):
@@ -53,17 +122,21 @@ class OneFOneB:
 
     def __call__(self, graph: OpGraph, device: IntArray) -> IntArray:
         """(N,) operators, first to last."""
-        use_ptr, use_op = graph.use_ptr, graph.use_op
         key, depth, by_depth, order = np.empty((4, graph.num_operators), dtype=np.int64)
-        one_f_one_b(
-            np.ascontiguousarray(device, dtype=np.int64), graph.phase, graph.micro_batch,
-            graph.num_micro_batches, use_ptr, use_op, key, depth, by_depth, order,
+        sort_by_key(
+            int(Rule.ONE_F_ONE_B), np.ascontiguousarray(device, dtype=np.int64), graph.phase,
+            graph.micro_batch, graph.num_micro_batches, graph.use_ptr, graph.use_op, key, depth,
+            by_depth, order,
         )  # fmt: skip
         return order
 
 
+_GPIPE, _ONE_F_ONE_B, _INTERLEAVED = int(Rule.GPIPE), int(Rule.ONE_F_ONE_B), int(Rule.INTERLEAVED)
+
+
 @numba.njit(cache=True, nogil=True)
-def one_f_one_b(
+def sort_by_key(
+    rule: int,  # one of the first three
     device: IntArray,  # (N,)
     phase: IntArray,  # (N,)
     micro_batch: IntArray,  # (N,)
@@ -74,37 +147,68 @@ def one_f_one_b(
     depth: IntArray,  # (N,) scratch
     by_depth: IntArray,  # (N,) scratch
     order: IntArray,  # (N,) out
-) -> None:
-    """`OneFOneB` as a kernel: two passes over the uses and two counting sorts."""
+) -> int:
+    """The order of a `Rule` that sorts by a key, and the number of stages.
+
+    Two passes over the uses and two counting sorts.
+
+    Interleaved: in rounds of p micro-batches a device runs its first stage for all of them, then
+    its second one, and so on (Narayanan et al., "Efficient large-scale language model training on
+    GPU clusters using Megatron-LM", SC 2021, section 2.2). Micro-batch m of stage s is number
+    k = (m // p) S + (s // p) p + m % p on its device, with S rounded up to whole rounds; the keys
+    are 2 k + s % p, and for backward operators as much more as makes the first of them follow
+    the last stage's first forward one.
+    """
     n = len(device)
     depth[:] = 0
     stages = 1
+    highest = 0
     for i in range(n):
         forward = phase[i] == _FORWARD
+        here = device[i]
+        highest = max(highest, here)
         if forward:
             stages = max(stages, depth[i] + 1)
         for k in range(use_ptr[i], use_ptr[i + 1]):
             c = use_op[k]
             if (phase[c] == _FORWARD) == forward:
-                hop = 1 if device[c] != device[i] else 0
-                depth[c] = max(depth[c], depth[i] + hop)
-    for i in range(n):
-        m = micro_batch[i] if micro_batch[i] >= 0 else num_micro_batches - 1
-        key[i] = 2 * m + depth[i] + (0 if phase[i] == _FORWARD else stages)
+                reach = depth[i] + (1 if device[c] != here else 0)
+                depth[c] = max(depth[c], reach)
+    last = num_micro_batches - 1
+    if rule == _INTERLEAVED:
+        used = np.zeros(highest + 1, dtype=np.bool_)
+        for i in range(n):
+            used[device[i]] = True
+        width = used.sum()
+        rounds = -(-stages // width)
+        behind = 2 * (rounds - 1) * width + width
+        for i in range(n):
+            m = micro_batch[i] if micro_batch[i] >= 0 else last
+            s = depth[i]
+            number = m // width * (rounds * width) + s // width * width + m % width
+            key[i] = 2 * number + s % width + (0 if phase[i] == _FORWARD else behind)
+    else:
+        twice = 2 if rule == _ONE_F_ONE_B else 1
+        behind = stages if rule == _ONE_F_ONE_B else last + stages
+        for i in range(n):
+            m = micro_batch[i] if micro_batch[i] >= 0 else last
+            key[i] = twice * m + depth[i] + (0 if phase[i] == _FORWARD else behind)
     for i in range(n):  # where the premise is broken, raise (key, depth) along the edges
+        mine, deep = key[i], depth[i]
         for k in range(use_ptr[i], use_ptr[i + 1]):
             c = use_op[k]
-            if key[c] < key[i]:
-                key[c], depth[c] = key[i], depth[i]
-            elif key[c] == key[i] and depth[c] < depth[i]:
-                depth[c] = depth[i]
-    _counting_sort(depth, np.arange(n), by_depth)
-    _counting_sort(key, by_depth, order)
+            if key[c] < mine:
+                key[c], depth[c] = mine, deep
+            elif key[c] == mine and depth[c] < deep:
+                depth[c] = deep
+    _counting_sort(depth, order, by_depth, True)
+    _counting_sort(key, by_depth, order, False)
+    return stages
 
 
 @numba.njit(cache=True, nogil=True)
-def _counting_sort(key: IntArray, items: IntArray, result: IntArray) -> None:
-    """`result` = `items` stably sorted by their non-negative `key`."""
+def _counting_sort(key: IntArray, items: IntArray, result: IntArray, natural: bool) -> None:
+    """`result` = `items`, or 0..N-1 if `natural`, stably sorted by their non-negative `key`."""
     top = 0
     for i in range(len(key)):
         top = max(top, key[i])
@@ -113,6 +217,7 @@ def _counting_sort(key: IntArray, items: IntArray, result: IntArray) -> None:
         count[key[i] + 1] += 1
     for j in range(top + 1):
         count[j + 1] += count[j]
-    for item in items:
+    for i in range(len(key)):
+        item = i if natural else items[i]
         result[count[key[item]]] = item
         count[key[item]] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from envs.graphs.op_graph import OpGraph
 from envs.hardware.topology import Topology
+from envs.step.order import DEFERRING, ORDERS, checked_orders
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -28,21 +30,45 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class StepProblem:
-    """Place and order the N operators of `graph` on the D devices of `topology`."""
+    """Place and order the N operators of `graph` on the D devices of `topology`.
+
+    `orders` are those a plan may have, names of `envs.step.order.ORDERS`; with `free` any.
+    """
 
     graph: OpGraph
     topology: Topology
     op_seconds: FloatArray  # (N, D) seconds, inf = the device cannot run it
     transfer_seconds: FloatArray  # (T, L) seconds, column 0 is zero
     capacity: FloatArray  # (D,) bytes
+    orders: tuple[str, ...] = ORDERS
+
+    def __post_init__(self) -> None:
+        checked_orders(self.orders)
 
     @classmethod
-    def build(cls, graph: OpGraph, topology: Topology, cost: CostModel) -> StepProblem:
-        """The problem of `graph` on `topology` with the durations of `cost`."""
+    def build(
+        cls, graph: OpGraph, topology: Topology, cost: CostModel, orders: Sequence[str] = ORDERS
+    ) -> StepProblem:
+        """The problem of `graph` on `topology` with the durations of `cost`.
+
+        Raises:
+            InputError: `orders` has none, or a name that is no order.
+        """
         return cls(
             graph=graph,
             topology=topology,
             op_seconds=np.ascontiguousarray(cost.operator_seconds(graph, topology)),
             transfer_seconds=np.ascontiguousarray(cost.transfer_seconds(graph, topology)),
             capacity=topology.memory_bytes,
+            orders=tuple(orders),
         )
+
+    @property
+    def any_order(self) -> bool:
+        """Whether a plan may have any topological order."""
+        return "free" in self.orders
+
+    @property
+    def defers(self) -> bool:
+        """Whether a plan may run weight gradients later than the input gradients beside them."""
+        return any(order in DEFERRING for order in self.orders)

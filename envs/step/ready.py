@@ -5,19 +5,22 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from envs.graphs.op_graph import NONE
+from envs.graphs.op_graph import NONE, Phase
 from envs.step.kernel import FloatArray, IntArray, Log, Scratch, StepArrays
 from envs.step.step import StepSimulator, step_time_in_order, use_order
 from envs.step.timeline import Timeline
+
+_FORWARD, _BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
 
 
 class ReadySimulator(StepSimulator):
     """Like `StepSimulator`, but the order only ranks what is ready.
 
-    At every instant first everything that ends then ends; then each idle device starts the ready
-    operator (all inputs arrived) that stands first in the order, and each waiting transfer, by
-    (producer's position, first consumer's position, tensor), starts if both its ports are free.
-    Operators and transfers of zero duration end at the instant they start.
+    At every instant first everything that ends then ends, with it the transfers of zero duration
+    that this starts; then each idle device starts the ready operator (all inputs arrived) that
+    stands first in the order, and each waiting transfer, by (producer's position, first consumer's
+    position, tensor), starts if both its ports are free.
+    Operators of zero duration end at the instant they start.
     """
 
     def step_times(self, devices: IntArray, order: IntArray | None = None) -> FloatArray:
@@ -59,16 +62,20 @@ def runtime_starts(
     device: IntArray,  # (N,)
     start: FloatArray,  # (N,) out: seconds, by position; inf where that never happens
     log: Log | None = None,  # out: the transfers; compiled away where there is none
+    window: int = 0,  # micro-batches under way on a device, at most; 0: any number
 ) -> None:
     """When the operators start by the rules of `ReadySimulator`.
 
-    They are ranked by the order that `use_order` was called for. Few devices are assumed: every
-    event looks at all of them and at all pairs.
+    They are ranked by the order that `use_order` was called for. Under a window a device begins
+    the forward operators of micro-batch m when it has run all its backward operators of micro-batch
+    m - window. Few devices are assumed: every event looks at all of them and at all pairs.
     """
     n, devices = len(device), arrays.op_seconds.shape[1]
     for p in range(n):
         work.device[p] = device[work.order[p]]
     transfer, pair, producer, seconds, missing = _transfers(arrays, work, num_ports)
+    # by device and micro-batch: backward operators to be run, forward ones that wait for them
+    left, held, held_ptr = _held(arrays, work, window, missing)
     start[:] = np.inf
     if log is not None:
         log.moves[0] = len(pair)
@@ -89,7 +96,7 @@ def runtime_starts(
             _push(op_heap, op_ptr[work.device[p]], op_size, work.device[p], p)
     now, changed = 0.0, False  # changed: a port became idle or a transfer began to wait
     while True:
-        for d in range(devices):
+        for d in range(devices if instants == 0 else 0):  # what comes at this instant comes first
             if running[d] == NONE and op_size[d] > 0:
                 p = _pop(op_heap, op_ptr[d], op_size, d)
                 running[d], start[p] = p, now
@@ -127,6 +134,15 @@ def runtime_starts(
                 continue
             p = running[d]
             running[d], op_end[d] = NONE, np.inf
+            if window > 0 and arrays.phase[work.order[p]] == _BACKWARD:
+                m = arrays.micro_batch[work.order[p]]
+                if m >= 0:
+                    left[d, m] -= 1
+                    row = d * left.shape[1] + m
+                    for i in range(held_ptr[row], held_ptr[row + 1] if left[d, m] == 0 else 0):
+                        missing[held[i]] -= 1
+                        if missing[held[i]] == 0:
+                            _push(op_heap, op_ptr[d], op_size, d, held[i])
             latest = NONE
             for k in range(work.use_ptr[p], work.use_ptr[p + 1]):
                 c, m = work.use_op[k], transfer[k]
@@ -180,6 +196,44 @@ def _transfers(
                 count += 1
             transfer[k] = number[slot, e]
     return transfer, pair[:count], producer[:count], seconds[:count], missing
+
+
+@numba.njit(cache=True, nogil=True)
+def _held(
+    arrays: StepArrays, work: Scratch, window: int, missing: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """What a window holds up; one more is `missing` for each of those operators.
+
+    Returns:
+        (D, M) backward operators of each device and micro-batch; the forward operators that each of
+        these rows holds up, and where its part begins.
+    """
+    devices, parts = arrays.op_seconds.shape[1], arrays.num_micro_batches
+    left = np.zeros((devices, parts), dtype=np.int64)
+    begin = np.zeros(devices * parts + 1, dtype=np.int64)
+    if window == 0:
+        return left, np.empty(0, dtype=np.int64), begin
+    n = len(work.device)
+    for p in range(n):
+        op = work.order[p]
+        if arrays.phase[op] == _BACKWARD and arrays.micro_batch[op] >= 0:
+            left[work.device[p], arrays.micro_batch[op]] += 1
+    row = np.full(n, NONE)
+    for p in range(n):
+        op, d = work.order[p], np.int64(work.device[p])
+        m = arrays.micro_batch[op] - window
+        if arrays.phase[op] == _FORWARD and m >= 0 and left[d, m] > 0:
+            row[p] = d * parts + m
+            missing[p] += 1
+            begin[row[p] + 1] += 1
+    for r in range(devices * parts):
+        begin[r + 1] += begin[r]
+    held, at = np.empty(begin[-1], dtype=np.int64), begin[:-1].copy()
+    for p in range(n):
+        if row[p] != NONE:
+            held[at[row[p]]] = p
+            at[row[p]] += 1
+    return left, held, begin
 
 
 @numba.njit(cache=True, nogil=True)

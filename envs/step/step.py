@@ -19,7 +19,7 @@ from envs.step.kernel import (
     scratch,
     step_arrays,
 )
-from envs.step.order import OneFOneB, OrderRule, one_f_one_b
+from envs.step.order import OneFOneB, OrderRule, Rule, sort_by_key
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
 
@@ -70,6 +70,8 @@ class Ports:
         """The simulator of `problem`."""
         return StepSimulator(problem, communication=self, order_rule=order_rule)
 
+
+_ONE_F_ONE_B = int(Rule.ONE_F_ONE_B)
 
 SINGLE_PORT = Ports("single_port", uses_ports=True)
 NO_COMMUNICATION = Ports("none", uses_ports=False)
@@ -180,7 +182,7 @@ def step_time_in_order(
 @numba.njit(cache=True, nogil=True)
 def step_time_one_f_one_b(arrays: StepArrays, work: Scratch, device: IntArray) -> float:
     """Seconds of placement `device` (N,) in its 1F1B order."""
-    one_f_one_b(device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
+    sort_by_key(_ONE_F_ONE_B, device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
                 arrays.use_ptr, arrays.use_op, work.key, work.depth, work.by_depth,
                 work.order)  # fmt: skip
     use_order(arrays, work)

@@ -21,7 +21,7 @@ from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
-from envs.step.order import OneFOneB, OrderRule
+from envs.step.order import OneFOneB, OrderRule, checked_orders
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import Communication
@@ -77,11 +77,15 @@ class Makespan(FromStep):
 
     name: ClassVar[str] = "makespan"
     memory: bool  # whether the capacities of the devices count
+    orders: Sequence[str]  # that a plan may have, of `envs.step.order.ORDERS`
+
+    def __post_init__(self) -> None:
+        checked_orders(self.orders)
 
     def of(self, step: StepProblem) -> Task:
         if not self.memory:
             step = replace(step, capacity=np.full_like(step.capacity, np.inf))
-        return StepTask(step)
+        return StepTask(replace(step, orders=tuple(self.orders)))
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,9 @@ def learnable(
         plans = getattr(_class_of(env), "needs_plan", False)
         env = env(problem, bandwidth.of(problem).plan) if plans else env(problem)
     if isinstance(env, PlacementEnv):
-        return Makespan(memory=True), StepTask(problem, communication=communication, env=env)
+        return Makespan(True, problem.orders), StepTask(
+            problem, communication=communication, env=env
+        )
     if isinstance(env, JointEnv):
         return Joint(), JointTask(problem, env=env)
     if isinstance(env, BandwidthEnv):

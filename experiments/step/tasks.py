@@ -27,8 +27,9 @@ from envs.partition.problem import PartitionProblem
 from envs.step.allocated import Allocated, uniform_allocation
 from envs.step.phased import PhasedSimulator
 from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
-from envs.step.step import SINGLE_PORT, Communication, StepSimulator
+from envs.step.step import SINGLE_PORT, Communication
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.evaluation import Evaluation, evaluate_plan, require_fit
@@ -131,9 +132,9 @@ class StepTask:
         return PlacementSubject(self.env, training)
 
     def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
-        """What was decided in `env`; here in the order 1F1B."""
+        """What was decided in `env`; here in the best order that the problem allows."""
         device = self.begun().instance.fusion.expand(found.decisions["device"])
-        return Plan(Placement(device), StepSimulator(self.problem).order(device)), None
+        return Plan(Placement(device), BestOrder(self.problem).order(device)), None
 
     def begun(self, options: Mapping[str, Any] | None = None) -> Any:
         """A copy of `env` after a reset."""

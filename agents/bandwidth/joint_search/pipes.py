@@ -17,7 +17,7 @@ from envs.hardware.topology import Topology
 from envs.network.max_min import Filling, fill, filling
 from envs.network.pipes import pipe_of_pairs
 from envs.step.kernel import IndexArray, Scratch, StepArrays, play
-from envs.step.order import OneFOneB, one_f_one_b
+from envs.step.order import OneFOneB, Rule, sort_by_key
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator, use_order
@@ -29,6 +29,7 @@ BoolArray = NDArray[np.bool_]
 
 INSIDE = -1  # the pipe of two devices of one server
 
+_ONE_F_ONE_B = int(Rule.ONE_F_ONE_B)
 _LP_SECONDS = 5.0  # of one program with a variable per channel; it takes a millisecond
 
 
@@ -288,9 +289,9 @@ def _respond_all(
         device = devices[b]
         _respond(arrays, r, rates, device)
         if not len(order):
-            one_f_one_b(device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
-                        arrays.use_ptr, arrays.use_op, work.key, work.depth, work.by_depth,
-                        work.order)  # fmt: skip
+            sort_by_key(_ONE_F_ONE_B, device, arrays.phase, arrays.micro_batch,
+                        arrays.num_micro_batches, arrays.use_ptr, arrays.use_op, work.key,
+                        work.depth, work.by_depth, work.order)  # fmt: skip
             use_order(arrays, work)
         for p in range(len(device)):
             work.device[p] = device[work.order[p]]

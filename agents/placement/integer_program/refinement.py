@@ -311,7 +311,7 @@ class Refinement:
         if known is not None and np.array_equal(known.fusion.group, group):
             return known
         began = self.incumbent.seconds
-        fusion = contract(problem.graph, group)
+        fusion = contract(problem.graph, group, weight_gradients=problem.defers)
         pieces = fused_problem(problem, fusion)
         seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
         state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -285,7 +286,7 @@ def test_backward_update_and_other_micro_batches_follow_the_forward_template() -
 
 def test_a_chain_fuses_into_balanced_stages_with_one_piece_per_phase_and_micro_batch() -> None:
     graph = training_graph(layers=8, width=3, micro_batches=2, tied=False)
-    problem = problem_of(graph)
+    problem = replace(problem_of(graph), orders=("one_f_one_b",))
     fusion = fuse(problem, 4)
     assert fusion.graph.num_operators == 4 * (2 + 2 + 1)
     compute = np.bincount(fusion.group, weights=graph.flop)
