@@ -67,6 +67,11 @@ def play_in_order(problem: StepProblem, device, order, ports: bool = True) -> Pl
     return Played(start, finish, log)
 
 
+def _seconds(problem: StepProblem, tensor, source, target, ports: bool) -> float:
+    link = problem.topology.link_class[source, target]
+    return problem.transfer_seconds[tensor, link] if ports else 0.0
+
+
 def play_ready(problem: StepProblem, device, order, ports: bool = True) -> Played:
     """Whoever is ready goes, best position first; scanned anew at every instant."""
     graph, topology = problem.graph, problem.topology
@@ -85,7 +90,10 @@ def play_ready(problem: StepProblem, device, order, ports: bool = True) -> Playe
     log = []
     now = 0.0
     while True:
+        coming = any(_seconds(problem, *entry[2:], ports) == 0 for entry in todo)
         for op in sorted(range(n), key=position.__getitem__):
+            if coming:  # at this very instant: who is ready is known when it has come
+                break
             d = device[op]
             is_ready = all((tensor, d) in have for tensor in inputs[op])
             if start[op] is None and is_ready and d not in busy_devices:
@@ -94,8 +102,7 @@ def play_ready(problem: StepProblem, device, order, ports: bool = True) -> Playe
                 running.append((finish[op], "op", op))
         for entry in sorted(todo):
             _, _, tensor, source, target = entry
-            seconds = problem.transfer_seconds[tensor, topology.link_class[source, target]]
-            seconds = seconds if ports else 0.0
+            seconds = _seconds(problem, tensor, source, target, ports)
             held = {topology.send_port[source, target], topology.receive_port[source, target]}
             if seconds > 0 and held & busy_ports:
                 continue
