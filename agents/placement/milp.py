@@ -13,6 +13,7 @@ from agents.step.grouping import GroupedProblem, atoms
 from agents.step.incumbent import StepIncumbent
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
+from envs.step.fusion import fuse_chains
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 
@@ -30,7 +31,8 @@ class Milp:
 
     With `OrderFormulation` the model is complete but for live activations: when a round ends
     without a gap and its solution breaks no rule of the simulator, the plan is optimal where
-    activations fit, and `PlannerResult.lower_bound` is HiGHS's if that is higher.
+    activations fit, and `PlannerResult.lower_bound` is HiGHS's if that is higher. With `chains`
+    that holds for the fused graph alone, and no bound is claimed.
 
     Guarantees:
         The proved optimum where HiGHS finishes and activations fit.
@@ -42,10 +44,14 @@ class Milp:
     Args:
         formulation: makes the model.
         warm_start: a planner whose plan is offered first, and its placement to HiGHS; or None.
+        chains: whether chains of operators are fused first, and nothing else.
         seed: of HiGHS.
     """
 
-    def __init__(self, *, formulation: Formulation, warm_start: Planner | None, seed: int) -> None:
+    def __init__(
+        self, *, formulation: Formulation, warm_start: Planner | None, chains: bool, seed: int
+    ) -> None:
+        self.chains = chains
         self.formulation = formulation
         self.warm_start = warm_start
         self.seed = seed
@@ -60,7 +66,8 @@ class Milp:
         every = np.arange(problem.topology.num_devices)
         hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
         upper = _upper(incumbent)
-        grouped = _within(unfused(problem), upper)
+        chains = GroupedProblem.fused(problem, fuse_chains(problem)) if self.chains else None
+        grouped = _within(chains or unfused(problem), upper)
         rounds = Rounds(incumbent, grouped, every, self.formulation, self.seed, hint)
         nodes, bound, slice_s = 0, 0.0, budget_s / _ROUNDS
         while incumbent.seconds < budget_s and not rounds.finished:
@@ -73,7 +80,7 @@ class Milp:
                 nodes += max(rounds.solve(left, limit), 1)
             else:
                 break
-            if rounds.model.complete:
+            if rounds.model.complete and chains is None:
                 least = min(rounds.proved, incumbent.step_time, upper)
                 bound = max(bound, least * (1.0 - _TRUST))
         return _with_bound(incumbent.result(reason=rounds.summary), bound)

@@ -31,7 +31,11 @@ class GroupedProblem:
     @classmethod
     def of(cls, problem: StepProblem, max_groups: int) -> GroupedProblem:
         """Fuse `problem` to at most `max_groups` groups."""
-        fusion = fuse(problem, max_groups)
+        return cls.fused(problem, fuse(problem, max_groups))
+
+    @classmethod
+    def fused(cls, problem: StepProblem, fusion: Fusion) -> GroupedProblem:
+        """The groups of `fusion`."""
         pieces = fused_problem(problem, fusion)
         seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
         state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph, Phase
 from envs.step.problem import StepProblem
 
-__all__ = ["Fusion", "fuse", "fuse_around", "fused_problem"]
+__all__ = ["Fusion", "fuse", "fuse_around", "fuse_chains", "fused_problem"]
 
 
 @bounded
@@ -61,6 +62,30 @@ def fuse_around(problem: StepProblem, max_groups: int, device: IntArray) -> Fusi
                 field="max_groups",
             )
         target = max(1, target - excess)
+
+
+def fuse_chains(problem: StepProblem) -> Fusion:
+    """Merge nothing but chains of the atoms of `fuse`: a sole reader with the sole source it reads.
+
+    Groups are numbered front to back. Deterministic.
+    """
+    graph = problem.graph
+    atom = _atoms(graph)
+    count = int(atom.max(initial=NONE)) + 1
+    first = np.full(count, graph.num_operators, dtype=np.int64)
+    np.minimum.at(first, atom, np.arange(graph.num_operators))
+    arcs = _arcs(graph, atom, count)
+    source = {v: u for u, v in arcs}
+    readers, sources = Counter(u for u, _ in arcs), Counter(v for _, v in arcs)
+    group = np.full(count, NONE, dtype=np.int64)
+    number = 0
+    for node in linear_order(count, arcs, first):
+        before = source.get(node, node)
+        if readers[before] == sources[node] == 1 and group[before] != NONE:
+            group[node] = group[before]
+        else:
+            group[node], number = number, number + 1
+    return contract(graph, group[atom])
 
 
 def fused_problem(problem: StepProblem, fusion: Fusion) -> StepProblem:

@@ -1,8 +1,8 @@
-"""`suite=search_ratio`: how much longer the un-fused MILP takes to a plan as good."""
+"""`suite=search_ratio`: how much longer searches without fusion take to a plan as good."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,14 +28,22 @@ from experiments.step.suites.cell import (
     seconds,
 )
 
-UNFUSED = "un-fused"
-PLAN_COLUMNS = (
-    "problem", "fused search", "operators", "fused plan", "after", "un-fused plan", "after",
-    "fused as good after", "loss to the best known",
+NEAR = 0.02  # of the best known plan: the headline
+TIME_COLUMNS = (
+    "problem", "operators", "search", "last plan", "after", "over the best known", "to within 2 %",
 )  # fmt: skip
+NEAR_COLUMNS = (
+    "search", "opponent", "problems", "it came there", "the opponent did", "smallest ratio",
+    "median", "largest",
+)  # fmt: skip
+NEAR_NOTE = (
+    "Seconds of the opponent over those of the search to within 2 % of the best known plan; ≥: the "
+    "opponent did not come there, its limit stands for its time; 0: the search did not and the "
+    "opponent did; problems in which neither did are in no median."
+)
 RATIO_COLUMNS = (
-    "problem", "fused search", "fused plan", "within 1 %", "within 2 %", "worse plan", "largest",
-    "median",
+    "problem", "search", "opponent", "at its last plan", "within 1 %", "within 2 %", "worse plan",
+    "largest", "median", "as good as the opponent after",
 )  # fmt: skip
 MARKS = ("at_fused_plan", "within_1_percent", "within_2_percent", "at_worse_plan")
 WITHIN = (0.01, 0.02)  # of the fused search's last plan
@@ -43,9 +51,9 @@ WITHIN = (0.01, 0.02)  # of the fused search's last plan
 
 @dataclass(frozen=True)
 class Ratio:
-    """Seconds of the un-fused search over seconds of the fused one, to plans of one quality.
+    """Seconds of an opponent over seconds of the fused search, to plans of one quality.
 
-    Where the un-fused search has not come there when its time is over, the time it was given
+    Where the opponent has not come there when its time is over, the time it was given
     stands for the time it needs, and the ratio is censored: the true one is at least as large.
     """
 
@@ -68,7 +76,7 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """How many times as long the un-fused search takes, at least."""
+        """How many times as long the opponent takes, at least."""
         return self.unfused_s / self.fused_s
 
     def text(self) -> str:
@@ -87,44 +95,43 @@ class Ratio:
 
 @dataclass(frozen=True)
 class SearchRatio(PlanSuite):
-    """Fused against un-fused, on step times simulated on all operators, neither warm-started.
+    """Fused searches against opponents without their fusion, on step times of all operators.
 
-    The ratio at a quality q is the time after which the un-fused search has a plan of step time q
-    or less, over that of the fused search. It is taken at the step time of every plan on the fused
-    search's anytime curve, the last one included; at 1 % and 2 % above the last one; and at the
-    worse of both last plans, which is the best quality that both reach.
+    The ratio at a quality q is the time after which the opponent has a plan of step time q or less,
+    over that of the fused search. The headline takes it at 2 % above the best plan of all searches.
+    It is taken, too, at the step time of every plan on the fused search's anytime curve, the last
+    one included; at 1 % and 2 % above the last one; and at the worse of both last plans, which is
+    the best quality that both reach.
 
     Args:
         title: for a reader.
         cases: graphs and topologies.
         fused: label: overrides of conf/plan.yaml; agents that fuse.
         fused_budget_s: seconds of search of each of them.
-        unfused: likewise: the agent that does not.
-        unfused_limit_s: seconds of its search, at which ratios are censored.
-        reference: label: overrides; agents whose plans, beside those of both sides, the loss is
-            measured by.
+        unfused: likewise: the opponents.
+        unfused_limit_s: seconds of search of each of them, at which ratios are censored.
+        reference: label: overrides; further agents, for the best known plan.
         reference_budget_s: seconds of search of each of them.
 
     Raises:
-        InputError: a budget is not positive, or something is no list of overrides.
+        InputError: a budget is not positive, a label stands twice, or something is no mapping.
     """
 
     title: str
     cases: Sequence[Cases]
     fused: Mapping[str, Any]
     fused_budget_s: float
-    unfused: Sequence[str]
+    unfused: Mapping[str, Any]
     unfused_limit_s: float
     reference: Mapping[str, Any]
     reference_budget_s: float
 
     def __post_init__(self) -> None:
-        axis({UNFUSED: self.unfused}, "unfused")
-        axis(self.fused, "fused")
-        axis(self.reference, "reference")
+        for name in ("fused", "unfused", "reference"):
+            axis(getattr(self, name), name)
         for name in ("fused_budget_s", "unfused_limit_s", "reference_budget_s"):
             positive(getattr(self, name), name)
-        labels = [UNFUSED, *self.fused, *self.reference]
+        labels = [*self.unfused, *self.fused, *self.reference]
         for label in labels:
             if labels.count(label) > 1:
                 raise InputError("stands twice", file=SUITE_KEY, record=label, field="reference")
@@ -134,59 +141,75 @@ class SearchRatio(PlanSuite):
         return left_out_of(self.cases)
 
     def cells(self) -> list[PlanCell]:
-        """Both searches and the references on every case; the short ones first."""
+        """All searches and the references on every case; the short ones first."""
         cells = cells_of(self.cases, self.fused, [self.fused_budget_s])
         cells += cells_of(self.cases, self.reference, [self.reference_budget_s])
-        return cells + cells_of(self.cases, {UNFUSED: self.unfused}, [self.unfused_limit_s])
+        return cells + cells_of(self.cases, self.unfused, [self.unfused_limit_s])
 
     def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
-        """A row per case, the distribution of all ratios, and both curves of every case."""
+        """Times to good plans, the distribution of all ratios, and the curves of every case."""
         cases = by_case(outcomes)
-        races = [
-            _Race(case, label, found, self.unfused_limit_s)
+        pairs = {
+            (label, other): [
+                _Race(case, label, other, found, self.unfused_limit_s)
+                for case, found in cases.items()
+            ]
             for label in self.fused
-            for case, found in cases.items()
-        ]
+            for other in self.unfused
+        }
+        races = [race for found in pairs.values() for race in found]
         tables = [
-            Table("Last plans", PLAN_COLUMNS, [race.plan_cells() for race in races]),
-            Table("Un-fused over fused seconds", RATIO_COLUMNS,
-                  [race.ratio_cells() for race in races],
-                  note=f"un-fused limit {self.unfused_limit_s:g} s; ≥: not reached within it"),
+            Table("Time to within 2 % of the best known plan", TIME_COLUMNS,
+                  [row for case, found in cases.items() for row in _times(case, found)]),
+            Table("Opponents", NEAR_COLUMNS,
+                  [(*pair, *_near(found)) for pair, found in pairs.items()], note=NEAR_NOTE),
+            Table("Opponent's seconds over those of the search", RATIO_COLUMNS,
+                  [race.cells() for race in races],
+                  note=f"opponents' limit {self.unfused_limit_s:g} s; ≥: not reached within it"),
             *(
-                Table(f"All ratios of {label}, one per plan on its way",
+                Table(f"All ratios of {label} over {other}, one per plan on its way",
                       ("ratio", "plans", "of them censored"),
-                      _histogram([r for x in races if x.label == label for r in x.ratios()]))
-                for label in self.fused
+                      _histogram([ratio for race in found for ratio in race.ratios()]))
+                for (label, other), found in pairs.items()
             ),
         ]  # fmt: skip
-        headline = {
-            label: _headline([race for race in races if race.label == label])
-            for label in self.fused
-        }
         figure = draw_anytime(
-            [_panel([race for race in races if race.case == case]) for case in cases],
+            [self._panel(case, found) for case, found in cases.items()],
             f"{self.title}: the best plan so far, simulated on all operators",
             "step time",
             span=np.inf,
         )
+        headline = {f"{a} / {b}": _headline(found) for (a, b), found in pairs.items()}
         numbers = {"rows": [race.document() for race in races], "fused": headline}
         shown = {
-            f"{label}: {name.replace('_', ' ')}": value
-            for label, found in headline.items()
+            f"{pair}: {name.replace('_', ' ')}": value
+            for pair, found in headline.items()
             for name, value in found.items()
             if not isinstance(value, dict)
         }
         return Report(tables, {"search_ratio.png": figure}, numbers, shown)
 
+    def _panel(self, case: Case, found: Mapping[str, Outcome]) -> Panel:
+        """The curves of all searches of one case."""
+        unit, scale = next(iter(found.values())).shown_unit
+        return Panel(
+            title=case.name,
+            curves={x: found[x].curve.scaled(1 / scale) for x in (*self.fused, *self.unfused)},
+            lower_bound=max(outcome.lower_bound for outcome in found.values()) / scale,
+            best_known=_best(found) / scale,
+            unit=unit,
+        )
+
 
 @dataclass(frozen=True)
 class _Race:
-    """One fused search and the un-fused one on one case."""
+    """One fused search and one opponent on one case."""
 
     case: Case
     label: str  # of the fused search
+    other: str  # of the opponent
     found: Mapping[str, Outcome]
-    limit_s: float
+    limit_s: float  # of the opponent
 
     @property
     def fused(self) -> AnytimeCurve:
@@ -194,19 +217,31 @@ class _Race:
 
     @property
     def unfused(self) -> AnytimeCurve:
-        return self.found[UNFUSED].curve
+        return self.found[self.other].curve
 
     @property
     def loss(self) -> float:
         """Of the fused search's plan against the best known one; NaN without a plan."""
-        best = min(outcome.objective for outcome in self.found.values())
-        return self.fused.final / best - 1.0 if self.fused.points else np.nan
+        return self.fused.final / _best(self.found) - 1.0 if self.fused.points else np.nan
 
     def at(self, quality: float) -> Ratio | None:
-        """The ratio at one quality; None, too, where the un-fused search could not be run."""
-        if self.found[UNFUSED].status == "failed":
+        """The ratio at one quality; None, too, where the opponent could not be run."""
+        if self.found[self.other].status == "failed":
             return None
         return Ratio.at(quality, self.fused, self.unfused, self.limit_s)
+
+    @property
+    def near(self) -> Ratio | None:
+        """The ratio at `NEAR` the best known plan."""
+        return self.at(_near_best(self.found))
+
+    @property
+    def lost(self) -> bool:
+        """Whether the opponent alone comes near the best known plan."""
+        quality = _near_best(self.found)
+        return bool(
+            np.isinf(self.fused.time_to(quality)) and self.unfused.time_to(quality) < np.inf
+        )
 
     def ratios(self) -> list[Ratio]:
         """One per plan on the fused search's curve."""
@@ -220,26 +255,13 @@ class _Race:
         near = [self.at(final * (1.0 + share)) for share in WITHIN]
         return [self.at(final), *near, self.at(worse) if np.isfinite(worse) else None]
 
-    def plan_cells(self) -> tuple[str, ...]:
-        """A row of `PLAN_COLUMNS`."""
-        operators = max(outcome.operators for outcome in self.found.values())
-        as_good = self.fused.time_to(self.unfused.final) if self.unfused.points else np.nan
-        return (
-            self.case.name,
-            self.label,
-            f"{operators:,}",
-            *_last(self.found[self.label]),
-            *_last(self.found[UNFUSED]),
-            seconds(as_good),
-            percent(self.loss),
-        )
-
-    def ratio_cells(self) -> tuple[str, ...]:
+    def cells(self) -> tuple[str, ...]:
         """A row of `RATIO_COLUMNS`."""
         ratios = sorted(self.ratios(), key=lambda ratio: ratio.value)
         spread = [ratios[-1], ratios[(len(ratios) - 1) // 2]] if ratios else [None, None]
-        shown = (*self.marks(), *spread)
-        return (self.case.name, self.label, *(ratio.text() if ratio else "" for ratio in shown))
+        shown = [ratio.text() if ratio else "" for ratio in (*self.marks(), *spread)]
+        as_good = self.fused.time_to(self.unfused.final) if self.unfused.points else np.nan
+        return (self.case.name, self.label, self.other, *shown, seconds(as_good))
 
     def document(self) -> dict[str, object]:
         marks = zip(MARKS, self.marks(), strict=True)
@@ -247,43 +269,63 @@ class _Race:
             "graph": self.case.graph,
             "topology": self.case.topology,
             "fused_search": self.label,
+            "opponent": self.other,
             "operators": max(outcome.operators for outcome in self.found.values()),
             "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
             "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
             "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
             "loss_to_best_known": self.loss,
+            "near_best_known": self.near.document() if self.near else None,
+            "opponent_alone_near_best_known": self.lost,
             "fused_s_to_unfused_plan": self.fused.time_to(self.unfused.final),
             **{name: ratio.document() if ratio else None for name, ratio in marks},
             "ratios": [ratio.document() for ratio in self.ratios()],
             "trajectories": {
                 self.label: [list(point) for point in self.fused.points],
-                UNFUSED: [list(point) for point in self.unfused.points],
+                self.other: [list(point) for point in self.unfused.points],
             },
         }
 
 
-def _panel(races: Sequence[_Race]) -> Panel:
-    """All curves of one case."""
-    found = races[0].found
-    outcome = found[races[0].label]
-    unit, scale = outcome.shown_unit
-    curves = {race.label: race.fused.scaled(1 / scale) for race in races}
-    return Panel(
-        title=races[0].case.name,
-        curves={**curves, UNFUSED: races[0].unfused.scaled(1 / scale)},
-        lower_bound=max(outcome.lower_bound for outcome in found.values()) / scale,
-        best_known=min(outcome.objective for outcome in found.values()) / scale,
-        unit=unit,
+def _best(found: Mapping[str, Outcome]) -> float:
+    return min(outcome.objective for outcome in found.values())
+
+
+def _near_best(found: Mapping[str, Outcome]) -> float:
+    return _best(found) * (1.0 + NEAR)
+
+
+def _times(case: Case, found: Mapping[str, Outcome]) -> Iterator[tuple[str, ...]]:
+    """Rows of `TIME_COLUMNS`."""
+    operators = max(outcome.operators for outcome in found.values())
+    for name, outcome in found.items():
+        over = percent(outcome.objective / _best(found) - 1.0) if outcome.feasible else ""
+        after = seconds(outcome.curve.time_to(_near_best(found)))
+        yield (case.name, f"{operators:,}", name, *_last(outcome), over, after)
+
+
+def _near(races: Sequence[_Race]) -> tuple[str, ...]:
+    """The last columns of `NEAR_COLUMNS`."""
+    there = [race.near for race in races if race.near is not None]
+    lost = sum(race.lost for race in races)
+    ascending = ["0"] * lost + [x.text() for x in sorted(there, key=lambda ratio: ratio.value)]
+    spread = (
+        [ascending[0], ascending[(len(ascending) - 1) // 2], ascending[-1]] if ascending else []
     )
+    counts = (len(races), len(there), lost + sum(not ratio.censored for ratio in there))
+    return (*map(str, counts), *(spread or ["", "", ""]))
 
 
 def _headline(races: Sequence[_Race]) -> dict[str, object]:
-    """The largest ratios and the median loss of one fused search, over all cases."""
-    found: dict[str, object] = {}
+    """Of one fused search and one opponent over all cases: medians, and the largest ratios."""
+    near = [race.near.value for race in races if race.near is not None]
+    near += [0.0 for race in races if race.lost]
+    found: dict[str, object] = {
+        "median_ratio_near_the_best_known": sorted(near)[(len(near) - 1) // 2] if near else None
+    }
     for number, name in enumerate(MARKS):
         marked = [mark for race in races if (mark := race.marks()[number]) is not None]
         best = max(marked, key=lambda ratio: ratio.value, default=None)
-        found[f"largest_ratio_{name}"] = best.text() if best else None
         found[f"largest_{name}"] = best.document() if best else None
     losses = [race.loss for race in races if np.isfinite(race.loss)]
     return {**found, "median_loss_to_best_known": float(np.median(losses)) if losses else None}

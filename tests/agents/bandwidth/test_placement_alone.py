@@ -38,7 +38,9 @@ def test_the_plan_is_that_of_the_planner_at_those_shares(problem: StepProblem) -
 def test_a_proof_for_those_shares_is_no_bound_for_others() -> None:
     """An exact planner proves its plan; with other shares there is a faster one."""
     problem = diamond_step(15.0)
-    exact = Milp(formulation=OrderFormulation(gap=0.0, at_once=8), warm_start=None, seed=0)
+    exact = Milp(
+        formulation=OrderFormulation(gap=0.0, at_once=8), warm_start=None, chains=False, seed=0
+    )
     shares = uniform_allocation(problem.topology.network)
     proved = exact.plan(allocated_problem(problem, shares), AMPLE_S, 500)
     assert proved.status == "optimal"

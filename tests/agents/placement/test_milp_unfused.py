@@ -68,9 +68,9 @@ def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProble
     best = np.inf
     if len(devices):
         best = min(simulator.step_times(devices, np.array(order)).min() for order in sequences)
-    result = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0).plan(
-        problem, 30.0
-    )
+    result = Milp(
+        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
+    ).plan(problem, 30.0)
     assert result.step_time == pytest.approx(best, rel=1e-6)
     assert result.lower_bound <= best * (1 + 1e-9)
     assert result.lower_bound >= best * (1 - 1e-5)
@@ -83,7 +83,7 @@ def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProble
 def test_plans_are_feasible_and_not_below_the_bound(
     formulation: OrderFormulation | WindowFormulation, problem: StepProblem
 ) -> None:
-    result = Milp(formulation=formulation, warm_start=None, seed=0).plan(problem, 2.0)
+    result = Milp(formulation=formulation, warm_start=None, chains=False, seed=0).plan(problem, 2.0)
     if result.plan is not None:
         assert result.plan.violations(problem) == []
         order = result.plan.order
@@ -136,7 +136,9 @@ def test_a_device_that_is_much_slower_does_not_blur_the_bound(
         simulator.step_times(devices, np.array(order)).min() for order in orders(problem.graph)
     )
     formulation = OrderFormulation(gap=1e-6, at_once=30)
-    milp = Milp(formulation=formulation, warm_start=SingleDevice() if warm else None, seed=0)
+    milp = Milp(
+        formulation=formulation, warm_start=SingleDevice() if warm else None, chains=False, seed=0
+    )
     result = milp.plan(problem, 60.0, 4000)
     assert best * (1 - 1e-5) <= result.lower_bound <= best
     assert result.step_time == pytest.approx(best, rel=5e-6)
@@ -147,7 +149,9 @@ def test_a_device_that_is_much_slower_does_not_blur_the_bound(
 @given(problem=problems())
 def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
     start = Heft(groups=(16,))
-    milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=start, seed=0)
+    milp = Milp(
+        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=start, chains=False, seed=0
+    )
     known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
     assert result.step_time <= known.step_time
     if known.plan is not None:
@@ -165,14 +169,18 @@ def test_a_step_that_takes_no_time_on_one_device() -> None:
     problem = StepProblem(
         builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
     )
-    milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0)
+    milp = Milp(
+        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
+    )
     result = milp.plan(problem, 60.0, 40)
     assert (result.status, result.step_time, result.lower_bound) == ("optimal", 0.0, 0.0)
 
 
 def test_a_limit_of_nodes_makes_it_reproducible() -> None:
     problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1], [100.0] * 2), [1, 1])
-    milp = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0)
+    milp = Milp(
+        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
+    )
     first, second = (milp.plan(problem, 60.0, 40) for _ in range(2))
     assert first.step_time == second.step_time
     assert [step for _, step in first.trajectory] == [step for _, step in second.trajectory]
@@ -182,9 +190,19 @@ def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: 
     file = read_moirai(data / "graphs" / "moirai" / "example-1.xls")
     assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
-    result = Milp(formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, seed=0).plan(
-        problem, 100.0, 4000
-    )
+    result = Milp(
+        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
+    ).plan(problem, 100.0, 4000)
     assert result.plan is not None
     assert result.step_time == 30.0
     assert result.plan.violations(problem) == []
+
+
+def test_chains_make_fewer_groups_and_claim_no_bound_of_their_own() -> None:
+    problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1], [100.0] * 2), [1, 1])
+    formulation = OrderFormulation(gap=1e-6, at_once=30)
+    milp = Milp(formulation=formulation, warm_start=None, chains=True, seed=0)
+    result = milp.plan(problem, 60.0, 40)
+    assert result.plan is not None
+    assert len(set(result.plan.placement.device)) == 1  # the whole pipeline is one chain
+    assert result.lower_bound < result.step_time

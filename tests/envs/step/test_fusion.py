@@ -18,7 +18,7 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
-from envs.step.fusion import fuse, fuse_around, fused_problem
+from envs.step.fusion import fuse, fuse_around, fuse_chains, fused_problem
 from envs.step.order import TopologicalOrder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -268,6 +268,39 @@ def test_fusing_chains_changes_no_step_time(seed: int, devices: int) -> None:
             ),
             rel=1e-12,
         )
+
+
+@examples(60)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_chains_alone_are_merged(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    builder = GraphBuilder("forward")
+    count = int(rng.integers(1, 14))
+    for op in range(count):
+        builder.add_operator(f"o{op}", flop=1.0)
+        tensor = builder.add_tensor(op, 1.0)
+        for later in range(op + 1, count):
+            if rng.random() < 0.15:
+                builder.add_use(tensor, later)
+    problem = problem_of(builder.build())
+    arcs = {(u, v) for u, v, _ in problem.graph.edges.tolist()}
+    group = list(range(count))
+    for u, v in arcs:
+        if sum(a == u for a, _ in arcs) == 1 and sum(b == v for _, b in arcs) == 1:
+            group = [group[u] if g == group[v] else g for g in group]
+    fusion = fuse_chains(problem)
+    pairs = np.equal.outer(group, group)
+    np.testing.assert_array_equal(np.equal.outer(fusion.group, fusion.group), pairs)
+    assert fusion.num_groups == len(set(group))
+
+
+def test_all_micro_batches_and_both_passes_follow_a_chain() -> None:
+    graph = training_graph(layers=3, width=2, micro_batches=2, tied=False)
+    fusion = fuse_chains(problem_of(graph))
+    group = dict(zip(graph.op_names, fusion.group.tolist(), strict=True))
+    for layer in range(3):
+        names = (f"f0.{layer}.0", f"f1.{layer}.0", f"b0.{layer}.0", f"b1.{layer}.0", f"u{layer}")
+        assert len({group[name] for name in names}) == 1
 
 
 def test_backward_update_and_other_micro_batches_follow_the_forward_template() -> None:
