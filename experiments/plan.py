@@ -22,8 +22,8 @@ from experiments.step.search import agent_of
 
 SHOWN = (
     "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",
-    "objective", "lower_bound", "unit", "gap", "feasible", "seconds", "evaluations",
-    "peak_memory_bytes", "plan",
+    "objective", "span_s", "order", "lower_bound", "unit", "gap", "feasible", "seconds",
+    "evaluations", "peak_memory_bytes", "plan",
 )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def play_room(arrays: StepArrays, held: Holdings, num_ports: int) -> Play:
     )
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
 def price_in_order(
     arrays: StepArrays, held: Holdings, work: Play, device: IntArray, exact: bool
 ) -> tuple[float, float]:
@@ -224,7 +224,7 @@ def price_in_order(
     return end, excess
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
 def _sort(items: IntArray, begin: int, end: int, key: FloatArray) -> None:
     """Sort a part of `items` by `key`; it nearly is, since ports serve in order."""
     for i in range(begin + 1, end):
@@ -236,7 +236,7 @@ def _sort(items: IntArray, begin: int, end: int, key: FloatArray) -> None:
         items[j] = item
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
 def _peaks(held: Holdings, work: Play, device: IntArray, transfers: int) -> None:
     """`work.peak` from what `price_in_order` left of a play."""
     order, start, finish, freed = work.order, work.start, work.finish, work.freed
@@ -446,6 +446,16 @@ class Pricer:
         device = np.ascontiguousarray(device, dtype=np.int64)
         seconds, _ = price_in_order(self.arrays, self.held, self.work, device, True)
         return seconds, self.work.peak.copy()
+
+
+def name_of_order(problem: StepProblem, device: IntArray, order: IntArray) -> str:
+    """The first of the orders of `problem` that is `order` (N,) on this placement, else `free`."""
+    pricer = Pricer(problem)
+    for name in problem.orders:
+        for rule in rules_of((name,), problem.graph.num_micro_batches):
+            if np.array_equal(pricer.price(device, (rule,)).order, order):
+                return name
+    return "free"
 
 
 class BestOrder(StepSimulator):

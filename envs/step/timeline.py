@@ -107,6 +107,19 @@ class Timeline:
         """Seconds until the last operator ends."""
         return float(self.op_finish.max(initial=0.0))
 
+    @property
+    def span(self) -> float:
+        """Seconds from the first start to the last end on the device where that takes longest.
+
+        The period of steps that follow each other without a barrier, where nothing else holds them
+        up: "longest stage time" in Qi et al., "Zero bubble pipeline parallelism", ICLR 2024.
+        """
+        longest = 0.0
+        for device in np.unique(self.device):
+            here = self.device == device
+            longest = max(longest, float(self.op_finish[here].max() - self.op_start[here].min()))
+        return longest
+
     def busy_seconds(self, num_devices: int) -> FloatArray:
         """(D,) seconds each device computed."""
         busy = np.zeros(num_devices)

@@ -84,6 +84,7 @@ def evaluation_values(
     step_time = evaluation.step_time
     return {
         "step_time_s": step_time,
+        "span_s": evaluation.timeline.span,
         "lower_bound_s": bound.seconds,
         "critical_path_bound_s": bound.critical_path,
         "work_bound_s": bound.work,

@@ -12,6 +12,7 @@ import numpy as np
 from agents.base import PlannerResult
 from envs.compilation import clock
 from envs.errors import InputError
+from envs.step.price import name_of_order
 from experiments.run.provenance import Provenance
 from experiments.run.targets import build
 from experiments.step.objectives import Objective
@@ -48,17 +49,26 @@ class Planned:
             "trajectory": [[at, unit.of(best)] for at, best in found.trajectory],
         }
         if verdict is None:
-            names = ("objective", "objective_s", "gap", "peak_memory_bytes")
+            names = ("objective", "objective_s", "span_s", "order", "gap", "peak_memory_bytes")
             return {**values, **dict.fromkeys(names), "feasible": False, "violations": []}
         return {
             **values,
             "objective": unit.of(verdict.objective),
             "objective_s": verdict.objective,
+            **self._schedule(verdict),
             "gap": verdict.objective / bound - 1.0 if bound > 0 else None,
             "peak_memory_bytes": verdict.peak_memory,
             "feasible": not verdict.violations,
             "violations": list(verdict.violations),
         }
+
+    def _schedule(self, verdict: Verdict) -> dict[str, object]:
+        """The period of the schedule in seconds and the name of its order, of a step that ran."""
+        plan, played = self.found.plan, verdict.evaluation
+        if plan is None or played is None or not isinstance(self.task, StepTask):
+            return dict.fromkeys(("span_s", "order"))
+        order = name_of_order(self.task.problem, plan.placement.device, plan.order)
+        return {"span_s": played.timeline.span, "order": order}
 
     def write(self, folder: Path, provenance: Provenance) -> Path | None:
         """Write the plan into `folder`, where there is one; returns the file."""
