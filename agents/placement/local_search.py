@@ -13,8 +13,8 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, PlannerResult
-from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
 from agents.placement.neighbourhood.levels import Level, levels_of, list_schedule
+from agents.placement.neighbourhood.seeds import splits, waves
 from agents.placement.neighbourhood.walk import Walker
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, Positive, bounded
@@ -32,6 +32,7 @@ _LOOKS = 400  # times that a search looks at the clock
 _SHORTEST, _LONGEST = 5e-4, 0.2  # seconds between two looks at the clock
 _PATIENCE = 30.0  # seconds of search for a second of checking plans in full
 _MOVES = 64  # moves proposed between two looks: to begin with, and under a deterministic limit
+_SPLIT_GROUPS = 64  # groups of the fused graph that is split
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
 
 
@@ -176,6 +177,7 @@ class _Search:
     def run(self, level: Level, until: float) -> None:
         """Search `level` until so much of the budget is spent."""
         settings, begin = self.settings, self.progress
+        self.room = self.incumbent.problem.capacity.copy()
         start = self._start(level)
         scale = max(start.best_seconds, _COLDEST)
         if not np.isfinite(scale):
@@ -230,13 +232,21 @@ class _Search:
 
     def _start(self, level: Level) -> Walker:
         """A walker at the best of the plans to start `level` from."""
-        walker = None
+        walker, seeds = None, []
         for device, order in self._starts(level):
             if walker is None:
                 walker = self._walker(level, device, order, 1.0, 0)
             else:
                 walker.start_from(device, order)
+            seeds.append((walker.overflow, walker.seconds, device, order))
         assert walker is not None
+        if walker.best_overflow > 0.0:
+            for _, _, device, order in tuple(seeds):
+                for wave in waves(level.problem.graph, order):
+                    walker.start_from(device, wave)
+                    seeds.append((walker.overflow, walker.seconds, device, wave))
+        seeds.sort(key=lambda seed: seed[:2])
+        self.seeds = [seed[2:] for seed in seeds]
         walker.start_from(*walker.best)
         return walker
 
@@ -256,15 +266,12 @@ class _Search:
         if listed is not None:
             yield listed
             yield listed[0], OneFOneB()(problem.graph, listed[0])
-        if problem is not self.incumbent.problem:
-            for shares in (SpeedShares(), EqualShares()):
-                split = ContiguousSplit(groups=len(units.state), shares=shares)
-                found = split.plan(self.incumbent.problem, self.budget_s).plan
-                if found is not None:
-                    self.incumbent.offer(found.placement.device, found.order)
-                    device = level.up(found.placement.device, found.order)[0]
-                    if units.allowed[units.of, device].all():
-                        yield device, OneFOneB()(problem.graph, device)
+        for device in splits(self.incumbent.problem, _SPLIT_GROUPS, 2):
+            self.incumbent.offer(device)
+            order = self.incumbent.simulator.order(device)
+            placed = level.up(device, order)
+            if units.allowed[units.of, placed[0]].all():
+                yield placed
 
     def _offer(self, level: Level, walkers: list[Walker], *, last: bool = False) -> None:
         """Check the best plan of the walkers in full, unless that took too much time of late."""
@@ -278,7 +285,7 @@ class _Search:
         excess = self.incumbent.offer(device, order)
         if excess.any():
             self.incumbent.offer(device)
-            self.room = best.less_room(self.room, excess)
+            self.room = best.less_room(excess)
             self.offered = np.inf
             for walker in walkers:
                 walker.restrict(self.room)

@@ -75,6 +75,7 @@ class Times(NamedTuple):
     tail: FloatArray  # (N,) from each operator's start to the end of the step
     arrival: FloatArray  # (C,) by input: when the tensor is on the consumer's device
     leads: BoolArray  # (C,) by use: a transfer is made for it
+    departure: FloatArray  # (C,) by use: when that transfer starts
     free: FloatArray  # (B + 1, R) when each resource is free before each block, and at the end
     behind: FloatArray  # (B + 1, R) tail of each resource from there
 
@@ -143,6 +144,7 @@ def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Sche
             tail=np.zeros(n),
             arrival=np.zeros(uses),
             leads=np.zeros(uses, dtype=np.bool_),
+            departure=np.zeros(uses),
             free=np.zeros((blocks + 1, resources)),
             behind=np.zeros((blocks + 1, resources)),
         ),
@@ -305,7 +307,8 @@ def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int,
     op_seconds, use_ptr, uses = facts.op_seconds, facts.use_ptr, facts.uses
     input_ptr, transfer_seconds, routes = facts.input_ptr, facts.transfer_seconds, facts.routes
     device, order, position, row = chosen.device, chosen.order, chosen.position, chosen.row
-    start, arrival, leads, free = times.start, times.arrival, times.leads, times.free
+    start, arrival, free = times.start, times.arrival, times.free
+    leads, departure = times.leads, times.departure
     now, sent, stamp = probe.now, probe.sent, probe.stamp
     n = len(order)
     first = low // _BLOCK
@@ -338,15 +341,18 @@ def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int,
                     at = sent[slot, e]
                 else:
                     first_of_device = True
+                    leaving = at
                     seconds = transfer_seconds[uses[use, 1], routes[d, e, 0]]
                     if seconds > 0.0:
                         out, into = routes[d, e, 1], routes[d, e, 2]
-                        at = now[out] if now[out] > at else at
-                        at = (now[into] if now[into] > at else at) + seconds
+                        leaving = now[out] if now[out] > at else at
+                        leaving = now[into] if now[into] > leaving else leaving
+                        at = leaving + seconds
                         now[out] = at
                         now[into] = at
                     stamp[slot, e] = mark
                     sent[slot, e] = at
+                    departure[use] = leaving
             leads[use] = first_of_device
             k = uses[use, 3]
             if arrival[k] != at:

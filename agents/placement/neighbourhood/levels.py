@@ -10,7 +10,7 @@ import numpy as np
 
 from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray, Units
 from agents.step.grouping import GroupedProblem
-from envs.graphs.contraction import sum_rows
+from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.incremental import facts_of
 from envs.step.problem import StepProblem
@@ -25,6 +25,7 @@ class Level:
     problem: StepProblem  # of the pieces
     units: Units
     piece: IntArray  # (N,) piece of each operator
+    inner: FloatArray  # (K,) bytes that a piece needs beyond its inputs and outputs while it runs
 
     def down(self, piece_device: IntArray, piece_order: IntArray) -> tuple[IntArray, IntArray]:
         """Device (N,) and order (N,) of the operators from those of the pieces (K,)."""
@@ -63,7 +64,7 @@ def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> 
             continue
         grouped = GroupedProblem.of(problem, number)
         if not grouped.too_large:
-            levels.insert(0, _fused(grouped))
+            levels.insert(0, _fused(problem.graph, grouped))
     return levels or [finest]
 
 
@@ -95,13 +96,37 @@ def _finest(problem: StepProblem) -> Level:
     seconds = sum_rows(problem.op_seconds, of, number)
     state = sum_rows(graph.state_bytes, of, number)
     allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
-    return Level(problem, _units(of, state, allowed), np.arange(count))
+    return Level(problem, _units(of, state, allowed), np.arange(count), np.zeros(count))
 
 
-def _fused(grouped: GroupedProblem) -> Level:
+def _fused(graph: OpGraph, grouped: GroupedProblem) -> Level:
     fusion = grouped.fusion
     units = _units(fusion.piece_group, grouped.state, grouped.allowed)
-    return Level(grouped.problem, units, fusion.piece)
+    return Level(grouped.problem, units, fusion.piece, _inner_bytes(graph, fusion))
+
+
+def _inner_bytes(graph: OpGraph, fusion: Fusion) -> FloatArray:
+    """(K,) bytes by which what the operators of a piece make exceeds its outputs, at the peak.
+
+    A piece runs its operators as they are numbered. Tensors inside it end with their last
+    consumer, its outputs stay, and its inputs stay as well.
+    """
+    tensors, edges = np.arange(graph.num_tensors), graph.edges
+    last = graph.producer.copy()
+    np.maximum.at(last, edges[:, 2], edges[:, 1])
+    inside = tensors[fusion.tensor == NONE]
+    piece = fusion.piece[graph.producer]
+    # takes come before the frees of the same operator
+    when = np.concatenate([2 * graph.producer, 2 * last[inside] + 1])
+    change = np.concatenate([graph.tensor_bytes, -graph.tensor_bytes[inside]])
+    where = np.concatenate([piece, piece[inside]])
+    order = np.lexsort((when, where))
+    live, where = np.cumsum(change[order]), where[order]
+    peak = np.zeros(fusion.graph.num_operators)
+    outputs = sum_rows(np.where(fusion.tensor == NONE, 0.0, graph.tensor_bytes), piece, len(peak))
+    before = np.cumsum(outputs) - outputs  # left by the pieces before
+    np.maximum.at(peak, where, live - before[where] - outputs[where])
+    return peak
 
 
 def _units(of: IntArray, state: FloatArray, allowed: BoolArray) -> Units:

@@ -33,9 +33,12 @@ from envs.step.incremental import (
     settle_all,
     within,
 )
+from envs.step.live_memory import Stored, Streams, peak_bytes, stored_of, streams_of
 
-_DEAREST, _CHEAPEST = 1e3, 1.0  # overflow charge of all state, in starting step times
-_RISE, _FALL = 1.1, 0.999  # factor of the charge per move while state overflows, while it fits
+_DEAREST, _CHEAPEST = 1e3, 1.0  # charge if all bytes overflowed, in starting step times
+_RISE, _FALL = 1.1, 0.99  # factor of the charge per move while memory overflows, while it fits
+_FULL = 0.8  # part of the room: while all peaks are below it, few plans are looked at
+_SELDOM = 32  # plans kept between two looks then
 _ROUNDING = 1e-12  # relative
 
 # what the costs of a walk are
@@ -45,20 +48,22 @@ SECONDS, OVERFLOW, BEST_SECONDS, BEST_OVERFLOW, CHARGE, LEAST_CHARGE, MOST_CHARG
 class Walk(NamedTuple):
     """Where a walk stands, apart from its schedule, and the best plan it saw.
 
-    `cost` holds, in this order: the step time and the overflow (the part of all state that does not
-    fit) of the plan as it is; those of the best plan; the charge, seconds if all state overflowed,
+    `cost` holds, in this order: the step time and the overflow (the part of all bytes that does not
+    fit) of the plan as it is; those of the best plan; the charge, seconds if all bytes overflowed,
     and its limits. A plan overflows, too, if it uses a device whose room is negative.
     """
 
     used: FloatArray  # (D,) bytes of state
     units_on: IntArray  # (D,)
-    room: FloatArray  # (D,) bytes for state
+    room: FloatArray  # (D,) bytes
+    peak: FloatArray  # (D,) bytes, of the plan that was looked at last
     best_device: IndexArray  # (N,)
     best_order: IndexArray  # (N,)
     cost: FloatArray  # (7,)
-    state: FloatArray  # (1,) bytes of all state
+    bytes: FloatArray  # (1,) all state and the activations of one micro-batch
     random: RandomState  # (1,)
     judged: IntArray  # (1,) moves
+    unseen: IntArray  # (1,) plans that may be kept before the peaks are looked at again
 
 
 @numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
@@ -68,6 +73,8 @@ def anneal(
     times: Times,
     probe: Probe,
     units: Units,
+    stored: Stored,
+    streams: Streams,
     walk: Walk,
     move: Move,
     temperature: float,  # seconds
@@ -79,26 +86,35 @@ def anneal(
         if not propose(facts, chosen, times, units, move, cost[SECONDS], random):
             continue
         walk.judged[0] += 1
-        overflow = cost[OVERFLOW]
-        if counter[UNITS] > 0:
-            _carry_state(walk, chosen, units, move, 1)
-            overflow = _overflow(walk)
-        limit = cost[SECONDS] + cost[CHARGE] * (cost[OVERFLOW] - overflow)
-        limit -= temperature * np.log(1.0 - draw(random))
+        _carry_state(walk, chosen, units, move, 1)
+        overflow = _overflow(walk, walk.used)  # of the state: a lower bound
+        heat = -temperature * np.log(1.0 - draw(random))
+        limit = cost[SECONDS] + cost[CHARGE] * (cost[OVERFLOW] - overflow) + heat
         low, high = counter[LOW], counter[HIGH]
         settled = kept = within(facts, chosen, times, probe, low, high, limit)
+        looked = False
         if settled:
             seconds = settle(facts, chosen, times, probe, low, high)
             kept = seconds <= limit + limit * _ROUNDING
+            if kept:
+                better = seconds < cost[BEST_SECONDS] or cost[BEST_OVERFLOW] > 0.0
+                looked = better or walk.unseen[0] == 0 or overflow > 0.0
+            if looked:
+                overflow = _look(facts, chosen, times, stored, streams, walk)
+                limit = cost[SECONDS] + cost[CHARGE] * (cost[OVERFLOW] - overflow) + heat
+                kept = seconds <= limit + limit * _ROUNDING
         if kept:
+            walk.unseen[0] -= not looked
             cost[SECONDS], cost[OVERFLOW] = seconds, overflow
-            _remember(walk, chosen)
+            if looked:
+                _remember(walk, chosen)
         else:
-            if counter[UNITS] > 0:
-                _carry_state(walk, chosen, units, move, -1)
+            _carry_state(walk, chosen, units, move, -1)
             undo(facts, chosen, units, move)
             if settled:
                 settle(facts, chosen, times, probe, low, high)
+            if looked and walk.unseen[0] != 0:  # the plan as it is may not have been looked at
+                cost[OVERFLOW] = _look(facts, chosen, times, stored, streams, walk)
         if cost[OVERFLOW] > 0.0:
             cost[CHARGE] = min(cost[CHARGE] * _RISE, cost[MOST_CHARGE])
         else:
@@ -107,7 +123,14 @@ def anneal(
 
 @numba.njit(cache=True, nogil=True)
 def refresh(
-    facts: Facts, chosen: Chosen, times: Times, probe: Probe, units: Units, walk: Walk
+    facts: Facts,
+    chosen: Chosen,
+    times: Times,
+    probe: Probe,
+    units: Units,
+    stored: Stored,
+    streams: Streams,
+    walk: Walk,
 ) -> None:
     """Work out everything about the plan in `chosen`, and keep it if it is the best."""
     walk.cost[SECONDS] = settle_all(facts, chosen, times, probe)
@@ -117,8 +140,24 @@ def refresh(
         d = chosen.device[units.member[units.member_ptr[unit]]]
         walk.used[d] += units.state[unit]
         walk.units_on[d] += 1
-    walk.cost[OVERFLOW] = _overflow(walk)
+    walk.cost[OVERFLOW] = _look(facts, chosen, times, stored, streams, walk)
     _remember(walk, chosen)
+
+
+@numba.njit(
+    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+)
+def _look(
+    facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams, walk: Walk
+) -> float:
+    """The overflow of the plan in `chosen`; says for how long nobody need look again."""
+    peak_bytes(facts, chosen, times, stored, streams, walk.peak)
+    walk.unseen[0] = _SELDOM
+    for d in range(len(walk.room)):
+        if walk.units_on[d] > 0 and walk.peak[d] > _FULL * walk.room[d]:
+            walk.unseen[0] = 0
+    overflow: float = _overflow(walk, walk.peak)
+    return overflow
 
 
 @numba.njit(
@@ -153,12 +192,13 @@ def _carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int
 @numba.njit(
     cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
 )
-def _overflow(walk: Walk) -> float:
+def _overflow(walk: Walk, held: FloatArray) -> float:
+    """The part of all bytes that does not fit where devices hold `held` (D,) bytes."""
     total = 0.0
     for d in range(len(walk.room)):
-        if walk.units_on[d] > 0 and walk.used[d] > walk.room[d]:
-            total += walk.used[d] - walk.room[d]
-    part: float = total / max(1.0, walk.state[0])
+        if walk.units_on[d] > 0 and held[d] > walk.room[d]:
+            total += held[d] - walk.room[d]
+    part: float = total / max(1.0, walk.bytes[0])
     return part
 
 
@@ -169,7 +209,7 @@ class Walker:
         level: what is searched.
         device: (K,) devices of the pieces, to start from.
         order: (K,) a topological order of the pieces.
-        room: (D,) bytes for state.
+        room: (D,) bytes.
         scale: seconds: what charges are counted in.
         seed: of the random numbers.
     """
@@ -185,49 +225,57 @@ class Walker:
     ) -> None:
         self.units = level.units
         self.schedule = schedule_of(level.problem, device, order)
+        self.stored, self.streams = stored_of(level.problem, level.inner), streams_of(level.problem)
         self.move = no_move(len(order))
+        graph = level.problem.graph
+        batches = graph.num_micro_batches
         self.walk = Walk(
             used=np.zeros(len(room)),
             units_on=np.zeros(len(room), dtype=np.int64),
             room=room.copy(),
+            peak=np.zeros(len(room)),
             best_device=self.schedule.chosen.device.copy(),
             best_order=self.schedule.chosen.order.copy(),
             cost=np.full(7, np.inf),
-            state=np.array([level.units.state.sum()]),
+            bytes=np.array([level.units.state.sum() + graph.tensor_bytes.sum() / batches]),
             random=np.array([seed], dtype=np.uint64),
             judged=np.zeros(1, dtype=np.int64),
+            unseen=np.zeros(1, dtype=np.int64),
         )
         self.set_scale(scale)
         self.start_from(device, order)
 
     def set_scale(self, scale: float) -> None:
-        """Count the charge for state that does not fit in `scale` seconds."""
+        """Count the charge for what does not fit in `scale` seconds."""
         self.walk.cost[CHARGE:] = _DEAREST * scale, _CHEAPEST * scale, _DEAREST * scale
 
     def start_from(self, device: IntArray, order: IntArray) -> None:
         """Go on from another plan; the best plan stays, unless this one is better."""
         self.schedule.chosen.device[:] = device
         self.schedule.chosen.order[:] = order
-        refresh(*self.schedule, self.units, self.walk)
+        refresh(*self.schedule, self.units, self.stored, self.streams, self.walk)
 
     def restrict(self, room: FloatArray) -> None:
-        """Change the room for state (D,) and forget the best plan."""
+        """Change the room (D,) and forget the best plan."""
         self.walk.room[:] = room
         self.walk.cost[[BEST_SECONDS, BEST_OVERFLOW]] = np.inf
-        refresh(*self.schedule, self.units, self.walk)
+        refresh(*self.schedule, self.units, self.stored, self.streams, self.walk)
 
     def run(self, temperature: float, moves: int) -> None:
         """Propose `moves` moves at one temperature in seconds."""
-        anneal(*self.schedule, self.units, self.walk, self.move, temperature, moves)
+        anneal(
+            *self.schedule, self.units, self.stored, self.streams, self.walk, self.move,
+            temperature, moves,
+        )  # fmt: skip
 
-    def less_room(self, room: FloatArray, excess: FloatArray) -> FloatArray:
-        """(D,) bytes left for state once the best plan has exceeded a peak by `excess` (D,).
+    def less_room(self, excess: FloatArray) -> FloatArray:
+        """(D,) bytes of room once the best plan has exceeded a peak by `excess` (D,).
 
-        As `GroupedProblem.less_room`.
+        Goes on from that plan. The peaks of a coarse level are not those of all operators.
         """
-        home = self.walk.best_device[self.units.member[self.units.member_ptr[:-1]]]
-        state = np.bincount(home, weights=self.units.state, minlength=len(room))
-        return np.where(excess > 0.0, np.minimum(room, state) - excess, room)
+        self.start_from(*self.best)
+        room, peak = self.walk.room, self.walk.peak
+        return np.where(excess > 0.0, np.minimum(room, peak) - excess, room)
 
     @property
     def seconds(self) -> float:
@@ -248,13 +296,19 @@ class Walker:
     @property
     def best_seconds(self) -> float:
         """Step time of the best plan, inf while none fits."""
-        return float(self.walk.cost[BEST_SECONDS]) if self._best_fits else np.inf
+        return float(self.walk.cost[BEST_SECONDS]) if self.best_overflow == 0.0 else np.inf
+
+    @property
+    def overflow(self) -> float:
+        """The part of all bytes that does not fit where the walk stands."""
+        return float(self.walk.cost[OVERFLOW])
+
+    @property
+    def best_overflow(self) -> float:
+        """The part of all bytes that does not fit in the best plan."""
+        return float(self.walk.cost[BEST_OVERFLOW])
 
     @property
     def judged(self) -> int:
         """Moves judged so far."""
         return int(self.walk.judged[0])
-
-    @property
-    def _best_fits(self) -> bool:
-        return bool(self.walk.cost[BEST_OVERFLOW] == 0.0)
