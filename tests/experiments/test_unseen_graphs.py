@@ -1,0 +1,112 @@
+"""What the suites of unseen graphs and of tight memory stand on: models, devices, a second look."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from layered_step import layered_step
+
+from envs.cost import RooflineCost
+from envs.errors import InputError
+from envs.graphs.op_graph import Kind
+from envs.graphs.readers import MoiraiReader, PipeDreamReader
+from envs.graphs.readers.graph_file import GraphFile
+from envs.graphs.storage import save_graph
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from experiments.plan import PlanConfig, plan
+from experiments.run.app import run_app
+from experiments.step.checking import judged_again
+from experiments.step.problem import StoredGraph, TightMemory, topology_file
+from experiments.step.suites.models import MODELS, Captured
+from tests.paths import CONF
+
+PROFILE = """\
+a -- Input -- forward_compute_time=5.0, backward_compute_time=0.0, activation_size=8.0, parameter_size=0.0
+b -- Linear(2, 2) -- forward_compute_time=1.0, backward_compute_time=3.0, activation_size=4.0, parameter_size=6.0
+\ta -- b
+"""  # noqa: E501
+
+
+def test_devices_hold_their_share_of_what_the_simulator_finds_on_one() -> None:
+    graph = layered_step(6, 3)
+    base = topology_file(str(CONF / "topology" / "nvlink_islands.yaml"))
+    problem = StepProblem.build(graph, base, RooflineCost())
+    simulator = StepSimulator(problem)
+    alone = np.zeros(graph.num_operators, dtype=np.int64)
+    peak = simulator.run(alone, simulator.order(alone)).peak_memory[0]
+    tight = TightMemory(base, 0.3)(GraphFile(graph, None, {}))
+    assert tight.memory_bytes.tolist() == pytest.approx([0.3 * peak] * 8)
+    assert tight.network is not None
+    assert tight.link_class is base.link_class
+    with pytest.raises(InputError, match="share"):
+        TightMemory(base, 0.0)
+
+
+def test_a_profile_is_cut_into_micro_batches_and_nothing_else_is(tmp_path: Path) -> None:
+    path = tmp_path / "profile.txt"
+    path.write_text(PROFILE)
+    assert StoredGraph(str(path)).load().graph.num_operators == 2
+    cut = StoredGraph(str(path), micro_batches=4).load().graph
+    assert (cut.num_operators, cut.num_micro_batches) == (12, 4)
+    assert cut.profile_seconds.sum() == pytest.approx(0.004)
+    two = StoredGraph(str(path), PipeDreamReader(devices=2), 4).load().topology
+    assert two is not None
+    assert two.num_devices == 2
+    save_graph(layered_step(2, 2), tmp_path / "graph.npz")
+    for source in (str(tmp_path / "graph.npz"), None), (str(path), MoiraiReader()):
+        with pytest.raises(InputError, match=r"'graph.micro_batches': only a PipeDream profile"):
+            StoredGraph(*source, 4).load()
+    with pytest.raises(InputError, match="micro_batches"):
+        StoredGraph(str(path), micro_batches=0)
+
+
+def test_a_plan_is_judged_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+    given = ["agent=contiguous", "graph=graph.npz", "topology=tight_memory", "topology.share=0.6"]
+    folder, empty = tmp_path / "run", tmp_path / "empty"
+    assert run_app("plan", PlanConfig, plan, [*given, f"hydra.run.dir={folder}"]) == 0
+    found, none = judged_again([folder, empty])
+    result = json.loads((folder / "result.json").read_text())
+    assert none is None
+    assert found is not None
+    assert not found.violations
+    assert found.objective == pytest.approx(result["objective_s"], rel=1e-12)
+    document = json.loads((folder / "plan.json").read_text())
+    home = next(iter(document["placement"].values()))
+    document["placement"] = dict.fromkeys(document["placement"], home)
+    (folder / "plan.json").write_text(json.dumps(document))
+    (found,) = judged_again([folder])
+    assert found is not None
+    assert "too many" in found.violations[0]
+
+
+def test_a_model_of_ones_own_is_captured_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_CACHE", str(tmp_path))
+    source = Captured("recommender", 64, 2)
+    graph = source.load().graph
+    assert graph.num_micro_batches == 2
+    tables = graph.parameter_bytes[[n.startswith("tables") for n in graph.parameter_names]]
+    assert tables.tolist() == [400_000 * 128 * 4.0] * 16
+    assert (graph.kind == Kind.EMBEDDING).sum() >= 2 * 16
+    assert len(list(tmp_path.iterdir())) == 1
+    for arguments, word in (
+        (("alexnet", 64, 2), "unet"),
+        (("unet", 9, 2), "9"),
+        (("unet", 0, 1), "0"),
+    ):
+        with pytest.raises(InputError, match=word):
+            Captured(*arguments)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_work_both_ways(name: str) -> None:
+    graph = Captured(name, 4, 2).capture()
+    assert graph.backward_flop() > graph.forward_flop() > 0
