@@ -1,16 +1,22 @@
-"""How long operators compute and tensors travel: roofline times, or those a graph came with."""
+"""How long operators compute and tensors travel: roofline, measured with a graph, or traced."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
+from envs.graphs.readers.kineto import read_trace
+from envs.graphs.traced_times import traced_times
 from envs.hardware.devices import DeviceSpec
 from envs.hardware.topology import FloatArray, Topology
 from envs.units import DTYPES
+
+_LOG = logging.getLogger(__name__)
 
 
 def link_transfer_seconds(graph: OpGraph, topology: Topology) -> FloatArray:
@@ -132,6 +138,83 @@ class TabulatedCost:
                     field="class_names",
                 )
         return graph.link_seconds[:, [column[name] for name in topology.class_names]]
+
+
+@dataclass(frozen=True)
+class TracedCost:
+    """Times of a trace of torch's profiler, given to the operators of the captured graph.
+
+    `envs.graphs.traced_times.traced_times` says how. Transfers take latency + bytes / bandwidth.
+
+    Args:
+        trace: a trace file, or one for each class of devices by its name.
+        untimed: what an operator takes that the trace says nothing of: "refuse", or the "roofline"
+            of the device.
+    """
+
+    trace: str | Mapping[str, str]
+    untimed: str
+
+    def __post_init__(self) -> None:
+        files = self.trace.values() if isinstance(self.trace, Mapping) else [self.trace]
+        if not all(isinstance(file, str) for file in files):
+            told = f"{self.trace!r} is no file and no mapping of device classes to files"
+            raise InputError(told, field="trace")
+        if self.untimed not in {"refuse", "roofline"}:
+            raise InputError(f"{self.untimed!r} is none of refuse, roofline", field="untimed")
+
+    def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(N, D) seconds.
+
+        Raises:
+            InputError: a class of devices has no trace, a trace is not of this graph, or says
+                nothing of some operators and they are not to have their roofline.
+        """
+        specs = {device.spec.name: device.spec for device in topology.devices}
+        if isinstance(self.trace, str) and len(specs) > 1:
+            raise InputError(
+                f"is of one class of devices, and topology {topology.name} has {', '.join(specs)}: "
+                "name one for each, {<class>: <file>, ...}",
+                file=self.trace,
+            )
+        columns = {name: self._seconds(graph, spec) for name, spec in specs.items()}
+        return np.stack([columns[device.spec.name] for device in topology.devices], axis=1)
+
+    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(T, L) seconds; see `envs.cost.link_transfer_seconds`."""
+        return link_transfer_seconds(graph, topology)
+
+    def inputs(self) -> dict[str, str]:
+        """The trace files, by the class of devices; "" where one is for all."""
+        return {"": self.trace} if isinstance(self.trace, str) else dict(self.trace)
+
+    def _seconds(self, graph: OpGraph, spec: DeviceSpec) -> FloatArray:
+        files = self.inputs()
+        path = files.get("", files.get(spec.name))
+        if path is None:
+            known = ", ".join(files) or "none"
+            raise InputError(
+                f"names no trace of device {spec.name} (it has: {known})", field="trace"
+            )
+        found = traced_times(graph, read_trace(path))
+        share = found.matched_seconds / found.total_seconds if found.total_seconds > 0 else 0.0
+        told = (
+            f"{share:.0%} of the time in the trace, {found.runs} runs, are operators of the graph"
+        )
+        if found.shared:
+            told += f"; shared by bytes: {', '.join(found.shared)}"
+        if found.faults:
+            untimed = ", ".join(found.faults)
+            if self.untimed == "refuse":
+                raise InputError(
+                    f"has no time for {untimed}; untimed=roofline gives them the roofline of the "
+                    "device",
+                    file=path,
+                )
+            told += f"; roofline: {untimed}"
+        _LOG.warning("%s: %s", path, told)
+        roofline = _seconds_on(graph, spec) if found.faults else np.zeros(graph.num_operators)
+        return np.where(np.isnan(found.seconds), roofline, found.seconds)
 
 
 class CostByGraph:

@@ -11,6 +11,7 @@ import numpy as np
 
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Count, Positive, bounded
+from envs.cost import TracedCost
 from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.op_graph import OpGraph
@@ -326,8 +327,10 @@ def problem_of(
         raise InputError(f"graph {file.graph.name!r} has no operators")
     costs = build_as(CostModel, cost, "cost", "cost model")
     problem = StepProblem.build(file.graph, devices, costs)
+    measured = costs.inputs() if isinstance(costs, TracedCost) else {}
     made_from = {
         **inputs,
+        **{f"trace {name}".rstrip(): file_hash(path) for name, path in measured.items()},
         f"graph {file.graph.name}": graph_hash(file.graph),
         "cost": text_hash(to_json(cost)),
     }

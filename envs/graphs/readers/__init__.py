@@ -10,6 +10,7 @@ from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn_partitioning
 from envs.graphs.readers.graph_file import GraphFile, GraphReader
+from envs.graphs.readers.kineto import KinetoReader
 from envs.graphs.readers.moirai import MoiraiReader, read_moirai
 from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
 from envs.graphs.storage import FORMAT, UNITS, load_graph, load_time_unit
@@ -19,6 +20,7 @@ __all__ = [
     "DnnPartitioningReader",
     "GraphFile",
     "GraphReader",
+    "KinetoReader",
     "MoiraiReader",
     "PipeDreamReader",
     "StoredGraphReader",
@@ -50,6 +52,7 @@ READERS: tuple[GraphReader, ...] = (
     MoiraiReader(),
     DnnPartitioningReader(),
     PipeDreamReader(),
+    KinetoReader(),
 )
 
 
