@@ -52,6 +52,9 @@ class Value:
     consumers: list[int] = field(default_factory=list)  # records, ascending
 
 
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
+
+
 class Recorder(TorchDispatchMode):
     """Records operators, the values they exchange and the outside storages they touch.
 
@@ -99,6 +102,11 @@ class Recorder(TorchDispatchMode):
             raise InputError(f"{self._where()}: {func.name()} {told}")
         if func.namespace == "prim":  # asks for a property of a tensor
             return func(*args, **kwargs)
+        if func is _CONVOLUTION_BACKWARD and args[10][0] and any(args[10][1:]):
+            with self:  # two operators, as of a matrix: nothing waits for the weight's gradient
+                of_input, _, _ = func(*args[:10], [True, False, False])
+                _, of_weight, of_bias = func(*args[:10], [False, *args[10][1:]])
+            return of_input, of_weight, of_bias
         try:
             known = traits(func)
         except InputError as error:
