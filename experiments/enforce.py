@@ -19,7 +19,7 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build_as
 from experiments.step.enforcing import lanes_of, print_lanes, read_hosts, write_scripts
-from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.plan_file import read_bandwidth, read_kept_plan
 from experiments.step.problem import load_problem, order_rule_of
 
 SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")
@@ -47,7 +47,7 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     hosts = read_hosts(config.hosts)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem = loaded.problem
-    read_plan(config.plan, problem, order_rule_of(config.order))
+    read_kept_plan(config.plan, problem, order_rule_of(config.order))
     network = problem.topology.network
     allocation = read_bandwidth(config.plan, network)
     if allocation is None:

@@ -55,7 +55,7 @@ def plot(config: PlotConfig, run: Run) -> Result:
     if not np.isfinite(evaluation.step_time):
         raise InputError("; ".join(evaluation.violations), file=config.plan)
     timeline = evaluation.timeline
-    played = communication.simulator(problem).problem  # with the pipes of the plan's bandwidth
+    played = evaluation.problem
     title = (
         f"{problem.graph.name} on {problem.topology.name}: one step takes "
         f"{evaluation.step_time * 1e3:.1f} ms"

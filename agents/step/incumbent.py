@@ -10,16 +10,21 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound
+from agents.step.memory_moves import MemoryMoves, compile_kernels
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
+from envs.step.fusion import fuse
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
-from envs.step.step import Simulator
+from envs.step.step import Simulator, StepSimulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+_GROUPS = 64  # of a step, for each of which memory moves are chosen
+_PATIENCE = 4  # placements in a row that memory moves do not help, before some are passed over
+_PAUSES = 6  # at most 2**6 refused plans are not repaired after one that was in vain
 AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
 
 
@@ -120,15 +125,21 @@ class StepIncumbent(Incumbent):
 
     A plan is feasible when it has no violations, those of its peak memory included. A placement
     without an order gets the best that the problem allows, and so does one with an order that it
-    does not. A planner returns `result()` at once where the problem is `impossible`.
+    does not. A planner returns `result()` at once where the problem is `impossible`. Where the
+    problem allows memory moves, a plan that does not fit is offered once more with them.
     """
 
     def __init__(self, problem: StepProblem) -> None:
+        if problem.memory_moves:
+            compile_kernels()
         super().__init__()
         self.problem = problem
         self.simulator: Simulator = BestOrder(problem)
         bound = lower_bound(problem)
         self.lower_bound, self.impossible = bound.seconds, bound.reason
+        self._moves: MemoryMoves | None = None
+        self._vain = 0  # repairs in a row that brought nothing
+        self._pause = 0  # refused plans until the next repair: more after each vain one
 
     def group(self, max_groups: int) -> GroupedProblem | None:
         """The problem in at most `max_groups` groups; None when there is nothing to search.
@@ -155,9 +166,49 @@ class StepIncumbent(Incumbent):
         def violations(plan: Plan) -> Sequence[str]:
             return plan.violations(self.problem, self.simulator)
 
-        if self.take(self.simulator.step_time(device, order), lambda: plan, violations):
-            return np.zeros(self.problem.topology.num_devices)
-        return self.excess(self.simulator, device, order)
+        fits = self.take(self.simulator.step_time(device, order), lambda: plan, violations)
+        excess = np.zeros(self.problem.topology.num_devices)
+        if not fits:
+            excess = self.excess(self.simulator, device, order)
+        if self.problem.memory_moves:
+            return self._move(device, order, excess)
+        return excess
+
+    def offer_plan(self, plan: Plan) -> FloatArray:
+        """`offer` the plan of another planner, with its memory moves where it has any."""
+        if plan.residence is None:
+            return self.offer(plan.placement.device, plan.order)
+        self.evaluations += 1
+        self._take_moved(plan)
+        return np.zeros(self.problem.topology.num_devices)
+
+    def _move(self, device: IntArray, order: IntArray, excess: FloatArray) -> FloatArray:
+        """Offer a placement with memory moves, unless they were in vain for those before.
+
+        Returns (D,) bytes by which it exceeds each device even so; `excess` where it was not tried.
+        """
+        self._pause -= 1
+        if self._pause > 0:
+            return excess
+        if self._moves is None:
+            self._moves = MemoryMoves(self.problem, fuse(self.problem, _GROUPS).group)
+        before = self.step_time
+        found = self._moves.best(device, order, before)
+        if found is None:
+            self._pause = 1
+            return excess
+        self.evaluations += 1
+        if found.fits and found.seconds < before:
+            placement = Placement(np.array(device, dtype=np.int64))
+            self._take_moved(Plan(placement, found.order, found.residence))
+        self._vain = 0 if self.step_time < before else self._vain + 1
+        self._pause = 2 ** min(max(self._vain - _PATIENCE, 0), _PAUSES)
+        return np.minimum(found.excess, excess) if excess.any() else excess
+
+    def _take_moved(self, plan: Plan) -> None:
+        step, device, order = plan.played(self.problem)
+        seconds = StepSimulator(step).step_time(device, order)
+        self.take(seconds, lambda: plan, lambda plan: plan.violations(self.problem))
 
     def excess(self, simulator: Simulator, device: IntArray, order: IntArray | None) -> FloatArray:
         """(D,) bytes by which the peak memory exceeds each device."""

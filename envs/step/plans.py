@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.graphs.op_graph import NONE
+from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.step.problem import StepProblem
+from envs.step.rematerialise import Residence, rematerialised
 from envs.step.step import Simulator, StepSimulator
 
 IntArray = NDArray[np.int64]
@@ -66,16 +67,28 @@ class Plan:
     """A placement and an order: one topological permutation of the operators.
 
     Every device runs its operators in that order; ports serve their transfers by the positions of
-    producer and first consumer in it.
+    producer and first consumer in it. What becomes of saved activations is part of it: see
+    `envs.step.rematerialise`.
     """
 
     placement: Placement
     order: IntArray  # (N,) operators, first to last
+    residence: IntArray | None = None  # (N,) Residence; None: everything is kept
+
+    def played(self, problem: StepProblem) -> tuple[StepProblem, IntArray, IntArray]:
+        """What simulators play: a problem, a placement and an order, with all memory moves in them.
+
+        Those of `problem`, where everything is kept.
+        """
+        if self.residence is None:
+            return problem, self.placement.device, self.order
+        made = rematerialised(problem, self.placement.device, self.order, self.residence)
+        return made.problem, made.device, made.order
 
     def document(self, problem: StepProblem) -> dict[str, object]:
         """The plan by names, as plan files have it."""
         graph, devices = problem.graph, problem.topology.devices
-        return {
+        document: dict[str, object] = {
             "graph": {"name": graph.name, "sha256": graph_hash(graph)},
             "topology": problem.topology.name,
             "placement": {
@@ -84,12 +97,19 @@ class Plan:
             },
             "order": [graph.op_names[op] for op in self.order],
         }
+        if self.residence is not None:
+            document["residence"] = {
+                graph.op_names[op]: Residence(self.residence[op]).name.lower()
+                for op in np.flatnonzero(self.residence).tolist()
+            }
+        return document
 
     def violations(self, problem: StepProblem, simulator: Simulator | None = None) -> list[str]:
-        """The placement's violations, the order's, then those of the true peak memory.
+        """The placement's violations, the order's, the moves', then those of the true peak memory.
 
-        The peak is that of the plan played by `simulator`, of `problem` under `single_port` by
-        default; it is checked when nothing else is wrong, since only then is it defined.
+        The peak is that of the plan played by `simulator`, of the problem that is `played` under
+        `single_port` by default; it is checked when nothing else is wrong, since only then is it
+        defined.
         """
         found = self.placement.violations(problem)
         n = problem.graph.num_operators
@@ -101,16 +121,32 @@ class Plan:
         for u, v, _ in edges[position[edges[:, 0]] >= position[edges[:, 1]]]:
             names = problem.graph.op_names
             found.append(f"operator {names[v]!r} is ordered before its input {names[u]!r}")
+        found += self._wrong_moves(problem)
         if found:
             return found
-        simulator = StepSimulator(problem) if simulator is None else simulator
-        peak = simulator.run(self.placement.device, self.order).peak_memory
-        for index in np.flatnonzero(peak > problem.capacity):
+        step, device, order = self.played(problem)
+        simulator = StepSimulator(step) if simulator is None else simulator
+        peak = simulator.run(device, order).peak_memory
+        for index in np.flatnonzero(peak > step.capacity):
             found.append(
-                f"device {problem.topology.devices[index].name!r} needs {peak[index]:.0f} bytes at "
-                f"its peak, {peak[index] - problem.capacity[index]:.0f} too many"
+                f"device {step.topology.devices[index].name!r} needs {peak[index]:.0f} bytes at "
+                f"its peak, {peak[index] - step.capacity[index]:.0f} too many"
             )
         return found
+
+    def _wrong_moves(self, problem: StepProblem) -> list[str]:
+        graph, residence = problem.graph, self.residence
+        if residence is None:
+            return []
+        if residence.shape != (graph.num_operators,):
+            return [f"says of {residence.shape} operators what becomes of their output"]
+        unknown = ~np.isin(residence, list(Residence))
+        odd = np.flatnonzero(unknown | ((residence != 0) & (graph.phase != Phase.FORWARD)))
+        return [
+            f"operator {graph.op_names[op]!r}: no residence {residence[op]}, only forward "
+            "operators are computed again or moved to the host"
+            for op in odd
+        ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.hardware.topology import Topology
 from envs.step.order import DEFERRING, ORDERS, checked_orders
+
+RECOMPUTE, OFFLOAD = MEMORY_MOVES = "recompute", "offload"
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -41,9 +44,11 @@ class StepProblem:
     transfer_seconds: FloatArray  # (T, L) seconds, column 0 is zero
     capacity: FloatArray  # (D,) bytes
     orders: tuple[str, ...] = ORDERS
+    memory_moves: tuple[str, ...] = ()  # of MEMORY_MOVES: what plans may do, besides keeping all
 
     def __post_init__(self) -> None:
         checked_orders(self.orders)
+        checked_moves(self.memory_moves)
 
     @classmethod
     def build(
@@ -72,3 +77,15 @@ class StepProblem:
     def defers(self) -> bool:
         """Whether a plan may run weight gradients later than the input gradients beside them."""
         return any(order in DEFERRING for order in self.orders)
+
+
+def checked_moves(moves: Sequence[str]) -> tuple[str, ...]:
+    """`moves`, each a name of `MEMORY_MOVES`.
+
+    Raises:
+        InputError: one is not.
+    """
+    if isinstance(moves, str) or any(move not in MEMORY_MOVES for move in moves):
+        known = ", ".join(MEMORY_MOVES)
+        raise InputError(f"{moves!r} is no list of some of {known}", field="memory_moves")
+    return tuple(moves)

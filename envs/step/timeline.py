@@ -14,7 +14,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def peak_memory(
+def lifetimes(
     graph: OpGraph,
     num_devices: int,
     device: IntArray,  # (N,)
@@ -24,13 +24,12 @@ def peak_memory(
     transfer_destination: IntArray,  # (K,) device
     transfer_start: FloatArray,  # (K,) seconds
     transfer_finish: FloatArray,  # (K,) seconds
-) -> FloatArray:
-    """(D,) bytes.
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """(T + K,) the device that holds each tensor and each received copy, from when, to when, bytes.
 
-    Parameters, gradients and optimizer state stay for the whole step. A tensor lives on its
-    producer's device from the producer's start until its producer, its consumers there and its
-    departing transfers have ended; a received copy lives from the transfer's start until its
-    consumers there have ended. At equal times memory is freed before it is taken.
+    A tensor lives on its producer's device from the producer's start until its producer, its
+    consumers there and its departing transfers have ended; a received copy lives from the
+    transfer's start until its consumers there have ended.
     """
     edges = graph.edges
     producer = graph.producer
@@ -48,24 +47,61 @@ def peak_memory(
     ] if len(remote) else np.zeros(0, dtype=np.int64)  # fmt: skip
     copy_last = transfer_finish.copy()
     np.maximum.at(copy_last, row, op_finish[remote[:, 1]])
+    return (
+        np.concatenate([home, transfer_destination]),
+        np.concatenate([op_start[producer], transfer_start]),
+        np.concatenate([last, copy_last]),
+        np.concatenate([graph.tensor_bytes, graph.tensor_bytes[transfer_tensor]]),
+    )
 
-    holder = np.concatenate([home, transfer_destination])
-    start = np.concatenate([op_start[producer], transfer_start])
-    end = np.concatenate([last, copy_last])
-    size = np.concatenate([graph.tensor_bytes, graph.tensor_bytes[transfer_tensor]])
+
+def peak_memory(
+    graph: OpGraph,
+    num_devices: int,
+    device: IntArray,  # (N,)
+    op_start: FloatArray,  # (N,) seconds
+    op_finish: FloatArray,  # (N,) seconds
+    transfer_tensor: IntArray,  # (K,)
+    transfer_destination: IntArray,  # (K,) device
+    transfer_start: FloatArray,  # (K,) seconds
+    transfer_finish: FloatArray,  # (K,) seconds
+) -> FloatArray:
+    """(D,) bytes: parameters, gradients, optimizer state, and what lives (`lifetimes`) at worst."""
+    lives = lifetimes(
+        graph, num_devices, device, op_start, op_finish, transfer_tensor, transfer_destination,
+        transfer_start, transfer_finish,
+    )  # fmt: skip
+    return peaks(graph, num_devices, device, lives)[0]
+
+
+def peaks(
+    graph: OpGraph,
+    num_devices: int,
+    device: IntArray,  # (N,)
+    lives: tuple[IntArray, FloatArray, FloatArray, FloatArray],  # `lifetimes`
+) -> tuple[FloatArray, FloatArray]:
+    """(D,) bytes, and (D,) seconds of the instant at which each device first holds so many.
+
+    Parameters, gradients and optimizer state stay for the whole step. At equal times memory is
+    freed before it is taken.
+    """
+    holder, start, end, size = lives
     live = (size > 0) & (end > start)
     holder, start, end, size = holder[live], start[live], end[live], size[live]
     times = np.concatenate([end, start])  # frees first at equal times: the sort is stable
     change = np.concatenate([-size, size])
     where = np.concatenate([holder, holder])
     by_time = np.argsort(times, kind="stable")
-    peak = np.zeros(num_devices)
+    peak, instant = np.zeros((2, num_devices))
     np.add.at(peak, device, graph.state_bytes)
     for d in range(num_devices):
-        steps = change[by_time][where[by_time] == d]
-        if len(steps):
-            peak[d] += max(0.0, float(np.cumsum(steps).max()))
-    return peak
+        mine = by_time[where[by_time] == d]
+        if len(mine):
+            held = np.cumsum(change[mine])
+            fullest = int(held.argmax())
+            peak[d] += max(0.0, float(held[fullest]))
+            instant[d] = times[mine[fullest]]
+    return peak, instant
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,22 +121,17 @@ def _plan(entry: Entry) -> Any:
     found = search(BUDGET_S, None)
     assert found.plan is not None, found.reason
     verdict = task.judge(found.plan, found.allocation)
-    return _gantt(entry, task, found.allocation, verdict, max(task.bound(), found.lower_bound))
+    return _gantt(entry, verdict, max(task.bound(), found.lower_bound))
 
 
-def _gantt(entry: Entry, task: Any, allocation: Any, verdict: Verdict, bound: float) -> Any:
+def _gantt(entry: Entry, verdict: Verdict, bound: float) -> Any:
     evaluation = verdict.evaluation
     assert evaluation is not None
-    problem: StepProblem = task.problem
-    if allocation is not None:
-        from envs.step.allocated import allocated_problem
-
-        problem = allocated_problem(problem, allocation)
     title = (
         f"{entry.name}: one step takes {verdict.objective * 1e3:.2f} ms, "
         f"no plan less than {bound * 1e3:.2f} ms (dotted)"
     )
-    figure = draw_gantt(problem, evaluation.timeline, title)
+    figure = draw_gantt(evaluation.problem, evaluation.timeline, title)
     figure.axes[0].axvline(bound * 1e3, **LIMIT)
     return figure
 

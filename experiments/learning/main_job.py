@@ -163,10 +163,10 @@ def _write(
             write_plan(path, row.evaluation.plan, problem, provenance)
     best = comparison.best
     if best is not None and best.evaluation is not None:
-        timeline = best.evaluation.timeline
+        timeline, played = best.evaluation.timeline, best.evaluation.problem
         title = f"{name}: {best.method}, one step takes {best.step_time * 1e3:.1f} ms"
-        write_figure(run.folder / "gantt.png", draw_gantt(problem, timeline, title), provenance)
-        trace = trace_document(problem, timeline)
+        write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
+        trace = trace_document(played, timeline)
         write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
     baselines = {row.method: row.step_time for row in comparison.rows if row.method != PPO}
     figure = draw_learning_curve(

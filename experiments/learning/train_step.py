@@ -133,5 +133,5 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         unplaced = {**unplaced, "feasible": False}
         return Result({**values, **unplaced}, provenance, SHOWN)
     task.write(run.folder, found.plan, learned.allocation, provenance)
-    judged = evaluation_values(problem, learned.evaluation, bound)
+    judged = evaluation_values(learned.evaluation, bound)
     return Result({**values, **judged}, provenance, SHOWN)

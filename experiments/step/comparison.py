@@ -102,7 +102,7 @@ class Comparison:
                 "times_lower_bound": row.step_time / self.lower_bound
                 if row.feasible and self.lower_bound > 0
                 else None,
-                "peak_memory_bytes": float(row.evaluation.timeline.peak_memory.max())
+                "peak_memory_bytes": float(row.evaluation.peak_memory.max())
                 if row.evaluation is not None
                 else None,
                 "search_s": row.seconds,
@@ -116,7 +116,7 @@ class Comparison:
         search = f"{row.seconds:.1f} s" if row.seconds < 100 else f"{row.seconds:.0f} s"
         if row.evaluation is None:
             return (row.method, _short(row.reason), "", "", "", search)
-        peak = f"{row.evaluation.timeline.peak_memory.max() / GIBI:.2f} GiB"
+        peak = f"{row.evaluation.peak_memory.max() / GIBI:.2f} GiB"
         if not row.feasible:
             return (row.method, DOES_NOT_FIT, "", "", peak, search)
         single = self.single_device_time

@@ -69,4 +69,4 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
     evaluation = evaluate_plan(problem, plan, communication)
     values.setdefault("seconds", time.perf_counter() - start)
     write_plan(run.folder / "plan.json", plan, problem, provenance, allocation)
-    return Result({**values, **evaluation_values(problem, evaluation, bound)}, provenance)
+    return Result({**values, **evaluation_values(evaluation, bound)}, provenance)

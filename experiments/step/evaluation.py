@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from agents.step.lower_bound import LowerBound, lower_bound
 from envs.errors import InputError
+from envs.hardware.hosts import HOST
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
-from envs.step.step import Communication
+from envs.step.step import Communication, Ports
 from envs.step.timeline import Timeline
 
 FloatArray = NDArray[np.float64]
@@ -22,6 +23,7 @@ class Evaluation:
     """What the simulator says of a plan, never what its maker says."""
 
     plan: Plan
+    problem: StepProblem  # that was played: with what the plan's memory moves add
     timeline: Timeline
     violations: tuple[str, ...]  # a sentence each; empty: feasible
 
@@ -31,19 +33,35 @@ class Evaluation:
         return not self.violations
 
     @property
+    def peak_memory(self) -> FloatArray:
+        """(D,) bytes on each device; what hosts hold stands in the timeline, after them."""
+        names = [device.name for device in self.problem.topology.devices]
+        return self.timeline.peak_memory[[not name.endswith(HOST) for name in names]]
+
+    @property
     def step_time(self) -> float:
         """Seconds."""
         return self.timeline.step_time
 
 
 def evaluate_plan(problem: StepProblem, plan: Plan, communication: Communication) -> Evaluation:
-    """Simulate `plan` and check it: placement, order, resident and peak memory."""
-    simulator = communication.simulator(problem)
-    timeline = simulator.run(plan.placement.device, plan.order)
+    """Simulate `plan` and check it: placement, order, resident and peak memory.
+
+    Raises:
+        InputError: the plan moves tensors to hosts, which `communication` does not know.
+    """
+    step, device, order = plan.played(problem)
+    if step.topology is not problem.topology and not isinstance(communication, Ports):
+        raise InputError(
+            f"config key 'communication': the plan offloads to host memory, which "
+            f"{communication.name!r} does not know; single_port does"
+        )
+    simulator = communication.simulator(step)
+    timeline = simulator.run(device, order)
     violations = plan.violations(problem, simulator)
     if not violations and not np.isfinite(timeline.step_time):
-        violations = [_endless(problem, timeline)]
-    return Evaluation(plan, timeline, tuple(violations))
+        violations = [_endless(step, timeline)]
+    return Evaluation(plan, simulator.problem, timeline, tuple(violations))
 
 
 def _endless(problem: StepProblem, timeline: Timeline) -> str:
@@ -73,10 +91,9 @@ def require_fit(problem: StepProblem) -> LowerBound:
     return bound
 
 
-def evaluation_values(
-    problem: StepProblem, evaluation: Evaluation, bound: LowerBound
-) -> dict[str, object]:
+def evaluation_values(evaluation: Evaluation, bound: LowerBound) -> dict[str, object]:
     """The figures of an evaluation, for `result.json`."""
+    problem = evaluation.problem
     names = [device.name for device in problem.topology.devices]
     peak = evaluation.timeline.peak_memory
     with np.errstate(invalid="ignore"):  # of a step that never ends
@@ -89,7 +106,7 @@ def evaluation_values(
         "critical_path_bound_s": bound.critical_path,
         "work_bound_s": bound.work,
         "times_lower_bound": step_time / bound.seconds if bound.seconds > 0 else None,
-        "peak_memory_bytes": float(peak.max()),
+        "peak_memory_bytes": float(evaluation.peak_memory.max()),
         "peak_memory_bytes_by_device": _by_name(names, peak),
         "capacity_bytes_by_device": _by_name(names, problem.capacity),
         "busy_s_by_device": _by_name(names, busy),

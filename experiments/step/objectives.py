@@ -23,11 +23,11 @@ from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
 from envs.step.order import OneFOneB, OrderRule, checked_orders
 from envs.step.plans import Plan
-from envs.step.problem import StepProblem
+from envs.step.problem import StepProblem, checked_moves
 from envs.step.step import Communication
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build, build_as
-from experiments.step.plan_file import read_plan
+from experiments.step.plan_file import read_kept_plan
 from experiments.step.tasks import (
     BandwidthTask,
     JointTask,
@@ -78,14 +78,17 @@ class Makespan(FromStep):
     name: ClassVar[str] = "makespan"
     memory: bool  # whether the capacities of the devices count
     orders: Sequence[str]  # that a plan may have, of `envs.step.order.ORDERS`
+    memory_moves: Sequence[str]  # of `MEMORY_MOVES`: what plans may do with saved activations
 
     def __post_init__(self) -> None:
         checked_orders(self.orders)
+        checked_moves(self.memory_moves)
 
     def of(self, step: StepProblem) -> Task:
         if not self.memory:
             step = replace(step, capacity=np.full_like(step.capacity, np.inf))
-        return StepTask(replace(step, orders=tuple(self.orders)))
+        moves = tuple(self.memory_moves)
+        return StepTask(replace(step, orders=tuple(self.orders), memory_moves=moves))
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Bandwidth:
 
     def of(self, step: StepProblem) -> BandwidthTask:
         if self.plan is not None:
-            return BandwidthTask(step, read_plan(self.plan, step, self.order))
+            return BandwidthTask(step, read_kept_plan(self.plan, step, self.order))
         return BandwidthTask(step, _placed(step, self.placer, self.placer_budget_s))
 
     def inputs(self) -> dict[str, str]:
@@ -160,7 +163,7 @@ class Shared:
             raise InputError("at least one plan file is needed", field="plans")
 
     def of(self, step: StepProblem) -> Task:
-        plans = tuple(read_plan(path, step, self.order) for path in self.plans)
+        plans = tuple(read_kept_plan(path, step, self.order) for path in self.plans)
         return SharedTask(step, plans, communication=self.communication)
 
     def inputs(self) -> dict[str, str]:
@@ -198,7 +201,7 @@ def learnable(
         plans = getattr(_class_of(env), "needs_plan", False)
         env = env(problem, bandwidth.of(problem).plan) if plans else env(problem)
     if isinstance(env, PlacementEnv):
-        return Makespan(True, problem.orders), StepTask(
+        return Makespan(True, problem.orders, problem.memory_moves), StepTask(
             problem, communication=communication, env=env
         )
     if isinstance(env, JointEnv):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 from envs.files import read_json
-from envs.graphs.op_graph import OpGraph
+from envs.graphs.op_graph import OpGraph, Phase
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
@@ -21,6 +21,7 @@ from envs.step.allocated import Allocated
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
+from envs.step.rematerialise import Residence
 from envs.step.step import Communication
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
@@ -32,10 +33,11 @@ ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
 KIND = "meshwright.plan"
 KEYS = (
     "kind", "schema_version", "units", "provenance", "graph", "topology", "placement", "order",
-    "bandwidth",
+    "bandwidth", "residence",
 )  # fmt: skip
 SCHEMA_VERSION = 1
 BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out
+RESIDENCE_SCHEMA_VERSION = 3  # nor do those of version 2 know that anything is not kept
 
 
 def write_plan(
@@ -50,7 +52,8 @@ def write_plan(
     The document: `graph` {name, sha256}, `topology` (its name), `placement` {operator: device},
     `order` [operators, first to last], beside kind, schema version, units and provenance. With an
     allocation the schema version is 2 and there is `bandwidth` {channel: bytes/s}, of all channels
-    of the topology's network.
+    of the topology's network. Where not everything is kept it is 3 and there is `residence`
+    {forward operator: recompute or offload}, of the others `keep`.
     """
     document = plan.document(problem)
     version = SCHEMA_VERSION
@@ -58,6 +61,8 @@ def write_plan(
         names = problem.topology.network.channel_names
         document["bandwidth"] = dict(zip(names, allocation.rate.tolist(), strict=True))
         version = BANDWIDTH_SCHEMA_VERSION
+    if plan.residence is not None:
+        version = RESIDENCE_SCHEMA_VERSION
     write_json(path, stamp(document, provenance, kind="plan", schema_version=version))
 
 
@@ -69,17 +74,32 @@ def read_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> 
     Raises:
         InputError: naming the file, the record (operator) and the field that is wrong: no plan
             file, another graph or topology, an unknown operator or device, an operator missing or
-            standing twice, an order that runs an operator before its input.
+            standing twice, an order that runs an operator before its input, a residence that is
+            none or not of a forward operator.
     """
     document = _document(path)
     graph = problem.graph
     _same_problem(document, problem, path)
     device = _placement(document.get("placement"), graph, problem.topology, path)
+    residence = _residence(document.get("residence"), graph, path)
     if document.get("order") is None:
-        return Plan(Placement(device), order_rule(graph, device))
+        return Plan(Placement(device), order_rule(graph, device), residence)
     order = _order(document["order"], graph, path)
     _check_topological(order, graph, path)
-    return Plan(Placement(device), order)
+    return Plan(Placement(device), order, residence)
+
+
+def read_kept_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> Plan:
+    """As `read_plan`, where nothing is known of memory moves.
+
+    Raises:
+        InputError: as `read_plan`, or the plan does not keep everything.
+    """
+    plan = read_plan(path, problem, order_rule)
+    if plan.residence is not None:
+        fault = "what is computed again or moved to the host is not known here"
+        raise InputError(fault, file=path, field="residence")
+    return plan
 
 
 def read_bandwidth(path: str | Path, network: Network) -> BandwidthAllocation | None:
@@ -124,11 +144,11 @@ def _document(path: str | Path) -> dict[str, object]:
     document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise InputError(f"is no plan file: 'kind' is not {KIND!r}", file=path, field="kind")
-    known = (SCHEMA_VERSION, BANDWIDTH_SCHEMA_VERSION)
+    known = (SCHEMA_VERSION, BANDWIDTH_SCHEMA_VERSION, RESIDENCE_SCHEMA_VERSION)
     version = document.get("schema_version")
     if version not in known or isinstance(version, bool | float):
         raise InputError(
-            f"is {version!r}, this release reads {' and '.join(map(str, known))}",
+            f"is {version!r}, this release reads {', '.join(map(str, known))}",
             file=path,
             field="schema_version",
         )
@@ -136,12 +156,14 @@ def _document(path: str | Path) -> dict[str, object]:
         if key not in KEYS:
             told = f"unknown key (known: {', '.join(KEYS)})"
             raise InputError(told, file=path, field=key)
-    if version < BANDWIDTH_SCHEMA_VERSION and "bandwidth" in document:
-        fault = f"needs schema_version {BANDWIDTH_SCHEMA_VERSION}, the file has {version}"
-        raise InputError(fault, file=path, field="bandwidth")
-    if version == BANDWIDTH_SCHEMA_VERSION and document.get("bandwidth") is None:
-        fault = f"is missing: a plan with schema_version {version} has it"
-        raise InputError(fault, file=path, field="bandwidth")
+    since = {"bandwidth": BANDWIDTH_SCHEMA_VERSION, "residence": RESIDENCE_SCHEMA_VERSION}
+    for key, first in since.items():
+        if version < first and key in document:
+            fault = f"needs schema_version {first}, the file has {version}"
+            raise InputError(fault, file=path, field=key)
+        if version == first and document.get(key) is None:
+            fault = f"is missing: a plan with schema_version {version} has it"
+            raise InputError(fault, file=path, field=key)
     return document
 
 
@@ -192,6 +214,27 @@ def _placement(placement: object, graph: OpGraph, topology: Topology, path: str 
             record=graph.op_names[missing[0]],
             field="placement",
         )
+    return found
+
+
+def _residence(residence: object, graph: OpGraph, path: str | Path) -> IntArray | None:
+    if residence is None:
+        return None
+    field = "residence"
+    if not isinstance(residence, dict):
+        raise InputError("is not a mapping of operators", file=path, field=field)
+    operators = {name: number for number, name in enumerate(graph.op_names)}
+    found = np.zeros(graph.num_operators, dtype=np.int64)
+    known = {move.name.lower(): int(move) for move in Residence}
+    for name, move in residence.items():
+        if name not in operators:
+            raise InputError("unknown operator", file=path, record=name, field=field)
+        if not isinstance(move, str) or move not in known:
+            fault = f"{shortened(move)} is none of {', '.join(known)}"
+            raise InputError(fault, file=path, record=name, field=field)
+        if graph.phase[operators[name]] != Phase.FORWARD:
+            raise InputError("is no forward operator", file=path, record=name, field=field)
+        found[operators[name]] = known[move]
     return found
 
 

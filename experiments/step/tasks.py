@@ -72,7 +72,7 @@ class Verdict:
     @classmethod
     def of(cls, evaluation: Evaluation) -> Verdict:
         """Of a step that was played."""
-        peak = float(evaluation.timeline.peak_memory.max())
+        peak = float(evaluation.peak_memory.max())
         return cls(evaluation.step_time, evaluation.violations, peak, evaluation)
 
 
@@ -325,7 +325,7 @@ def _in_phases(problem: StepProblem, plan: Plan, phases: Phases) -> Evaluation:
     for index in np.flatnonzero(over > 0):
         name = devices[index].name
         faults.append(f"device {name!r} needs {over[index]:.0f} bytes too many at its peak")
-    return Evaluation(plan, timeline, tuple(faults))
+    return Evaluation(plan, problem, timeline, tuple(faults))
 
 
 def _nothing(*violations: str) -> Verdict:

@@ -179,7 +179,7 @@ BANDWIDTH_FAULTS: dict[str, tuple[Callable[[Document], object], str, str, str]] 
         lambda d: d.update(schema_version=1), "", "bandwidth", "needs schema_version 2",
     ),
     "a version that is no integer": (
-        lambda d: d.update(schema_version=2.0), "", "schema_version", "reads 1 and 2",
+        lambda d: d.update(schema_version=2.0), "", "schema_version", "reads 1, 2, 3",
     ),
 }  # fmt: skip
 

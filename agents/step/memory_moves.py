@@ -1,0 +1,311 @@
+"""What a device that overflows computes again or moves to the host, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.step.residence import cheapest
+from envs.graphs.op_graph import Phase
+from envs.hardware.hosts import host_link
+from envs.placement.toy import toy_pipeline
+from envs.step.price import Pricer
+from envs.step.problem import MEMORY_MOVES, OFFLOAD, RECOMPUTE, StepProblem
+from envs.step.rematerialise import Residence, rematerialised, run_again
+from envs.step.step import StepSimulator
+from envs.step.timeline import Timeline, lifetimes, peaks
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+_KEEP = int(Residence.KEEP)
+_ROUNDS = 6  # of the knapsack, with what overflowed in the round before added to the need
+_ORDERS = 3  # in which a placement is repaired, at most
+_CLOSER = 3  # bisections between a need that was too small and one that was enough
+
+
+@dataclass(frozen=True)
+class Option:
+    """What becomes of a group: of what only itself reads going forward, and of its border."""
+
+    inside: Residence
+    border: Residence
+
+
+def options(moves: tuple[str, ...]) -> tuple[Option, ...]:
+    """The options that the memory moves of a problem give; the first is to keep everything."""
+    again, away = Residence.RECOMPUTE, Residence.OFFLOAD
+    found = [Option(Residence.KEEP, Residence.KEEP)]
+    if RECOMPUTE in moves:
+        found.append(Option(again, Residence.KEEP))
+    if OFFLOAD in moves:
+        found.append(Option(away, away))
+    if RECOMPUTE in moves and OFFLOAD in moves:
+        found.append(Option(again, away))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """A plan with its memory moves, as the simulator plays it."""
+
+    order: IntArray  # (N,)
+    residence: IntArray  # (N,) Residence
+    seconds: float
+    excess: FloatArray  # (D,) bytes over the capacity, of the device and its host
+
+    @property
+    def fits(self) -> bool:
+        return not self.excess.any()
+
+
+class MemoryMoves:
+    """Makes room in placements whose activations overflow, by the moves that a problem allows.
+
+    A group computes again what it has inside and keeps its border, what other groups (or the group
+    elsewhere) read going forward; or it sends what it saves to the host; or both, each where it
+    costs less. Per device the options are chosen by `residence.cheapest`: the bytes that
+    each frees at the instant of the peak against the seconds of its second runs, and against those
+    of its transfers, which overlap computing. What then still overflows in the simulation is added
+    to the need, until the plan fits; where nothing is left to choose, no group keeps a border.
+
+    Args:
+        problem: with `memory_moves`.
+        group: (N,) of each operator.
+    """
+
+    def __init__(self, problem: StepProblem, group: IntArray) -> None:
+        self.problem = problem
+        self.group = group
+        self.options = options(problem.memory_moves)
+        self.forward = problem.graph.phase == Phase.FORWARD
+        self.links = [host_link(problem.topology, d) for d in range(problem.topology.num_devices)]
+        self.simulator = StepSimulator(problem)
+        self.pricer = Pricer(problem)
+
+    def best(self, device: IntArray, order: IntArray | None, below: float) -> Moved | None:
+        """The fastest plan found with placement `device` (N,) that fits, else the tightest.
+
+        In `order`, or in those that the problem allows, the fastest first, while without moves they
+        would take less than `below` seconds and than the best; None where none of them does.
+        """
+        if (np.bincount(device, self.problem.graph.state_bytes, len(self.problem.capacity))
+                > self.problem.capacity).any():  # fmt: skip
+            return None
+        prices = [self.pricer.price(device, (rule,)) for rule in self.pricer.rules]
+        orders = [(price.seconds, price.order) for price in prices]
+        if order is not None:
+            orders.append((self.simulator.step_time(device, order), order))
+        found: Moved | None = None
+        known: set[bytes] = set()
+        for seconds, each in sorted(orders, key=lambda one: one[0]):
+            if seconds >= below or (found is not None and found.fits and seconds >= found.seconds):
+                break
+            if each.tobytes() in known or len(known) == _ORDERS:
+                continue
+            known.add(each.tobytes())
+            made = self.repair(device, each)
+            if found is None or _rank(made) < _rank(found):
+                found = made
+        return found
+
+    def repair(self, device: IntArray, order: IntArray) -> Moved:
+        """The fastest plan found with this placement and order that fits, else the tightest.
+
+        Only devices that overflow move anything, as long as that is enough.
+        """
+        problem = self.problem
+        timeline = self.simulator.run(device, order)
+        excess = np.maximum(timeline.peak_memory - problem.capacity, 0.0)
+        keep = np.full(len(device), _KEEP, dtype=np.int64)
+        found = Moved(order, keep, timeline.step_time, excess)
+        if found.fits or len(self.options) == 1:
+            return found
+        items = _Items.build(self, device, timeline, excess > 0.0)
+        every = list(range(len(self.options)))
+        for allowed in ([0, 1], every) if len(every) > 2 else (every,):
+            made = self._search(items, allowed, device, order, excess)
+            found = min(found, made, key=_rank)
+        if not found.fits:
+            extremes = self._extremes(items, device, excess)
+            tried = (self.play(device, order, residence) for residence in extremes)
+            found = min(found, *tried, key=_rank)
+        return found
+
+    def play(self, device: IntArray, order: IntArray, residence: IntArray) -> Moved:
+        """A placement and an order with their moves, simulated on all operators."""
+        made = rematerialised(self.problem, device, order, residence)
+        timeline = StepSimulator(made.problem).run(made.device, made.order)
+        over = np.maximum(timeline.peak_memory - made.problem.capacity, 0.0)
+        count = len(self.problem.capacity)
+        for host, owner in enumerate(made.owners.tolist(), start=count):
+            over[owner] += over[host]
+        return Moved(order, residence, timeline.step_time, over[:count])
+
+    def _search(
+        self, items: _Items, allowed: list[int], device: IntArray, order: IntArray, need: FloatArray
+    ) -> Moved:
+        """Raise the need until the plan fits, then lower it as far as that lasts."""
+        least, found = np.zeros(len(need)), None  # least: needs that were too small
+        for _ in range(_ROUNDS):
+            chosen, everything = items.choose(need, allowed)
+            made = self.play(device, order, items.residence(chosen))
+            found = made if found is None else min(found, made, key=_rank)
+            over = made.excess > 0.0
+            least = np.where(over, need, least)
+            if made.fits or (everything | ~over).all():
+                break
+            need = np.where(over, np.maximum(need, 0.0) + made.excess, need)
+        assert found is not None
+        for _ in range(_CLOSER if found.fits else 0):
+            middle = 0.5 * (least + need)
+            made = self.play(device, order, items.residence(items.choose(middle, allowed)[0]))
+            found = min(found, made, key=_rank)
+            if made.fits:
+                need = middle
+            else:
+                least = np.where(made.excess > 0.0, middle, least)
+        return found
+
+    def _extremes(self, items: _Items, device: IntArray, excess: FloatArray) -> Iterator[IntArray]:
+        """Everything by one move, or borders by another, on devices that overflow, then on all."""
+        for where in (self.forward & (excess[device] > 0.0), self.forward):
+            for option in self.options[1:]:
+                for border in {option.inside, option.border} - {Residence.KEEP}:
+                    move = np.where(items.border, int(border), int(option.inside))
+                    yield np.where(where, move, _KEEP)
+
+
+@cache
+def compile_kernels() -> None:
+    """Have the kernels compiled, once on a machine, before a clock starts."""
+    toy = replace(toy_pipeline(), memory_moves=MEMORY_MOVES)
+    every = np.arange(toy.graph.num_operators)
+    moves = MemoryMoves(toy, every)
+    device = np.zeros_like(every)
+    peak = moves.simulator.run(device).peak_memory
+    tight = replace(toy, capacity=0.5 * (peak + toy.graph.state_bytes.sum()))
+    MemoryMoves(tight, every).best(device, None, np.inf)
+
+
+def _rank(moved: Moved) -> tuple[float, float]:
+    return float(moved.excess.sum()), moved.seconds
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """Groups on devices that overflow: what each option of theirs saves and costs."""
+
+    options: tuple[Option, ...]
+    device: IntArray  # (I,)
+    of: IntArray  # (N,) item of each operator, -1: none
+    border: BoolArray  # (N,) read by a forward operator of another group, or elsewhere
+    saved: FloatArray  # (I, O) bytes at the peak of the device
+    total: FloatArray  # (I, O) bytes, at any time
+    seconds: FloatArray  # (I, O) of second runs
+    traffic: FloatArray  # (I, O) seconds on the link to the host, one way
+    transient: FloatArray  # (I, O) bytes
+    hidden: FloatArray  # (D,) seconds of the forward pass, beside which the host is written
+
+    @classmethod
+    def build(
+        cls, moves: MemoryMoves, device: IntArray, timeline: Timeline, over: BoolArray
+    ) -> _Items:
+        """The groups on the devices `over` (D,), when the step runs as in `timeline`."""
+        problem, forward = moves.problem, moves.forward
+        graph, devices = problem.graph, problem.topology.num_devices
+        key, of = np.unique(moves.group * devices + device, return_inverse=True)
+        of = np.where(forward & over[device], of.reshape(-1), -1)
+        count = len(key)
+        u, c = graph.edges.T[:2]
+        border = np.zeros(len(device), dtype=np.bool_)
+        border[u[forward[c] & (of[u] != of[c])]] = True
+        saved, total = _freed(problem, device, timeline, forward)
+        compute = problem.op_seconds[np.arange(len(device)), device]
+        home = device[graph.producer]
+        latency = np.array([link.latency for link in moves.links])
+        bandwidth = np.array([link.bandwidth for link in moves.links])
+        travel = latency[home] + graph.tensor_bytes / bandwidth[home]
+        item = of[graph.producer]
+        sums = np.empty((5, count, len(moves.options)))
+        for number, option in enumerate(moves.options):
+            residence = np.where(border, int(option.border), int(option.inside))
+            residence[of < 0] = _KEEP
+            again = run_again(graph, device, residence)
+            what = np.where(total > 0.0, residence[graph.producer], _KEEP)
+            moved, away = what != _KEEP, what == Residence.OFFLOAD
+            anew = what == Residence.RECOMPUTE
+            sums[0, :, number] = np.bincount(item[moved], saved[moved], count)
+            sums[1, :, number] = np.bincount(item[moved], total[moved], count)
+            sums[2, :, number] = np.bincount(of[again], compute[again], count)
+            sums[3, :, number] = np.bincount(item[away], travel[away], count)
+            sums[4, :, number] = np.bincount(item[anew], total[anew], count)
+        return cls(
+            options=moves.options,
+            device=key % devices,
+            of=of,
+            border=border,
+            saved=sums[0],
+            total=sums[1],
+            seconds=sums[2],
+            traffic=sums[3],
+            transient=sums[4] / graph.num_micro_batches,
+            hidden=np.bincount(device, np.where(forward, compute, 0.0), devices).astype(np.float64),
+        )
+
+    def choose(self, need: FloatArray, allowed: list[int]) -> tuple[IntArray, BoolArray]:
+        """(I,) of options `allowed`, saving `need` (D,), and (D,) where all that can be is saved.
+
+        The first of them is to keep everything.
+        """
+        chosen = np.zeros(len(self.device), dtype=np.int64)
+        everything = np.zeros(len(need), dtype=np.bool_)
+        for d in np.flatnonzero(need > 0.0):
+            mine = np.ix_(self.device == d, allowed)
+            found = cheapest(
+                self.saved[mine],
+                self.seconds[mine],
+                self.traffic[mine],
+                self.transient[mine],
+                float(need[d]),
+                float(self.hidden[d]),
+            )
+            everything[d] = found is None
+            best = self.total[mine].argmax(axis=1) if found is None else found
+            chosen[self.device == d] = np.array(allowed)[best]
+        return chosen, everything
+
+    def residence(self, chosen: IntArray) -> IntArray:
+        """(N,) what options `chosen` (I,) mean for each operator."""
+        inside = np.array([int(option.inside) for option in self.options])
+        border = np.array([int(option.border) for option in self.options])
+        option = np.where(self.of < 0, 0, chosen[self.of])
+        return np.where(self.border, border[option], inside[option])
+
+
+def _freed(
+    problem: StepProblem, device: IntArray, timeline: Timeline, forward: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """(T,) bytes that moving each tensor would free at its device's peak, and at any time."""
+    graph, devices = problem.graph, problem.topology.num_devices
+    lives = lifetimes(
+        graph, devices, device, timeline.op_start, timeline.op_finish, timeline.transfer_tensor,
+        timeline.transfer_destination, timeline.transfer_start, timeline.transfer_finish,
+    )  # fmt: skip
+    instant = peaks(graph, devices, device, lives)[1]
+    u, c, t = graph.edges.T
+    own = (device[u] == device[c]) & forward[u]
+    late, early = own & ~forward[c], own & forward[c]
+    read = np.full(graph.num_tensors, np.inf)
+    np.minimum.at(read, t[late], timeline.op_start[c[late]])
+    idle = timeline.op_finish[graph.producer].copy()
+    np.maximum.at(idle, t[early], timeline.op_finish[c[early]])
+    np.maximum.at(idle, timeline.transfer_tensor, timeline.transfer_finish)
+    total = np.where((idle < read) & np.isfinite(read), graph.tensor_bytes, 0.0)
+    peak = instant[device[graph.producer]]
+    return np.where((idle <= peak) & (peak < read), total, 0.0), total
