@@ -169,7 +169,8 @@ class SearchRatio(PlanSuite):
             *(
                 Table(f"All ratios of {label} over {other}, one per plan on its way",
                       ("ratio", "plans", "of them censored"),
-                      _histogram([ratio for race in found for ratio in race.ratios()]))
+                      _histogram([ratio for race in found for ratio in race.ratios()]),
+                      on_console=False)
                 for (label, other), found in pairs.items()
             ),
         ]  # fmt: skip
@@ -181,12 +182,8 @@ class SearchRatio(PlanSuite):
         )
         headline = {f"{a} / {b}": _headline(found) for (a, b), found in pairs.items()}
         numbers = {"rows": [race.document() for race in races], "fused": headline}
-        shown = {
-            f"{pair}: {name.replace('_', ' ')}": value
-            for pair, found in headline.items()
-            for name, value in found.items()
-            if not isinstance(value, dict)
-        }
+        name = "median_ratio_near_the_best_known"
+        shown = {f"{pair}: {name.replace('_', ' ')}": x[name] for pair, x in headline.items()}
         return Report(tables, {"search_ratio.png": figure}, numbers, shown)
 
     def _panel(self, case: Case, found: Mapping[str, Outcome]) -> Panel:
