@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,11 @@ from agents.base import PlannerResult
 from agents.partition.ideals.items import Items
 from agents.partition.ideals.search import Effort
 from agents.partition.ideals.splits import LoadResult, best_split, compile_kernels, shortest_calls
+from agents.step.fitting import Fitting, shapes
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import PartitionIncumbent, StepIncumbent
 from envs.bounds import Count, bounded
+from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import HostTraffic, PartitionProblem
@@ -25,7 +28,6 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
-_REPAIRS = 16  # splits tried with less and less room for state when activations overflow
 
 
 @bounded
@@ -154,15 +156,34 @@ class ContiguousDP:
         if incumbent.group(self.groups) is None:
             return incumbent.result()
         pairs = 0
+
+        def attempt(
+            pipeline: _Pipeline, grouped: GroupedProblem, room: FloatArray
+        ) -> tuple[IntArray, None] | None:
+            nonlocal pairs
+            items = pipeline.items(grouped, room)
+            found = best_split(items, self.ideals, effort.after(pairs))
+            pairs += found.pairs
+            if found.split is None:
+                return None
+            device = np.empty(grouped.num_groups, dtype=np.int64)
+            device[grouped.fusion.piece_group] = found.split.device(items)
+            return device, None
+
+        fitting = Fitting(incumbent, budget_s, spent=lambda: effort.spent(pairs))
         for pipeline in self._pipelines(incumbent):
-            if effort.spent(pairs):
+            if not fitting.goes_on:
                 break
-            pairs += self._offer(incumbent, pipeline, effort.after(pairs))
+            fitting.run(pipeline.grouped, partial(attempt, pipeline))
+        fitting.insist()
         reason = "" if incumbent.plan else "no contiguous split was found to fit"
         return incumbent.result(reason=reason)
 
     def _pipelines(self, incumbent: StepIncumbent) -> Iterator[_Pipeline]:
-        """All devices with each way to group and to price messages, then fewer devices."""
+        """All devices with each way to group and to price messages, then fewer devices.
+
+        Then the shapes that the orders are made for, and while there is no plan more groups.
+        """
         pipelines = []
         for groups in dict.fromkeys(max(self.groups >> halved, 1) for halved in range(_HALVINGS)):
             grouped = incumbent.group(groups)
@@ -171,29 +192,18 @@ class ContiguousDP:
                 for traffic in _prices(grouped.problem):
                     pipelines.append(_Pipeline(grouped, traffic, line))
                     yield pipelines[-1]
+        for pipeline in pipelines:
+            for line in list(shapes(incumbent.problem, pipeline.line))[1:]:
+                yield replace(pipeline, line=line)
         for count in _fewer(incumbent.problem.topology.num_devices):
             for pipeline in pipelines:
                 yield replace(pipeline, line=pipeline.line[:count])
-
-    def _offer(self, incumbent: StepIncumbent, pipeline: _Pipeline, effort: Effort) -> int:
-        """Offer the pipeline's split, with less room until it fits; the pairs looked at."""
-        grouped, pairs = pipeline.grouped, 0
-        room = grouped.problem.capacity.copy()
-        for _ in range(_REPAIRS):
-            if effort.spent(pairs):
-                break
-            items = pipeline.items(room)
-            found = best_split(items, self.ideals, effort.after(pairs))
-            pairs += found.pairs
-            if found.split is None:
-                break
-            device = np.empty(grouped.num_groups, dtype=np.int64)
-            device[grouped.fusion.piece_group] = found.split.device(items)
-            excess = incumbent.offer(grouped.fusion.expand(device))
-            if not excess.any():
-                break
-            room = grouped.less_room(room, device, excess)
-        return pairs
+        groups = 2 * self.groups
+        while incumbent.plan is None and groups < 2 * incumbent.problem.graph.num_operators:
+            grouped = incumbent.group(groups)
+            if grouped is not None:
+                yield _Pipeline(grouped, next(_prices(grouped.problem)), grouped.device_order())
+            groups *= 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,18 +214,22 @@ class _Pipeline:
     traffic: HostTraffic
     line: IntArray  # (c,) devices
 
-    def items(self, room: FloatArray) -> Items:
-        """What is divided when the devices have `room` (D,) bytes for state.
+    def items(self, sized: GroupedProblem, room: FloatArray) -> Items:
+        """What is divided when the groups hold `sized.state` and devices have `room` (D,) bytes.
 
         The forward pass goes from group to group in the order of their numbers. Where a group has
         operators at both ends, such as an embedding and the output layer that shares its weights,
         it also goes back: those edges do not bind the line.
         """
-        step = replace(self.grouped.problem, capacity=room)
+        times = np.maximum(np.bincount(self.line, minlength=len(room)), 1)
+        step = replace(self.grouped.problem, capacity=room / times)
         precedence = MaxLoadProblem(step, contiguous=True).precedence
         group = self.grouped.fusion.piece_group
         ahead = group[precedence[:, 0]] <= group[precedence[:, 1]]
-        return Items.build(step, precedence[ahead], self.traffic, self.line)
+        items = Items.build(step, precedence[ahead], self.traffic, self.line)
+        first = np.unique(group, return_index=True)[1]  # a piece of each group
+        held = sum_rows(sized.state, items.of[first], items.count)
+        return replace(items, state=held)
 
 
 def _prices(step: StepProblem) -> Iterator[HostTraffic]:

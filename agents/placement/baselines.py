@@ -8,10 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
+from agents.step.fitting import Attempt, Fitting, shapes
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, bounded
 from envs.step.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_FINER = 3  # times that the number of groups is doubled where memory is tight
 
 
 class SingleDevice:
@@ -83,18 +89,29 @@ class RandomPlacement:
         if grouped is None:
             return incumbent.result()
         random = np.random.default_rng(self.seed)
+
+        def attempt(groups: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
+            device = _sample(groups, room, random)
+            return None if device is None else (device, None)
+
         for sample in range(min(self.samples, deterministic_limit or self.samples)):
             if sample > 0 and incumbent.seconds > budget_s:
                 break
-            device = _sample(grouped, random)
+            device = _sample(grouped, problem.capacity, random)
             if device is not None:
                 incumbent.offer(grouped.fusion.expand(device))
+        if incumbent.plan is None:
+            fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+            fitting.run(grouped, attempt)
+            fitting.insist()
         return incumbent.result(reason="no sample was feasible" if incumbent.plan is None else "")
 
 
-def _sample(grouped: GroupedProblem, random: np.random.Generator) -> NDArray[np.int64] | None:
+def _sample(
+    grouped: GroupedProblem, room: FloatArray, random: np.random.Generator
+) -> IntArray | None:
     """(G,) devices, or None when a group finds no room."""
-    free = grouped.problem.capacity.copy()
+    free = room.copy()
     device = np.zeros(grouped.num_groups, dtype=np.int64)
     for group in random.permutation(grouped.num_groups):
         fits = np.flatnonzero(grouped.allowed[group] & (grouped.state[group] <= free))
@@ -103,12 +120,6 @@ def _sample(grouped: GroupedProblem, random: np.random.Generator) -> NDArray[np.
         device[group] = random.choice(fits)
         free[device[group]] -= grouped.state[group]
     return device
-
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-
-_REPAIRS = 16  # splits tried with less and less room for state when activations overflow
 
 
 class Shares(Protocol):
@@ -181,19 +192,26 @@ class ContiguousSplit:
         incumbent = StepIncumbent(problem)
         if incumbent.impossible:
             return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.groups)
-        devices = self.shares.devices(grouped)
-        weight = self.shares.weight(grouped)
-        room = problem.capacity.copy()
-        for _ in range(_REPAIRS):
-            segment = _split(weight[:, devices], grouped.state, room[devices])
-            if segment is None:
+        fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+        for finer in range(_FINER + 1):
+            grouped = GroupedProblem.of(problem, self.groups << finer)
+            for devices in shapes(problem, self.shares.devices(grouped)):
+                fitting.run(grouped, self._attempt(devices))
+            if not fitting.binds or not fitting.goes_on:
                 break
-            excess = incumbent.offer(grouped.fusion.expand(devices[segment]))
-            if not excess.any():
-                break
-            room = grouped.less_room(room, devices[segment], excess)
+        fitting.insist()
         return incumbent.result(reason="" if incumbent.plan else "no contiguous split fits")
+
+    def _attempt(self, devices: IntArray) -> Attempt:
+        """The split whose segments are on `devices`, which may come more than once."""
+        times = np.bincount(devices)[devices]
+
+        def attempt(grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
+            weight = self.shares.weight(grouped)[:, devices]
+            segment = _split(weight, grouped.state, room[devices] / times)
+            return None if segment is None else (devices[segment], None)
+
+        return attempt
 
 
 def _split(weight: FloatArray, state: FloatArray, room: FloatArray) -> IntArray | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated, Protocol
 
 import numba
@@ -29,14 +28,13 @@ from agents.placement.list_scheduling.schedule import (
     run,
 )
 from agents.placement.memory_fit import MemoryFit, search
+from agents.step.fitting import Attempt, Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, bounded
-from envs.compilation import clock
-from envs.graphs.op_graph import NONE, OpGraph
+from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 
-_REPAIRS = 16  # schedules tried with less and less room for state when activations overflow
 _NO_ROOM = "no device has room for some group's state, or activations overflow"
 _NO_TIME = "the budget ended before a schedule was found that fits in memory"
 
@@ -59,33 +57,6 @@ def compile_kernels(rule: ListRule) -> None:
     none, zero = np.zeros(0, dtype=np.int64), np.zeros(0)
     add_behind(np.zeros(1, dtype=np.int64), none, zero, zero)
     search(zero, np.zeros((0, 0), dtype=np.bool_), none, zero, 0, none)
-
-
-def best_granularity(
-    plan: Callable[[int, float], PlannerResult], granularities: Sequence[int], budget_s: float
-) -> PlannerResult:
-    """The best of `plan(groups, seconds left)` over several numbers of groups.
-
-    The first is made whatever the budget, the others while there is time.
-    """
-    start = clock()
-    found: list[PlannerResult] = []
-    trajectory: list[tuple[float, float]] = []
-    for groups in granularities:
-        began = clock() - start
-        if found and began >= budget_s:
-            break
-        found.append(plan(groups, budget_s - began))
-        for seconds, step_time in found[-1].trajectory:
-            if not trajectory or step_time < trajectory[-1][1]:
-                trajectory.append((began + seconds, step_time))
-    best = min(found, key=lambda result: result.step_time)
-    return replace(
-        best,
-        seconds=clock() - start,
-        evaluations=sum(result.evaluations for result in found),
-        trajectory=trajectory,
-    )
 
 
 def schedule_by(
@@ -124,76 +95,21 @@ def schedule_order(grouped: GroupedProblem, schedule: Schedule) -> IntArray:
     return np.argsort(position[grouped.fusion.piece], kind="stable").astype(np.int64)
 
 
-def wave_order(graph: OpGraph, order: IntArray, micro_batches: int) -> IntArray:
-    """(N,) `order` in waves of `micro_batches` micro-batches: no device has more under way.
-
-    The first so many micro-batches run from beginning to end, then the next ones; the optimizer
-    runs last. An operator that needs a later wave belongs to that one; within a wave `order` stays.
-    """
-    last = graph.num_micro_batches - 1
-    wave = np.where(graph.micro_batch == NONE, last, graph.micro_batch) // micro_batches
-    edges = graph.edges
-    for u, v, _ in edges[np.argsort(edges[:, 0], kind="stable")].tolist():
-        wave[v] = max(wave[v], wave[u])
-    return order[np.argsort(wave[order], kind="stable")]
-
-
-def offer_schedules(
-    incumbent: StepIncumbent,
-    grouped: GroupedProblem,
-    make_rule: Callable[[], ListRule],
-    budget_s: float,
-    reason: str = "",
-) -> PlannerResult:
-    """Offer the schedule of a rule to `incumbent`, in the 1F1B order and in its own.
+def attempt_by(make_rule: Callable[[], ListRule]) -> Attempt:
+    """Schedules by a rule, with their orders.
 
     Where a group finds no room, the list is scheduled again with the look-ahead of a `MemoryFit`.
-    While live activations overflow a device in the simulation of both orders, the room for state
-    is lowered by the excess of the order with less of it, and the list scheduled again. Where the
-    first schedule did not fit, the same is tried with orders that have half as many micro-batches
-    under way, a quarter, and so on down to one (`wave_order`). The first schedule is offered
-    whatever the budget, further ones while there is time. `reason` is passed on.
     """
-    for orders in (_all_at_once, _in_waves):
-        room = grouped.problem.capacity.copy()
-        for _ in range(_REPAIRS):
-            if incumbent.evaluations and incumbent.seconds >= budget_s:
-                return _result(incumbent, reason, _NO_TIME)
-            schedule = schedule_by(make_rule, grouped, room)
-            if schedule is None:
-                schedule = schedule_by(make_rule, grouped, room, MemoryFit(grouped, room))
-            if schedule is None:
-                break
-            placed = grouped.fusion.expand(schedule.group_device)
-            own = schedule_order(grouped, schedule)
-            before = incumbent.evaluations
-            excess = [
-                incumbent.offer(placed, order) for order in orders(incumbent.problem.graph, own)
-            ]
-            if incumbent.plan is not None and before == 0:
-                return incumbent.result(reason=reason)
-            if incumbent.plan is not None or not excess:
-                break
-            room = grouped.less_room(room, schedule.group_device, min(excess, key=np.sum))
-    return _result(incumbent, reason, _NO_ROOM)
 
+    def attempt(grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, IntArray] | None:
+        schedule = schedule_by(make_rule, grouped, room)
+        if schedule is None:
+            schedule = schedule_by(make_rule, grouped, room, MemoryFit(grouped, room))
+        if schedule is None:
+            return None
+        return schedule.group_device, schedule_order(grouped, schedule)
 
-def _result(incumbent: StepIncumbent, reason: str, failure: str) -> PlannerResult:
-    """The result for `reason`, and for `failure` if there is no plan."""
-    reasons = (reason, failure if incumbent.plan is None else "")
-    return incumbent.result(reason="; ".join(part for part in reasons if part))
-
-
-def _all_at_once(graph: OpGraph, own: IntArray) -> Iterator[IntArray | None]:
-    yield None  # 1F1B
-    yield own
-
-
-def _in_waves(graph: OpGraph, own: IntArray) -> Iterator[IntArray | None]:
-    size = graph.num_micro_batches // 2
-    while size > 0:
-        yield wave_order(graph, own, size)
-        size //= 2
+    return attempt
 
 
 class ListPlanner(ABC):
@@ -220,21 +136,34 @@ class ListPlanner(ABC):
     ) -> PlannerResult:
         """As `Planner.plan`; without a linear program it needs no limit.
 
-        The budget is for that program, and to make room in memory.
+        The budget is for that program, and to make room in memory: while there is no plan, with
+        more and more groups.
         """
         compile_kernels(self.empty_rule)
+        incumbent = StepIncumbent(problem)
+        fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+        reasons: dict[str, None] = {}
+        for number, groups in enumerate(_ever_finer(self.groups, problem.graph.num_operators)):
+            known = number >= len(self.groups) and incumbent.plan is not None
+            grouped = None if known or not fitting.goes_on else incumbent.group(groups)
+            if grouped is not None:
+                left_s = budget_s - incumbent.seconds
+                make_rule, reason = self.rule_of(grouped.problem, left_s, deterministic_limit)
+                reasons[reason] = None
+                fitting.run(grouped, attempt_by(make_rule))
+        fitting.insist()
+        if incumbent.plan is None:
+            reasons[_NO_ROOM if fitting.goes_on else _NO_TIME] = None
+        return incumbent.result(reason="; ".join(filter(None, reasons)))
 
-        def plan(groups: int, left_s: float) -> PlannerResult:
-            incumbent = StepIncumbent(problem)
-            grouped = incumbent.group(groups)
-            if grouped is None:
-                return incumbent.result()
-            rule, reason = self.rule_of(
-                grouped.problem, left_s - incumbent.seconds, deterministic_limit
-            )
-            return offer_schedules(incumbent, grouped, rule, left_s, reason)
 
-        return best_granularity(plan, self.groups, budget_s)
+def _ever_finer(groups: Sequence[int], operators: int) -> Iterator[int]:
+    """`groups`, then twice as many, and so on up to the number of operators."""
+    yield from groups
+    finer = 2 * max(groups)
+    while finer < 2 * operators:
+        yield finer
+        finer *= 2
 
 
 class EarliestFinish:
@@ -295,7 +224,7 @@ class Heft(ListPlanner):
     the step); the first piece of a group decides the group's device: the one where that piece
     finishes first, among those with room for the group's state. A piece runs in the first gap of
     its device that holds it, a transfer in the first gap that its two ports have in common, and a
-    tensor already sent to a device is not sent again. `offer_schedules` says what happens when
+    tensor already sent to a device is not sent again. `Fitting` says what happens when
     memory is short, and in which orders the plan is simulated.
 
     Guarantees:
@@ -324,7 +253,7 @@ class MEtf(ListPlanner):
     that can start first is scheduled next; among equals the piece of larger upward rank. The first
     piece of a group decides the group's device. Transfers wait for their send and receive ports
     and take the first gap that the two have in common; a tensor already sent to a device is not
-    sent again. `offer_schedules` says what happens when memory is short, and in which orders the
+    sent again. `Fitting` says what happens when memory is short, and in which orders the
     plan is simulated.
 
     Guarantees:

@@ -10,26 +10,29 @@ from numpy.typing import NDArray
 
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from envs.step.order import OneFOneB
+from envs.step.price import Pricer
+from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _REPAIRS = 16  # placements made with less and less room while activations overflow
 _DRAWS = 64  # rooms drawn under a deterministic limit
-_FRUITLESS = 16  # draws in a row that led to no new placement, after which none is expected
+_FRUITLESS = 8  # draws in a row that led to no new placement, after which none is expected
 _LEAST_ROOM = 0.4  # of the capacity, in a draw
 _SAMPLE = 64  # moves looked at for each that is made
 
 
 class Attempt(Protocol):
-    """How a planner makes and offers one placement."""
+    """How a planner makes one placement."""
 
     def __call__(
-        self, grouped: GroupedProblem, room: FloatArray, micro_batches: int
-    ) -> tuple[IntArray, FloatArray] | None:
-        """(G,) devices where `grouped.state` fits `room` (D,); (D,) bytes of excess when offered.
+        self, grouped: GroupedProblem, room: FloatArray, /
+    ) -> tuple[IntArray, IntArray | None] | None:
+        """(G,) devices on which `grouped.state` fits `room` (D,), and (N,) an order of its own.
 
-        The activations of so many micro-batches count as state. None: no placement was found.
+        None where no such placement was found.
         """
 
 
@@ -37,7 +40,9 @@ class Fitting:
     """Has placements made with less and less room until one fits, activations included.
 
     Args:
-        incumbent: to which the placements are offered.
+        incumbent: is offered the placements, in all orders that its problem allows; where any is,
+            also in the planner's own. Under a window that is what a dynamic runtime makes of it, or
+            of that of 1F1B, so that only the micro-batches that count as state are under way.
         budget_s: seconds since the incumbent's start; the first placement is made in any case.
         limited: whether the search is to be the same on any machine, so long as the budget lasts.
         spent: whether another limit is reached.
@@ -55,6 +60,7 @@ class Fitting:
         self._budget_s = budget_s
         self._draws = _DRAWS if limited else None
         self._spent = spent
+        self._pricer = Pricer(incumbent.problem)
         self._known: set[bytes] = set()
         self._seen: list[tuple[GroupedProblem, Attempt]] = []
         self._nearest: tuple[float, GroupedProblem, IntArray] | None = None  # bytes too many
@@ -110,21 +116,30 @@ class Fitting:
         """Lower `room` until a placement fits; (G,) devices of the first placement."""
         first, sized = None, grouped.holding(micro_batches)
         for _ in range(_REPAIRS):
-            made = attempt(sized, room, micro_batches) if self.goes_on else None
+            made = attempt(sized, room) if self.goes_on else None
             if made is None:
                 break
-            device, excess = made
+            device, own = made
             first = device if first is None else first
             self._known.add(device.tobytes())
+            excess = self._offer(grouped.fusion.expand(device), own, micro_batches)
             if not excess.any():
                 break
-            self._note(grouped, device, float(excess.sum()))
+            if self._nearest is None or excess.sum() < self._nearest[0]:
+                self._nearest = float(excess.sum()), grouped, device
             room = sized.less_room(room, device, excess)
         return first
 
-    def _note(self, grouped: GroupedProblem, device: IntArray, excess: float) -> None:
-        if self._nearest is None or excess < self._nearest[0]:
-            self._nearest = excess, grouped, device
+    def _offer(self, placed: IntArray, own: IntArray | None, micro_batches: int) -> FloatArray:
+        """(D,) bytes of excess of placement `placed` (N,)."""
+        problem = self._incumbent.problem
+        excess = self._incumbent.offer(placed)
+        if not problem.any_order:
+            return excess
+        if 0 < micro_batches < problem.graph.num_micro_batches:
+            ranking = OneFOneB()(problem.graph, placed) if own is None else own
+            own = self._pricer.windowed(placed, ranking, micro_batches)
+        return excess if own is None else self._incumbent.offer(placed, own)
 
     def _relieve(
         self, grouped: GroupedProblem, device: IntArray, random: np.random.Generator
@@ -133,28 +148,21 @@ class Fitting:
 
         Always the move after which least overflows, of a sample; ends where none helps.
         """
-        allowed = grouped.holding(0).allowed
         excess = self._incumbent.offer(grouped.fusion.expand(device))
         while excess.any() and self.goes_on:
-            moves = np.argwhere(allowed & (excess[device] > 0.0)[:, None] & (excess == 0.0))
+            rule = self._pricer.price(grouped.fusion.expand(device)).rule
+            moves = np.argwhere(grouped.allowed & (excess[device] > 0.0)[:, None] & (excess == 0.0))
             chosen = moves[random.permutation(len(moves))[:_SAMPLE]]
             if not len(chosen):
                 return
             placements = np.tile(device, (len(chosen), 1))
             placements[np.arange(len(chosen)), chosen[:, 0]] = chosen[:, 1]
-            over = self._overflow(placements[:, grouped.fusion.group])
+            _, over = self._pricer.prices(placements[:, grouped.fusion.group], rule)
             best = int(over.argmin())
             if over[best] >= excess.sum():
                 return
             device = placements[best]
             excess = self._incumbent.offer(grouped.fusion.expand(device))
-
-    def _overflow(self, devices: IntArray) -> FloatArray:
-        """(B,) bytes by which placements (B, N) overflow all devices together."""
-        simulator = self._incumbent.simulator
-        return np.array(
-            [self._incumbent.excess(simulator, device, None).sum() for device in devices]
-        )
 
 
 def halved(count: int) -> Iterator[int]:
@@ -162,3 +170,16 @@ def halved(count: int) -> Iterator[int]:
     while count > 0:
         yield count
         count //= 2
+
+
+def shapes(problem: StepProblem, line: IntArray) -> Iterator[IntArray]:
+    """Devices of consecutive segments: `line`, and what the allowed orders are made for.
+
+    Interleaved orders go round the line twice, those of a V there and back.
+    """
+    yield line
+    if len(line) > 1:
+        if "interleaved" in problem.orders:
+            yield np.concatenate([line, line])
+        if {"zb_v", "dualpipe_v"} & set(problem.orders):
+            yield np.concatenate([line, line[::-1]])

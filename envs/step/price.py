@@ -359,12 +359,20 @@ def order_of(
             window = stages + 1
         elif rule == _WINDOW_HALF:
             window = (stages + 1) // 2
+    _play_ranking(arrays, work, ready, num_ports, device, window)
+
+
+@numba.njit(cache=True, nogil=True)
+def _play_ranking(
+    arrays: StepArrays, work: Play, ready: Scratch, num_ports: int, device: IntArray, window: int
+) -> None:
+    """What a dynamic runtime makes of the ranking `ready.order`; where starts tie, `work.base`."""
+    base, order, start = work.base, work.order, np.empty(len(device))
     use_order(arrays, ready)
-    start = np.empty(n)
     runtime_starts(arrays, ready, num_ports, device, start, None, window)
     if not np.isfinite(start).all():
         return  # the window can never be kept: the order of its ranking stays
-    for p in range(n):
+    for p in range(len(device)):
         work.start[ready.order[p]] = start[p]
     order[:] = base[np.argsort(work.start[base], kind="mergesort")]
 
@@ -439,6 +447,16 @@ class Pricer:
             seconds, excess,
         )  # fmt: skip
         return seconds, excess
+
+    def windowed(self, device: IntArray, ranking: IntArray, window: int) -> IntArray:
+        """(N,) the order a dynamic runtime makes of `ranking` (N,), topological.
+
+        On each device at most `window` micro-batches are under way.
+        """
+        self.work.base[:], self.work.order[:], self._ready.order[:] = ranking, ranking, ranking
+        device = np.ascontiguousarray(device, dtype=np.int64)
+        _play_ranking(self.arrays, self.work, self._ready, self.num_ports, device, window)
+        return self.work.order.copy()
 
     def peaks(self, device: IntArray, order: IntArray) -> tuple[float, FloatArray]:
         """Seconds and (D,) bytes of peak memory of a plan."""

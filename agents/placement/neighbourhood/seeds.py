@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from agents.placement.list_planners import wave_order
 from agents.placement.neighbourhood.moves import FloatArray, IntArray
 from agents.step.grouping import GroupedProblem
 from envs.graphs.contraction import sum_rows
-from envs.graphs.op_graph import OpGraph
+from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
 
@@ -60,3 +59,17 @@ def waves(graph: OpGraph, order: IntArray) -> Iterator[IntArray]:
     while size > 0:
         yield wave_order(graph, order, size)
         size //= 2
+
+
+def wave_order(graph: OpGraph, order: IntArray, micro_batches: int) -> IntArray:
+    """(N,) `order` in waves of `micro_batches` micro-batches: no device has more under way.
+
+    The first so many micro-batches run from beginning to end, then the next ones; the optimizer
+    runs last. An operator that needs a later wave belongs to that one; within a wave `order` stays.
+    """
+    last = graph.num_micro_batches - 1
+    wave = np.where(graph.micro_batch == NONE, last, graph.micro_batch) // micro_batches
+    edges = graph.edges
+    for u, v, _ in edges[np.argsort(edges[:, 0], kind="stable")].tolist():
+        wave[v] = max(wave[v], wave[u])
+    return order[np.argsort(wave[order], kind="stable")]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares, _split
+from agents.step.fitting import shapes
 from agents.step.grouping import GroupedProblem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.strength import examples
@@ -46,6 +48,7 @@ def test_the_split_has_the_smallest_largest_load_that_memory_allows(
 
 def test_equal_shares_ignore_speed_and_speed_shares_follow_it() -> None:
     problem = pipeline([1.0] * 9, 2, cluster([0, 0], [100.0, 100.0]), [2, 1])
+    problem = replace(problem, orders=("one_f_one_b",))
     equal = ContiguousSplit(groups=9, shares=EqualShares()).plan(problem, 1.0)
     fair = ContiguousSplit(groups=9, shares=SpeedShares()).plan(problem, 1.0)
     assert equal.plan is not None
@@ -67,6 +70,7 @@ def test_activations_that_overflow_make_the_split_give_way() -> None:
     # each layer: 4 bytes of state and activations of 1 byte; three layers peak at 15 bytes
     ample = pipeline([1.0] * 6, 4, cluster([0, 0], [100.0, 100.0]), [1, 1])
     tight = pipeline([1.0] * 6, 4, cluster([0, 0], [14.0, 100.0]), [1, 1])
+    ample, tight = (replace(problem, orders=("one_f_one_b",)) for problem in (ample, tight))
     split = ContiguousSplit(groups=6, shares=SpeedShares())
     held = []
     for problem in (ample, tight):
@@ -77,3 +81,21 @@ def test_activations_that_overflow_make_the_split_give_way() -> None:
         held.append(np.bincount(plan.placement.device, weights=state).tolist())
     assert held[0] == [12.0, 12.0]
     assert held[1][0] < 12.0
+
+
+def test_segments_go_round_and_back_where_an_order_is_made_for_it() -> None:
+    problem = pipeline([1.0] * 8, 4, cluster([0, 0], [100.0] * 2), [1, 1])
+    line = np.arange(2)
+    for orders, expected in (
+        (("one_f_one_b",), [[0, 1]]),
+        (("interleaved",), [[0, 1], [0, 1, 0, 1]]),
+        (("zb_v", "gpipe"), [[0, 1], [0, 1, 1, 0]]),
+    ):
+        found = shapes(replace(problem, orders=orders), line)
+        assert [devices.tolist() for devices in found] == expected
+    split = ContiguousSplit(groups=8, shares=EqualShares())
+    seconds = [
+        split.plan(replace(problem, orders=orders), 1.0).step_time
+        for orders in (("one_f_one_b",), ("one_f_one_b", "interleaved"))
+    ]
+    assert seconds[1] < seconds[0]

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 
 from agents.base import Planner
-from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order, wave_order
+from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order
 from agents.placement.memory_fit import MemoryFit
 from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import NONE, Phase
+from envs.graphs.op_graph import Phase
 from envs.graphs.readers import read_moirai
+from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
@@ -39,26 +40,10 @@ def test_the_order_of_a_schedule_is_topological(problem: StepProblem) -> None:
     schedule = schedule_by(make_heft(grouped), grouped, problem.capacity)
     assert schedule is not None
     order = schedule_order(grouped, schedule)
-    for size in (0, 1, 2):
-        tried = order if size == 0 else wave_order(problem.graph, order, size)
-        position = np.argsort(tried)
-        np.testing.assert_array_equal(np.sort(tried), np.arange(problem.graph.num_operators))
-        edges = problem.graph.edges
-        assert (position[edges[:, 0]] < position[edges[:, 1]]).all()
-
-
-def test_a_wave_ends_before_the_next_begins() -> None:
-    problem = pipeline([1.0, 2.0], 4, cluster([0, 0], [100.0] * 2), [1, 1])
-    graph = problem.graph
-    order = np.arange(graph.num_operators)
-    waves = graph.micro_batch[wave_order(graph, order, 2)]
-    batches = waves[waves != NONE]
-    half = len(batches) // 2
-    assert set(batches[:half].tolist()) == {0, 1}
-    assert set(batches[half:].tolist()) == {2, 3}
-    assert (waves[-2:] == NONE).all()  # the optimizer
-    alone = graph.micro_batch[wave_order(graph, order, 1)]
-    assert alone[alone != NONE].tolist() == sorted(alone[alone != NONE].tolist())
+    position = np.argsort(order)
+    np.testing.assert_array_equal(np.sort(order), np.arange(problem.graph.num_operators))
+    edges = problem.graph.edges
+    assert (position[edges[:, 0]] < position[edges[:, 1]]).all()
 
 
 def test_a_device_ruled_out_by_the_packing_is_not_taken() -> None:
@@ -106,7 +91,7 @@ def long_memory() -> StepProblem:
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
-def test_activations_that_overflow_are_run_in_waves_of_micro_batches(name: str) -> None:
+def test_activations_that_overflow_are_run_with_fewer_micro_batches_under_way(name: str) -> None:
     problem = long_memory()
     ample = replace(problem, capacity=np.array([100.0, 100.0]))
     planner = PLANNERS[name](3)
@@ -127,9 +112,20 @@ def test_a_plan_that_fits_in_no_order_is_reported_with_the_bytes_it_lacks() -> N
 
 
 def test_no_schedule_but_the_first_is_tried_when_the_time_is_up() -> None:
-    result = Heft(groups=(3,)).plan(long_memory(), 0.0)
-    assert (result.plan, result.status, result.evaluations) == (None, "limit", 2)
+    problem = replace(long_memory(), orders=("gpipe", "one_f_one_b"))
+    result = Heft(groups=(3,)).plan(problem, 0.0)
+    assert (result.plan, result.status, result.evaluations) == (None, "limit", 1)
     assert "the budget ended" in result.reason
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_no_order_is_planned_that_is_not_allowed(name: str) -> None:
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = replace(problem, orders=("gpipe",))
+    plan = PLANNERS[name](6).plan(problem, 60.0).plan
+    assert plan is not None
+    device = plan.placement.device
+    np.testing.assert_array_equal(plan.order, Pricer(problem).price(device).order)
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,46 +44,44 @@ def test_a_group_holds_what_later_phases_need(problem: StepProblem) -> None:
 
 
 def line(capacity: float) -> tuple[StepIncumbent, GroupedProblem]:
-    """Six layers of 4 bytes of state that send each other 1 byte; four micro-batches."""
+    """Six layers of 4 bytes of state that send each other 1 byte; four micro-batches in 1F1B."""
     problem = pipeline([1.0] * 6, 4, cluster([0, 0], [capacity] * 2), [1, 1])
+    problem = replace(problem, orders=("one_f_one_b",))
     return StepIncumbent(problem), GroupedProblem.of(problem, 6)
 
 
 class Recorder:
     """Puts the first groups that fit on d0, the others on d1, and remembers what it was given."""
 
-    def __init__(self, incumbent: StepIncumbent) -> None:
-        self.incumbent = incumbent
-        self.micro_batches: list[int] = []
+    def __init__(self) -> None:
+        self.state: list[float] = []
         self.room: list[FloatArray] = []
 
-    def __call__(
-        self, grouped: GroupedProblem, room: FloatArray, micro_batches: int
-    ) -> tuple[IntArray, FloatArray] | None:
-        self.micro_batches.append(micro_batches)
+    def __call__(self, grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
+        self.state.append(grouped.state[-1])
         self.room.append(room)
         first = np.cumsum(grouped.state) <= room[0]
         if grouped.state[~first].sum() > room[1]:
             return None
         device = np.where(first, 0, 1)
-        return device, self.incumbent.offer(grouped.fusion.expand(device))
+        return device, None
 
 
 def test_where_no_activation_can_overflow_one_placement_is_made() -> None:
     incumbent, grouped = line(100.0)
-    attempt = Recorder(incumbent)
+    attempt = Recorder()
     fitting = Fitting(incumbent, np.inf)
     fitting.run(grouped, attempt)
-    assert (attempt.micro_batches, fitting.binds) == ([0], False)
+    assert (attempt.state, fitting.binds) == ([4.0], False)
 
 
 def test_rooms_are_lowered_and_activations_counted_until_a_placement_fits() -> None:
     incumbent, grouped = line(18.0)  # room for four layers of a device, not for what they send
-    attempt = Recorder(incumbent)
+    attempt = Recorder()
     fitting = Fitting(incumbent, np.inf)
     fitting.run(grouped, attempt)
     assert fitting.binds
-    assert list(dict.fromkeys(attempt.micro_batches)) == [0, 4, 2, 1]
+    assert list(dict.fromkeys(attempt.state)) == [4.0, 8.0, 6.0, 5.0]  # 1 byte a micro-batch
     assert incumbent.plan is not None
     assert incumbent.plan.violations(incumbent.problem) == []
 
@@ -89,11 +89,8 @@ def test_rooms_are_lowered_and_activations_counted_until_a_placement_fits() -> N
 def test_what_overflows_least_is_repaired_by_moving_groups() -> None:
     incumbent, grouped = line(18.0)
 
-    def stubborn(
-        grouped: GroupedProblem, room: FloatArray, micro_batches: int
-    ) -> tuple[IntArray, FloatArray] | None:
-        device = np.array([0, 0, 0, 0, 0, 1])  # whatever the room
-        return device, incumbent.offer(grouped.fusion.expand(device))
+    def stubborn(grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
+        return np.array([0, 0, 0, 0, 0, 1]), None  # whatever the room
 
     fitting = Fitting(incumbent, np.inf)
     fitting.run(grouped, stubborn)
@@ -106,7 +103,7 @@ def test_what_overflows_least_is_repaired_by_moving_groups() -> None:
 @pytest.mark.parametrize("limited", [True, False])
 def test_the_search_ends_where_nothing_new_comes_or_the_time_is_up(limited: bool) -> None:
     incumbent, grouped = line(13.0)
-    attempt = Recorder(incumbent)
+    attempt = Recorder()
     fitting = Fitting(incumbent, np.inf, limited=limited)
     fitting.run(grouped, attempt)
     fitting.insist()

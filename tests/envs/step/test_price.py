@@ -43,6 +43,31 @@ def test_every_rule_gives_a_topological_order(placed):
         assert (seconds[0], excess[0]) == (price.seconds, price.excess)
 
 
+@given(placed_problems())
+def test_a_windowed_order_is_topological_whatever_the_ranking(placed):
+    problem, device, order = placed
+    edges = problem.graph.edges
+    for window in (1, 2):
+        position = np.argsort(Pricer(problem).windowed(device, order, window))
+        assert np.array_equal(np.sort(position), np.arange(len(device)))
+        assert (position[edges[:, 0]] < position[edges[:, 1]]).all()
+
+
+def test_a_window_limits_the_micro_batches_under_way_on_every_device():
+    problem = pipeline(4, 8)
+    device, pricer = stage_of(problem), Pricer(problem)
+    ranking = pricer.price(device, (Rule.ONE_F_ONE_B,)).order
+    for window in (1, 2, 3):
+        order = pricer.windowed(device, ranking, window)
+        forward = problem.graph.phase == Phase.FORWARD
+        under_way = []
+        for stage in range(4):
+            here = order[device[order] == stage]
+            step = np.where(forward[here], 1.0, -0.5)  # two backward operators end a micro-batch
+            under_way.append(np.ceil(np.cumsum(step)).max())
+        assert under_way[0] == max(under_way) == window
+
+
 def pipeline(stages: int, micro_batches: int, seconds=(1.0, 1.0, 1.0)) -> StepProblem:
     """Forward, input and weight gradient of every stage; transfers take no time."""
     builder, took, made = GraphBuilder("pipeline"), {}, {}
