@@ -26,8 +26,8 @@ from envs.hardware.topology import Topology
 from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
 from envs.step.plans import Placement, Plan
+from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator
 from models.export.checkpoint import CONFIG_FILE, PLACEMENT, SPEC_FILE
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -233,7 +233,7 @@ class PlacementDecider:
     def _content(
         self, problem: StepProblem, placement: Placement, placed: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
-        simulator = StepSimulator(problem)
+        simulator = BestOrder(problem)
         plan = Plan(placement, simulator.order(placement.device))
         violations = plan.violations(problem, simulator)
         step_time = simulator.step_time(plan.placement.device, plan.order)

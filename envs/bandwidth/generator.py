@@ -104,7 +104,7 @@ class SyntheticSteps:
         layers = int(rng.integers(*self.layers, endpoint=True))
         micro_batches = int(rng.integers(*self.micro_batches, endpoint=True))
         graph = synthetic_training_graph(rng, layers, self.width, micro_batches)
-        whole = StepProblem.build(graph, self.topology, self.cost)
+        whole = StepProblem.build(graph, self.topology, self.cost, ("one_f_one_b",))
         fusion = fuse(whole, self.max_groups)
         problem = fused_problem(whole, fusion)
         device = fusion.expand_pieces(self._stages(rng, fusion.num_groups))

@@ -48,13 +48,15 @@ class PlacementInstance:
     ) -> PlacementInstance:
         """Fuse `problem` into at most `max_groups` groups; `completion`: `FastestDevice`.
 
-        No group has operators on two devices of the placement `around` (N,), if there is one.
+        For 1F1B, which leaves weight gradients where they are. No group has operators on two
+        devices of the placement `around` (N,), if there is one.
         """
+        played = replace(problem, orders=("one_f_one_b",))
         if around is None:
-            fusion = fuse(problem, max_groups)
+            fusion = fuse(played, max_groups)
         else:
-            fusion = fuse_around(problem, max_groups, around)
-        fused = fused_problem(problem, fusion)
+            fusion = fuse_around(played, max_groups, around)
+        fused = fused_problem(played, fusion)
         rule = completion if completion is not None else FastestDevice()
         device = rule(fused, fusion)
         return cls(problem, fusion, fused, device, device)
