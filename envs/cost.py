@@ -197,23 +197,20 @@ class TracedCost:
                 f"names no trace of device {spec.name} (it has: {known})", field="trace"
             )
         found = traced_times(graph, read_trace(path))
-        share = found.matched_seconds / found.total_seconds if found.total_seconds > 0 else 0.0
+        share = found.matched_seconds / max(found.total_seconds, 1e-12)
         told = (
             f"{share:.0%} of the time in the trace, {found.runs} runs, are operators of the graph"
         )
         if found.shared:
             told += f"; shared by bytes: {', '.join(found.shared)}"
-        if found.faults:
-            untimed = ", ".join(found.faults)
+        if found.untimed:
+            listed = ", ".join(found.untimed)
             if self.untimed == "refuse":
-                raise InputError(
-                    f"has no time for {untimed}; untimed=roofline gives them the roofline of the "
-                    "device",
-                    file=path,
-                )
-            told += f"; roofline: {untimed}"
+                advice = "untimed=roofline gives them the roofline of the device"
+                raise InputError(f"has no time for {listed}; {advice}", file=path)
+            told += f"; roofline: {listed}"
         _LOG.warning("%s: %s", path, told)
-        roofline = _seconds_on(graph, spec) if found.faults else np.zeros(graph.num_operators)
+        roofline = _seconds_on(graph, spec) if found.untimed else np.zeros(graph.num_operators)
         return np.where(np.isnan(found.seconds), roofline, found.seconds)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+import networkx
 import numpy as np
 from torch import nn
 
@@ -49,10 +49,6 @@ class Calls:
     recurrent layers have two functions for them. FLOP and bytes are summed. Tensors inside an
     operator vanish; those from one operator to the same readers are one tensor of the sum of their
     bytes, but every gradient of a parameter stays by itself.
-
-    Where a call waits for something outside that waits for the call itself (recomputed
-    activations, a module that hooks into another), one operator would wait for itself: it becomes
-    as many operators as it takes, by the levels of `envs.graphs.contraction.contract`.
     """
 
     call: IntArray  # (n,) call each operator belongs to, or NONE
@@ -64,19 +60,22 @@ class Calls:
         parameters: Sequence[ParameterUse],
         shared: Sequence[tuple[int, ...]],
     ) -> tuple[MicroBatch, list[ParameterUse], list[tuple[int, ...]]]:
-        """The micro-batch, its parameters and its shared state in terms of the new operators."""
-        source, target = step.producer[step.uses[:, 0]], step.uses[:, 1]
-        part = self._parts(step, source, target)
-        piece, first = _pieces(part, source, target)
-        keep = np.zeros(len(step.producer), dtype=bool)
-        keep[[p.gradient for p in parameters if p.gradient != NONE]] = True
-        tensor, made = _tensors(step, piece, keep)
+        """The micro-batch, its parameters and its shared state in terms of the new operators.
+
+        Raises:
+            InputError: a call waits for something outside that waits for the call itself.
+        """
+        part = self._parts(step)
+        piece, first = self._pieces(step, part)
+        gradients = {p.gradient for p in parameters if p.gradient != NONE}
+        tensor, made = _tensors(step, piece, gradients)
         size = np.bincount(piece)
         dtype = np.zeros(len(first), dtype=np.int64)
         heaviest_last = np.argsort(step.flop, kind="stable")
         dtype[piece[heaviest_last]] = step.dtype[heaviest_last]
+        crossing = tensor != NONE
         micro_batch = MicroBatch(
-            names=self._names(step, part, piece, first, size),
+            names=self._names(step, part[first], first, size),
             kind=np.where(size == 1, step.kind[first], int(Kind.FUSED)),
             phase=step.phase[first],
             flop=_summed(step.flop, piece),
@@ -84,7 +83,7 @@ class Calls:
             bytes_written=_summed(step.bytes_written, piece),
             dtype=dtype,
             mirror=self._mirrors(step, piece, first),
-            tensor_bytes=_summed(step.tensor_bytes[tensor != NONE], tensor[tensor != NONE]),
+            tensor_bytes=_summed(step.tensor_bytes[crossing], tensor[crossing]),
             tensor_dtype=np.array([dtype for _, _, dtype, _ in made], dtype=np.int64),
             producer=np.array([producer for producer, *_ in made], dtype=np.int64),
             uses=np.array(
@@ -102,115 +101,79 @@ class Calls:
         ]
         return micro_batch, moved, [_unique(piece, users) for users in shared]
 
-    def _parts(self, step: MicroBatch, source: IntArray, target: IntArray) -> IntArray:
-        """(n,) dense number of the set each operator would be merged into."""
-        backward = step.phase == Phase.BACKWARD
-        outward = [False] * len(self.call)  # a backward operator outside of the call waits for it
-        call = self.call.tolist()
-        waits = backward[source]
-        for u, v in sorted(zip(source[waits].tolist(), target[waits].tolist(), strict=True))[::-1]:
-            outward[u] = outward[u] or call[v] != call[u] or outward[v]
+    def _parts(self, step: MicroBatch) -> IntArray:
+        """(n,) what each operator becomes a part of.
+
+        3 call, and 1 more for gradients of the input, 2 for those of weights; others are alone.
+        """
+        call, backward = self.call.tolist(), step.phase == Phase.BACKWARD
+        outward = [False] * len(call)  # a backward operator outside of the call waits for it
+        arcs = sorted(zip(step.producer[step.uses[:, 0]].tolist(), step.uses[:, 1].tolist()))  # noqa: B905
+        for u, v in reversed(arcs):
+            outward[u] = outward[u] or (bool(backward[u]) and (call[v] != call[u] or outward[v]))
         weight = backward & ~np.array(outward)
-        some = np.zeros(len(self.labels), dtype=bool)
-        some[self.call[backward & ~weight & (self.call != NONE)]] = True
-        if len(some):
-            weight &= some[self.call]  # nothing outside waits: nothing to tell apart
-        own = 3 * len(self.labels) + np.arange(len(self.call))
-        inside = 3 * self.call + backward + weight
-        return np.unique(np.where(self.call == NONE, own, inside), return_inverse=True)[1]
+        for c in range(len(self.labels)):
+            own = self.call == c
+            weight[own] &= bool(
+                (backward & ~weight)[own].any()
+            )  # or there is nothing to tell apart
+        alone = 3 * len(self.labels) + np.arange(len(call))
+        return np.where(self.call == NONE, alone, 3 * self.call + backward + weight)
+
+    def _pieces(self, step: MicroBatch, part: IntArray) -> tuple[IntArray, IntArray]:
+        """(n,) operator that each one becomes, topologically, and the first one of each."""
+        parts, first, dense = np.unique(part, return_index=True, return_inverse=True)
+        arcs = np.stack([dense[step.producer[step.uses[:, 0]]], dense[step.uses[:, 1]]], axis=1)
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(range(len(parts)))
+        graph.add_edges_from((u, v) for u, v in np.unique(arcs, axis=0).tolist() if u != v)
+        try:
+            order = list(
+                networkx.lexicographical_topological_sort(graph, first.tolist().__getitem__)
+            )
+        except networkx.NetworkXUnfeasible:
+            circle = {self.labels[parts[u] // 3] for u, _ in networkx.find_cycle(graph)
+                      if parts[u] < 3 * len(self.labels)}  # fmt: skip
+            told = "cannot be one operator: it waits for something that waits for it"
+            raise InputError(told, record=min(circle), field="one_operator") from None
+        rank = np.empty(len(parts), dtype=np.int64)
+        rank[order] = np.arange(len(parts))
+        return rank[dense], first[order].astype(np.int64)
 
     def _names(
-        self, step: MicroBatch, part: IntArray, piece: IntArray, first: IntArray, size: IntArray
+        self, step: MicroBatch, part: IntArray, first: IntArray, size: IntArray
     ) -> tuple[str, ...]:
-        alone = {step.names[i] for i in first[size == 1].tolist()}
-        weight = _weight_parts(self.call, part)
+        taken = {step.names[i] for i in first[size == 1].tolist()}
         names = []
-        for i, members in zip(first.tolist(), size.tolist(), strict=True):
-            if members == 1:
-                names.append(step.names[i])
-                continue
-            suffix = "_weight" if part[i] in weight else ""
-            label = f"{Phase(step.phase[i]).name.lower()}/{self.labels[self.call[i]]}{suffix}"
-            name, number = label, 1
-            while name in alone:
-                number += 1
-                name = f"{label}#{number}"
-            alone.add(name)
+        for i, what, members in zip(first.tolist(), part.tolist(), size.tolist(), strict=True):
+            name = step.names[i]
+            if members > 1:
+                label = f"{Phase(step.phase[i]).name.lower()}/{self.labels[what // 3]}"
+                label += "_weight" * (what % 3 == 2)
+                name, number = label, 1
+                while name in taken:
+                    number += 1
+                    name = f"{label}#{number}"
+                taken.add(name)
             names.append(name)
         return tuple(names)
 
     def _mirrors(self, step: MicroBatch, piece: IntArray, first: IntArray) -> IntArray:
         """(pieces,) of a backward operator of a call: the forward one of the same call."""
-        forward: dict[int, int] = {}
-        for i in np.flatnonzero((step.phase == Phase.FORWARD) & (self.call != NONE)).tolist():
-            forward.setdefault(int(self.call[i]), int(piece[i]))
-        mirror = np.full(len(first), NONE, dtype=np.int64)
-        for p, i in enumerate(first.tolist()):
-            if step.phase[i] == Phase.BACKWARD:
-                of_call = forward.get(int(self.call[i]), NONE)
-                own = int(step.mirror[i])
-                mirror[p] = of_call if of_call != NONE or own == NONE else piece[own]
+        ran = np.flatnonzero((step.phase == Phase.FORWARD) & (self.call != NONE))
+        forward = dict(zip(self.call[ran].tolist(), piece[ran].tolist(), strict=True))
+        own = step.mirror[first]
+        mirror = np.where(own == NONE, NONE, piece[own])
+        for p in np.flatnonzero(step.phase[first] == Phase.BACKWARD).tolist():
+            mirror[p] = forward.get(int(self.call[first[p]]), mirror[p])
         return mirror
-
-
-def _weight_parts(call: IntArray, part: IntArray) -> set[int]:
-    """The parts that are the third of their call: forward, backward, gradients of the weights."""
-    found: dict[int, set[int]] = {}
-    for c, p in zip(call.tolist(), part.tolist(), strict=True):
-        if c != NONE:
-            found.setdefault(c, set()).add(p)
-    return {max(parts) for parts in found.values() if len(parts) == 3}
-
-
-def _pieces(part: IntArray, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
-    """(n,) piece of each operator, topologically numbered, and the first operator of each.
-
-    A piece is a part unless the parts wait for each other in a circle.
-    """
-    rank = _ranks(part, source, target)[part]
-    level = [0] * len(part)
-    step = (rank[source] > rank[target]).astype(np.int64)
-    arcs = np.stack([target, source, step], axis=1)
-    for v, u, up in arcs[np.argsort(target, kind="stable")].tolist():
-        level[v] = max(level[v], level[u] + up)
-    code = np.array(level, dtype=np.int64) * (int(part.max(initial=0)) + 1) + rank
-    _, first, piece = np.unique(code, return_index=True, return_inverse=True)
-    return piece.reshape(-1).astype(np.int64), first.astype(np.int64)
-
-
-def _ranks(part: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """(parts,) a topological order of the parts, the earliest operator first.
-
-    In a circle the part that began first goes first.
-    """
-    count = int(part.max(initial=NONE)) + 1
-    begin = np.full(count, len(part), dtype=np.int64)
-    np.minimum.at(begin, part, np.arange(len(part)))
-    arcs = np.unique(np.stack([part[source], part[target]], axis=1), axis=0)
-    arcs = arcs[arcs[:, 0] != arcs[:, 1]]
-    missing = np.bincount(arcs[:, 1], minlength=count).tolist()
-    after: list[list[int]] = [[] for _ in range(count)]
-    for u, v in arcs.tolist():
-        after[u].append(v)
-    ready = [(int(begin[p]), p) for p in range(count) if not missing[p]]
-    heapq.heapify(ready)
-    waiting = iter(np.argsort(begin, kind="stable").tolist())
-    rank = np.full(count, NONE, dtype=np.int64)
-    for place in range(count):
-        p = heapq.heappop(ready)[1] if ready else next(p for p in waiting if rank[p] == NONE)
-        rank[p] = place
-        for q in after[p]:
-            missing[q] -= 1
-            if not missing[q] and rank[q] == NONE:
-                heapq.heappush(ready, (int(begin[q]), q))
-    return rank
 
 
 _Tensor = tuple[int, tuple[int, ...], int, int]  # producer, readers, type, gradient or NONE
 
 
 def _tensors(
-    step: MicroBatch, piece: IntArray, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    step: MicroBatch, piece: IntArray, gradients: set[int]
 ) -> tuple[IntArray, list[_Tensor]]:
     """(t,) the new tensor each one is a part of, or NONE, and the new ones."""
     readers: list[set[int]] = [set() for _ in step.producer]
@@ -220,8 +183,8 @@ def _tensors(
     tensor = np.full(len(step.producer), NONE, dtype=np.int64)
     for t, producer in enumerate(piece[step.producer].tolist()):
         outside = tuple(sorted(readers[t] - {producer}))
-        if outside or keep[t]:
-            made = (producer, outside, int(step.tensor_dtype[t]), t if keep[t] else NONE)
+        if outside or t in gradients:
+            made = (producer, outside, int(step.tensor_dtype[t]), t if t in gradients else NONE)
             tensor[t] = number.setdefault(made, len(number))
     return tensor, list(number)
 

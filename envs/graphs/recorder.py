@@ -36,7 +36,7 @@ class Record:
     dtype: int  # index into DTYPES
     node: int  # number of the autograd node that ran it (backward), or NONE
     mirror: int = NONE  # forward record
-    call: int = NONE  # of a module that is to be one operator, see `ModulePaths`
+    call: int | None = NONE  # of a module, see `ModulePaths`; None: of its mirror
 
 
 @dataclass
@@ -202,7 +202,7 @@ class Recorder(TorchDispatchMode):
                 bytes_written=write_bytes,
                 dtype=_arithmetic_dtype([*fresh, *written, *inputs]),
                 node=self._running_node(known, inputs),
-                call=self._call,
+                call=self._running_call(),
             )
         )
 
@@ -285,6 +285,13 @@ class Recorder(TorchDispatchMode):
             return _summed_for(node, inputs[0].shape)
         return int(node._sequence_nr())
 
+    def _running_call(self) -> int | None:
+        """Of a backward operator: the call of the autograd node that runs it."""
+        if self.phase is not Phase.BACKWARD:
+            return self._call
+        node: Any = torch._C._current_autograd_node()
+        return None if node is None else self._call_of_node.get(int(node._sequence_nr()))
+
     def during(self, phase: Phase) -> Self:
         """This recorder, for operators that belong to `phase`."""
         self.phase = phase
@@ -314,9 +321,8 @@ class Recorder(TorchDispatchMode):
                 mirror = self.records[mirror].mirror
             record.mirror = mirror
             record.path = self.records[mirror].path
-            record.call = self.records[mirror].call
-            if record.node in self._call_of_node and record.node != NONE:
-                record.call = self._call_of_node[record.node]
+            if record.call is None:
+                record.call = self.records[mirror].call
 
     def first_forward_user(self, storage: int) -> int | None:
         """The first forward record that touches an external storage."""

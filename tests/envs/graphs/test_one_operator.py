@@ -14,7 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from envs.errors import InputError
 from envs.graphs.capture import capture_training_step
+from envs.graphs.one_operator import Calls
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+from envs.graphs.unroll import MicroBatch
 
 TOTALS = (
     "flop", "bytes_read", "bytes_written", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
@@ -135,11 +137,31 @@ def test_every_call_of_a_cell_is_one_operator_and_so_is_the_loop_around_it() -> 
         assert graph.bytes_read.sum() == unrolled.bytes_read.sum()
 
 
-def test_what_waits_for_itself_becomes_several_operators() -> None:
-    unrolled, one = capture(Recomputed(), []), capture(Recomputed(), ["block"])
-    assert one.num_operators < unrolled.num_operators
-    assert one.flop.sum() == unrolled.flop.sum()
-    assert sum(name.startswith("mb0/forward/block") for name in one.op_names) == 1
+def test_what_is_computed_again_belongs_to_the_backward_operator() -> None:
+    graph = capture(Recomputed(), ["block"], 1)
+    flop = {name: graph.flop[i] for i, name in enumerate(graph.op_names) if "/block/" in name}
+    forward = 2 * (2 * 6) * 4 * 4 * 2
+    assert flop == {
+        "mb0/forward/block/sequential": forward,
+        "mb0/backward/block/sequential": forward + forward // 2 + forward // 2,
+        "mb0/backward/block/sequential_weight": forward,
+    }
+
+
+def test_a_call_that_waits_for_itself_is_refused() -> None:
+    """Operators 0 -> 1 -> 2, of which 0 and 2 are to be one."""
+    column = np.zeros(3, dtype=np.int64)
+    step = MicroBatch(
+        names=("a", "b", "c"), kind=column, phase=column, flop=np.zeros(3),
+        bytes_read=np.zeros(3), bytes_written=np.zeros(3), dtype=column, mirror=column - 1,
+        tensor_bytes=np.ones(2), tensor_dtype=column[:2], producer=np.array([0, 1]),
+        uses=np.array([[0, 1], [1, 2]]),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="record m/loop: .*cannot be one operator: it waits for"):
+        Calls(np.array([0, NONE, 0]), ["m/loop"]).merged(step, [], [])
+    merged, _, _ = Calls(np.array([0, 0, NONE]), ["m/loop"]).merged(step, [], [])
+    assert merged.names == ("forward/m/loop", "c")
+    assert merged.uses.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize(

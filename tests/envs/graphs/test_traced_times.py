@@ -72,7 +72,7 @@ def test_every_operator_has_its_time_and_no_time_is_given_twice(graph: OpGraph, 
     document = json.loads(path.read_text())
     found = traced_times(graph, read_trace(path))
     assert found.runs == STEPS * MICRO_BATCHES
-    assert found.faults == ()
+    assert found.untimed == ()
     assert not np.isnan(found.seconds).any()
     assert found.total_seconds == pytest.approx(self_seconds(document))
     assert found.seconds.sum() * STEPS == pytest.approx(found.matched_seconds)
@@ -96,7 +96,7 @@ def test_times_are_those_of_the_events_of_that_name(graph: OpGraph, path: Path) 
 
 
 def on_a_gpu(document: Any) -> Any:
-    """The same trace as if each innermost operator had launched a kernel of 3 us."""
+    """The same trace as if some of its operators had each launched a kernel of 3 us."""
     events = operators(document)
     kernels, launches = [], []
     for number, event in enumerate(events):
@@ -107,10 +107,10 @@ def on_a_gpu(document: Any) -> Any:
             if number % 2:
                 kernel["args"]["External id"] = number + 1
             else:
-                launches.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel",
-                                 "ts": event["ts"] + event["dur"] / 2, "dur": 0.0,
-                                 "pid": event["pid"], "tid": event["tid"],
-                                 "args": {"correlation": number}})  # fmt: skip
+                launch = {"correlation": number, "External id": number + 1}
+                launches.append(
+                    {"ph": "X", "cat": "cuda_runtime", "name": "launch", "args": launch}
+                )
             kernels.append(kernel)
     return document | {"traceEvents": document["traceEvents"] + launches + kernels}
 
@@ -160,7 +160,7 @@ def test_what_is_not_in_the_trace_is_told_and_has_its_roofline_where_asked(
     topology = t4s()
     file = changed(lambda e: e.get("name", "").startswith(("Optimizer.step", "aten::max_pool2d")))
     with pytest.raises(
-        InputError, match=r"no time for 1 max_pool2d_with_indices \(forward\), 1 max_.*, 12 upd"
+        InputError, match=r"no time for 1 max_pool2d_with_indices \(forward\), 12 upd"
     ):
         TracedCost(file, "refuse").operator_seconds(graph, topology)
     seconds = TracedCost(file, "roofline").operator_seconds(graph, topology)
@@ -176,7 +176,7 @@ def test_another_batch_another_model_and_another_graph_are_refused(
     ):
         traced_times(graph, read_trace(tmp_path / "small.json"))
     file = changed(lambda e: e.get("cat") == "cpu_op" and "layer_norm" not in e["name"])
-    with pytest.raises(InputError, match="holds no forward pass of graph 'network'"):
+    with pytest.raises(InputError, match="holds no run of graph 'network'"):
         traced_times(graph, read_trace(file))
     builder = GraphBuilder("own")
     builder.add_operator("a")
