@@ -347,14 +347,16 @@ def test_the_parts_of_a_reduction_multiply_to_the_whole() -> None:
     report = suite.report(found)
     rows = report.numbers["rows"]
     assert isinstance(rows, list)
-    assert [(row["gain"], row["over_split"]) for row in rows[:2]] == [
+    assert [(row["by the order"], row["over the split"]) for row in rows[:2]] == [
         (pytest.approx(0.2), 0.0),
         (pytest.approx(1 / 7), pytest.approx(0.25)),
     ]
-    parts = rows[0]["parts"]
+    whole = report.numbers["parts"]
+    assert isinstance(whole, dict)
+    parts = whole["g on t"]
     assert 1 - parts["reduction"] == pytest.approx((1 - parts["order"]) * (1 - parts["placement"]))
-    assert report.headline["median reduction"] == pytest.approx(0.4)
-    assert report.headline["largest by the order"] == pytest.approx(0.2)
+    assert report.headline["reduction: median"] == pytest.approx(0.4)
+    assert report.headline["order: largest"] == pytest.approx(0.2)
     assert report.tables[0].rows[2][3:] == ("no plan", "no plan", "", "")
     with pytest.raises(InputError, match="'split': 'nobody' is none of"):
         OrderGain("order", ORDERS, "one", "all", "nobody", {"split": []}, 5)

@@ -97,9 +97,9 @@ def test_a_model_of_ones_own_is_captured_by_its_name(
     assert (graph.kind == Kind.EMBEDDING).sum() >= 2 * 16
     assert len(list(tmp_path.iterdir())) == 1
     for arguments, word in (
-        (("alexnet", 64, 2), "unet"),
-        (("unet", 9, 2), "9"),
-        (("unet", 0, 1), "0"),
+        (("alexnet", 64, 2), "swin"),
+        (("clip", 9, 2), "9"),
+        (("clip", 0, 1), "0"),
     ):
         with pytest.raises(InputError, match=word):
             Captured(*arguments)

@@ -30,7 +30,6 @@ NOTE = (
     "Over the best: step time over that of the best plan of all planners. Slower than: quick "
     "planners whose plan is faster. Every plan was read from its file and judged again."
 )
-Found = Mapping[str, Outcome]  # by planner
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,14 @@ class Contest(PlanSuite):
         return super().summary(checked)
 
     def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
-        """A row per case, the time of every plan, and a row per planner."""
+        """A row per case, a row per planner, and the time of every plan."""
         cases: dict[Case, dict[str, Outcome]] = {}
         for cell, outcome in outcomes.items():
-            cases.setdefault(cell.case, {})[self._name(cell)] = outcome
+            name = cell.agent if cell.agent in self.quick else _long(cell.agent, cell.budget_s)
+            cases.setdefault(cell.case, {})[name] = outcome
         contenders = [_long(label, self.budget_s) for label in self.contenders]
-        planners = list(dict.fromkeys(name for found in cases.values() for name in found))
         rows = [_Row(case, found, list(self.quick)) for case, found in cases.items()]
+        planners = list(rows[0].found)
         columns = ["problem", "operators", "best", "by"]
         columns += [x for name in contenders for x in (name, "over the best", "slower than")]
         tables = [
@@ -108,23 +108,19 @@ class Contest(PlanSuite):
             Table("All plans", ["problem", *planners],
                   [[row.case.name, *map(row.shown, planners)] for row in rows]),
         ]  # fmt: skip
-        nobody = [(row.case.name, row.reason) for row in rows if not row.solved]
-        if nobody:
+        solved = [row for row in rows if np.isfinite(row.best)]
+        if nobody := [(row.case.name, row.reason) for row in rows if row not in solved]:
             tables.append(Table("Without a plan", ("problem", "why"), nobody))
         headline: dict[str, object] = {"problems": len(rows), "without a plan": len(nobody)}
         for name in contenders:
-            ratios = [row.ratio(name) for row in rows if row.solved]
-            if ratios:
-                headline[f"{name}: median over the best"] = float(np.median(ratios))
-                headline[f"{name}: worst over the best"] = max(ratios)
-            headline[f"{name}: plans missed"] = sum(not np.isfinite(x) for x in ratios)
-            headline[f"{name}: slower than a quick planner"] = sum(
-                bool(row.ahead(name)) for row in rows
-            )
+            ratios = [row.ratio(name) for row in solved] or [np.nan]
+            headline |= {
+                f"{name}: median over the best": float(np.median(ratios)),
+                f"{name}: worst over the best": max(ratios),
+                f"{name}: plans missed": ratios.count(np.inf),
+                f"{name}: slower than a quick planner": sum(bool(row.ahead(name)) for row in rows),
+            }
         return Report(tables, {}, {"rows": [row.document() for row in rows]}, headline)
-
-    def _name(self, cell: PlanCell) -> str:
-        return cell.agent if cell.agent in self.quick else _long(cell.agent, cell.budget_s)
 
 
 def _long(label: str, budget_s: float) -> str:
@@ -134,7 +130,7 @@ def _long(label: str, budget_s: float) -> str:
 @dataclass(frozen=True)
 class _Row:
     case: Case
-    found: Found
+    found: Mapping[str, Outcome]  # by planner
     quick: Sequence[str]
 
     @property
@@ -142,16 +138,13 @@ class _Row:
         return min(outcome.objective for outcome in self.found.values())
 
     @property
-    def solved(self) -> bool:
-        return bool(np.isfinite(self.best))
-
-    @property
     def reason(self) -> str:
         return next(outcome.reason for outcome in self.found.values())
 
     def ratio(self, name: str) -> float:
         """Its step time over the best; inf without a plan."""
-        return self.found[name].objective / self.best if self.solved else np.inf
+        outcome = self.found[name]
+        return outcome.objective / self.best if outcome.feasible else np.inf
 
     def ahead(self, name: str) -> list[str]:
         """The quick planners whose plan is faster."""
@@ -163,19 +156,16 @@ class _Row:
 
     def cells(self, contenders: Sequence[str]) -> tuple[str, ...]:
         operators = max(outcome.operators for outcome in self.found.values())
-        fastest = [name for name in self.found if self.ratio(name) <= 1.0 + SAME]
-        by = fastest[0] if fastest else ""
-        cells = [self.case.name, f"{operators:,}", self.shown(by) if by else "no plan", by]
+        by = min(self.found, key=self.ratio)
+        winner = by if self.found[by].feasible else ""
+        cells = [self.case.name, f"{operators:,}", self.shown(by), winner]
         for name in contenders:
-            ratio = f"{self.ratio(name):.3f}x" if np.isfinite(self.ratio(name)) else ""
-            cells += [self.shown(name), ratio, ", ".join(self.ahead(name))]
+            cells += [self.shown(name), _times(self.ratio(name)), ", ".join(self.ahead(name))]
         return tuple(cells)
 
     def document(self) -> dict[str, object]:
         return {
-            "problem": self.case.problem,
-            "graph": self.case.graph,
-            "topology": self.case.topology,
+            "problem": self.case.name,
             "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
             "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
             "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
@@ -185,6 +175,10 @@ class _Row:
 def _planner(name: str, rows: Sequence[_Row]) -> tuple[str, ...]:
     """A row of `PLANNER_COLUMNS`; median and worst over the problems that it has a plan of."""
     ratios = [row.ratio(name) for row in rows if row.found[name].feasible]
-    spread = [f"{x:.3f}x" for x in (np.median(ratios), max(ratios))] if ratios else ["", ""]
     best = sum(ratio <= 1.0 + SAME for ratio in ratios)
-    return (name, str(len(rows)), str(len(ratios)), str(best), *spread)
+    spread = (float(np.median(ratios)), max(ratios)) if ratios else (np.inf, np.inf)
+    return (name, str(len(rows)), str(len(ratios)), str(best), *map(_times, spread))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3f}x" if np.isfinite(ratio) else ""

@@ -1,6 +1,6 @@
-"""Five models outside the zoo, brought as a user brings one: a class of one's own, by its name.
+"""Five models outside the zoo, brought as a user brings one: by the name of a class of one's own.
 
-It is named as graph=experiments.step.suites.models.Captured graph.model=unet graph.batch=16
+That is graph=experiments.step.suites.models.Captured graph.model=swin graph.batch=64
 graph.micro_batches=4.
 """
 
@@ -55,13 +55,9 @@ class Captured:
         """The graph, traced now."""
         module, inputs = MODELS[self.model]
         return capture_training_step(
-            module,
-            partial(inputs, self.batch // self.micro_batches),
-            _loss,
-            name=self.model,
-            micro_batches=self.micro_batches,
-            optimizer=OPTIMIZERS["adam"],
-        )
+            module, partial(inputs, self.batch // self.micro_batches), lambda out: out["loss"],
+            name=self.model, micro_batches=self.micro_batches, optimizer=OPTIMIZERS["adam"],
+        )  # fmt: skip
 
     def load(self) -> GraphFile:
         """The graph, traced now or read from the cache; no topology comes with it."""
@@ -70,42 +66,6 @@ class Captured:
 
     def inputs(self) -> dict[str, str]:
         return {f"model {self.model}": file_hash(__file__)}
-
-
-def _loss(found: Any) -> Any:
-    return getattr(found, "loss", found)
-
-
-class UNet(nn.Module):
-    """Down and up again, with a bridge at every resolution (Ronneberger et al. 2015)."""
-
-    def __init__(self, widths: tuple[int, ...] = (64, 128, 256, 512, 1024)) -> None:
-        super().__init__()
-        falling = zip((3, *widths), widths, strict=False)
-        self.down = nn.ModuleList(_two_convolutions(a, b) for a, b in falling)
-        rising = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
-        self.rise = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in rising)
-        self.up = nn.ModuleList(_two_convolutions(a, b) for a, b in rising)
-        self.head = nn.Conv2d(widths[0], 21, 1)
-
-    def forward(self, image: Tensor, label: Tensor) -> Tensor:
-        """The cross entropy of all pixels, a scalar."""
-        bridges: list[Tensor] = []
-        x = image
-        for level in self.down:
-            x = level(functional.max_pool2d(x, 2) if bridges else x)
-            bridges.append(x)
-        for rise, up, bridge in zip(self.rise, self.up, bridges[-2::-1], strict=True):
-            x = up(torch.cat([bridge, rise(x)], dim=1))
-        return functional.cross_entropy(self.head(x), label)
-
-
-def _two_convolutions(inside: int, outside: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for width in (inside, outside):
-        layers += [nn.Conv2d(width, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)]
-        layers.append(nn.ReLU())
-    return nn.Sequential(*layers)
 
 
 class Recommender(nn.Module):
@@ -117,15 +77,15 @@ class Recommender(nn.Module):
         self.bottom = _perceptron(13, 1024, 1024, width)
         self.top = _perceptron((tables + 1) * tables // 2 + width, 4096, 4096, 2048, 1)
 
-    def forward(self, dense: Tensor, sparse: Tensor, label: Tensor) -> Tensor:
-        """The binary cross entropy of a click, a scalar."""
+    def forward(self, dense: Tensor, sparse: Tensor, label: Tensor) -> dict[str, Tensor]:
+        """The binary cross entropy of a click."""
         below = self.bottom(dense)
         found = [table(sparse[:, number]) for number, table in enumerate(self.tables)]
         rows = torch.stack([below, *found], dim=1)
         high, low = torch.triu_indices(rows.shape[1], rows.shape[1], 1)
         product = torch.bmm(rows, rows.transpose(1, 2))[:, high, low]
         logit = self.top(torch.cat([below, product], dim=1))[:, 0]
-        return functional.binary_cross_entropy_with_logits(logit, label)
+        return {"loss": functional.binary_cross_entropy_with_logits(logit, label)}
 
 
 def _perceptron(*widths: int) -> nn.Sequential:
@@ -135,47 +95,51 @@ def _perceptron(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _shifted_windows() -> nn.Module:
-    """Attention in windows at four resolutions (Liu et al. 2021)."""
-    model: nn.Module = transformers.SwinForImageClassification(
-        transformers.SwinConfig(num_labels=1000)
-    )
-    return model
+def _clicks(samples: int) -> dict[str, Any]:
+    return {"dense": torch.zeros(samples, 13), "sparse": _words(16, samples),
+            "label": torch.zeros(samples)}  # fmt: skip
 
 
-def _segmenter() -> nn.Module:
-    """Four stages, all of which the head reads (Xie et al. 2021)."""
-    model: nn.Module = transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig())
-    return model
-
-
-def _two_towers() -> nn.Module:
-    """Images and texts, each through a transformer, told apart (Radford et al. 2021)."""
-    model: nn.Module = transformers.CLIPModel(transformers.CLIPConfig(attn_implementation="eager"))
-    return model
-
-
-def _pixels(names: tuple[str, str], size: int, per_pixel: bool, samples: int) -> dict[str, Tensor]:
-    label = torch.zeros((samples, size, size) if per_pixel else (samples,), dtype=torch.int64)
-    return dict(zip(names, (torch.zeros(samples, 3, size, size), label), strict=True))
-
-
-def _clicks(samples: int) -> dict[str, Tensor]:
-    sparse = torch.zeros(samples, 16, dtype=torch.int64)
-    return {"dense": torch.zeros(samples, 13), "sparse": sparse, "label": torch.zeros(samples)}
+def _pixels(size: int, labels: tuple[int, ...], samples: int) -> dict[str, Any]:
+    return {"pixel_values": torch.zeros(samples, 3, size, size), "labels": _words(*labels, samples)}
 
 
 def _captions(samples: int) -> dict[str, Any]:
-    text = torch.ones(samples, 77, dtype=torch.int64)
     pixels = torch.zeros(samples, 3, 224, 224)
-    return {"input_ids": text, "pixel_values": pixels, "return_loss": True}
+    return {"input_ids": _words(77, samples), "pixel_values": pixels, "return_loss": True}
 
 
-PICTURE = ("pixel_values", "labels")
+def _speech(samples: int) -> dict[str, Any]:
+    return {"input_features": torch.zeros(samples, 80, 3000), "labels": _words(128, samples)}
+
+
+def _words(*shape: int) -> Tensor:
+    """Ones, as many for each sample as the shape before the last says."""
+    return torch.ones(shape[-1], *shape[:-1], dtype=torch.int64)
+
+
+def _published(name: str, config: str, **sizes: Any) -> nn.Module:
+    """A model of transformers by the names of its class and of its config's, without weights."""
+    model: nn.Module = getattr(transformers, name)(getattr(transformers, config)(**sizes))
+    return model
+
+
 MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], Mapping[str, Any]]]] = {
-    "unet": (UNet, partial(_pixels, ("image", "label"), 256, True)),
     "recommender": (Recommender, _clicks),
-    "swin": (_shifted_windows, partial(_pixels, PICTURE, 224, False)),
-    "segformer": (_segmenter, partial(_pixels, PICTURE, 512, True)),
-    "clip": (_two_towers, _captions),
-}
+    "swin": (  # attention in windows at four resolutions
+        partial(_published, "SwinForImageClassification", "SwinConfig", num_labels=1000),
+        partial(_pixels, 224, ()),
+    ),
+    "segformer": (  # four stages, all of which the head reads
+        partial(_published, "SegformerForSemanticSegmentation", "SegformerConfig"),
+        partial(_pixels, 512, (512, 512)),
+    ),
+    "clip": (  # images and texts, each through a transformer of their own
+        partial(_published, "CLIPModel", "CLIPConfig", attn_implementation="eager"), _captions
+    ),
+    "whisper": (  # convolutions, then an encoder and a decoder
+        partial(_published, "WhisperForConditionalGeneration", "WhisperConfig",
+                attn_implementation="eager"),
+        _speech,
+    ),
+}  # fmt: skip

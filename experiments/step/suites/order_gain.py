@@ -22,15 +22,12 @@ from experiments.step.suites.cell import (
     positive,
 )
 
-COLUMNS = ("problem", "operators", "planner", "fixed order", "best order", "gain", "over the split")
-SUMMARY_COLUMNS = (
-    "planner", "problems", "by the order: median", "largest", "over the split: median", "largest",
-    "smallest",
-)  # fmt: skip
-PART_COLUMNS = ("problem", "split, fixed order", "best plan", "reduction", "order", "placement")
+GAINS = ("by the order", "over the split")
+PARTS = ("reduction", "order", "placement")
 NOTE = (
-    "gain: 1 - best order / fixed order, of one planner. Over the split: 1 - its step time / that "
-    "of the split, both in their best orders: whether a search is worth its time."
+    "By the order: 1 - step time in the best order / in the fixed one, of one planner. Over the "
+    "split: 1 - its step time / that of the split, both in their best orders: whether a search is "
+    "worth its time."
 )
 PART_NOTE = (
     "From the split in the fixed order to the best plan of all. The order's part is what the best "
@@ -66,13 +63,9 @@ class OrderGain(PlanSuite):
     def __post_init__(self) -> None:
         axis(self.planners, "planners")
         positive(self.budget_s, "budget_s")
-        for field, known in (
-            ("fixed", self.cases.problems),
-            ("best", self.cases.problems),
-            ("split", self.planners),
-        ):
-            label = getattr(self, field)
-            if label not in known:
+        problems = self.cases.problems
+        for field, known in ("fixed", problems), ("best", problems), ("split", self.planners):
+            if (label := getattr(self, field)) not in known:
                 message = f"{label!r} is none of {', '.join(known)}"
                 raise InputError(message, file=SUITE_KEY, field=field)
 
@@ -90,96 +83,67 @@ class OrderGain(PlanSuite):
             name = f"{cell.case.graph} on {cell.case.topology}"
             found.setdefault(name, {})[cell.agent, cell.case.problem] = outcome
         rows = [
-            _Row(name, planner, outcomes_, self.fixed, self.best, self.split)
-            for name, outcomes_ in found.items()
-            for planner in self.planners
+            self._row(name, planner, at) for name, at in found.items() for planner in self.planners
         ]
-        parts = [row for row in rows if row.planner == self.split]
-        by_planner = {name: [row for row in rows if row.planner == name] for name in self.planners}
-        columns = [*COLUMNS]
-        columns[3], columns[4] = self.fixed, self.best
+        parts = {name: self._parts(at) for name, at in found.items()}
+        columns = ("problem", "operators", "planner", self.fixed, self.best, *GAINS)
         tables = [
-            Table(self.title, columns, [row.cells() for row in rows], note=NOTE),
-            Table("Planners", SUMMARY_COLUMNS,
-                  [_summary(name, mine) for name, mine in by_planner.items()]),
-            Table("Where the reduction comes from", PART_COLUMNS,
-                  [row.part_cells() for row in parts], note=PART_NOTE),
+            Table(self.title, columns, [row.pop("cells") for row in rows], note=NOTE),
+            Table("Planners", ("planner", *(f"{gain}: {x}" for gain in GAINS for x in SPREAD)),
+                  [(name, *_spreads([row for row in rows if row["planner"] == name], GAINS))
+                   for name in self.planners]),
+            Table("Where the reduction comes from", ("problem", *PARTS),
+                  [(name, *(percent(part[x]) for x in PARTS)) for name, part in parts.items()],
+                  note=PART_NOTE),
         ]  # fmt: skip
-        headline: dict[str, object] = {"problems": len(found)}
-        for number, label in enumerate(("reduction", "by the order", "by the placement")):
-            values = [x for row in parts if np.isfinite(x := row.parts()[number])]
-            if values:
-                headline |= {f"median {label}": float(np.median(values)),
-                             f"largest {label}": max(values)}  # fmt: skip
-        return Report(tables, {}, {"rows": [row.document() for row in rows]}, headline)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One planner on one graph and topology."""
-
-    name: str
-    planner: str
-    found: Mapping[tuple[str, str], Outcome]  # by planner and orders
-    fixed: str
-    best: str
-    split: str
-
-    def _time(self, planner: str, orders: str) -> float:
-        return self.found[planner, orders].objective
-
-    @property
-    def gain(self) -> float:
-        """By the order alone."""
-        return _reduction(self._time(self.planner, self.best), self._time(self.planner, self.fixed))
-
-    @property
-    def over_split(self) -> float:
-        """Of the planner, against the split, both in their best orders."""
-        return _reduction(self._time(self.planner, self.best), self._time(self.split, self.best))
-
-    def parts(self) -> tuple[float, float, float]:
-        """The whole reduction, the order's part, the placement's: 1 - whole = both multiplied."""
-        best = min(outcome.objective for outcome in self.found.values())
-        begun, ordered = (self._time(self.split, orders) for orders in (self.fixed, self.best))
-        return _reduction(best, begun), _reduction(ordered, begun), _reduction(best, ordered)
-
-    def cells(self) -> tuple[str, ...]:
-        outcomes = [self.found[self.planner, orders] for orders in (self.fixed, self.best)]
-        operators = max(outcome.operators for outcome in outcomes)
-        times = (outcome.time(outcome.objective) for outcome in outcomes)
-        return (
-            self.name, f"{operators:,}", self.planner, *times,
-            percent(self.gain), percent(self.over_split),
-        )  # fmt: skip
-
-    def part_cells(self) -> tuple[str, ...]:
-        best = min(outcome.objective for outcome in self.found.values())
-        begun = self.found[self.split, self.fixed]
-        return (self.name, begun.time(begun.objective), begun.time(best),
-                *map(percent, self.parts()))  # fmt: skip
-
-    def document(self) -> dict[str, object]:
-        reduction, order, placement = self.parts()
-        return {
-            "problem": self.name,
-            "planner": self.planner,
-            "fixed_order_s": self._time(self.planner, self.fixed),
-            "best_order_s": self._time(self.planner, self.best),
-            "gain": self.gain,
-            "over_split": self.over_split,
-            "parts": {"reduction": reduction, "order": order, "placement": placement},
+        headline = {
+            f"{part}: {word}": value
+            for part in PARTS
+            for word, value in zip(
+                SPREAD, _spread([row[part] for row in parts.values()]), strict=True
+            )
         }
+        return Report(tables, {}, {"rows": rows, "parts": parts}, headline)
+
+    def _row(
+        self, name: str, planner: str, at: Mapping[tuple[str, str], Outcome]
+    ) -> dict[str, Any]:
+        """One planner on one graph and topology, by numbers and as cells of the table."""
+        fixed, best, split = (
+            at[planner, self.fixed],
+            at[planner, self.best],
+            at[self.split, self.best],
+        )
+        gains = (_reduction(best, fixed), _reduction(best, split))
+        times = (outcome.time(outcome.objective) for outcome in (fixed, best))
+        cells = (name, f"{max(fixed.operators, best.operators):,}", planner, *times,
+                 *map(percent, gains))  # fmt: skip
+        seconds = {"fixed_order_s": fixed.objective, "best_order_s": best.objective}
+        gained = dict(zip(GAINS, gains, strict=True))
+        return {"problem": name, "planner": planner, **seconds, **gained, "cells": cells}
+
+    def _parts(self, at: Mapping[tuple[str, str], Outcome]) -> dict[str, float]:
+        """1 - the whole reduction is 1 - the order's part times 1 - the placement's."""
+        best = min(at.values(), key=lambda outcome: outcome.objective)
+        begun, ordered = at[self.split, self.fixed], at[self.split, self.best]
+        pairs = (best, begun), (ordered, begun), (best, ordered)
+        return dict(zip(PARTS, (_reduction(*pair) for pair in pairs), strict=True))
 
 
-def _reduction(after: float, before: float) -> float:
+SPREAD = ("median", "largest", "smallest")
+
+
+def _reduction(after: Outcome, before: Outcome) -> float:
     """1 - after / before; NaN where one of them has no plan."""
-    return 1.0 - after / before if np.isfinite(after) and np.isfinite(before) else np.nan
+    both = after.feasible and before.feasible
+    return 1.0 - after.objective / before.objective if both else np.nan
 
 
-def _summary(name: str, rows: Sequence[_Row]) -> tuple[str, ...]:
-    gains = [row.gain for row in rows if np.isfinite(row.gain)]
-    over = [row.over_split for row in rows if np.isfinite(row.over_split)]
-    first = (np.median(gains), max(gains)) if gains else (np.nan, np.nan)
-    then = (np.median(over), max(over), min(over)) if over else (np.nan,) * 3
-    return (name, str(len(rows)), *map(percent, map(float, (*first, *then))))
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """`SPREAD` of the finite ones; NaN without any."""
+    kept = [value for value in values if np.isfinite(value)] or [np.nan]
+    return float(np.median(kept)), max(kept), min(kept)
+
+
+def _spreads(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    return [percent(x) for name in names for x in _spread([row[name] for row in rows])]
