@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, PlannerResult
-from agents.placement.neighbourhood.levels import Level, levels_of, list_schedule
+from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
 from agents.placement.neighbourhood.seeds import splits, waves
 from agents.placement.neighbourhood.walk import Walker
 from agents.step.incumbent import StepIncumbent
@@ -113,6 +113,20 @@ class LocalSearch:
         _compile()
         return self._plan(problem, budget_s, deterministic_limit)
 
+    def improve(
+        self, incumbent: StepIncumbent, budget_s: float, deterministic_limit: int | None
+    ) -> int:
+        """Search from the best plan of `incumbent` until it is `budget_s` seconds old.
+
+        A graph that is too large to be searched operator by operator is searched in groups that its
+        placement does not divide. Returns the moves judged; the limit counts proposed moves.
+        """
+        _compile()
+        levels = levels_of(incumbent.problem, self.groups, self.operators)
+        if incumbent.plan is not None:
+            levels = [level_around(incumbent.problem, incumbent.plan, self.operators)]
+        return self._search(incumbent, levels, budget_s, deterministic_limit)
+
     def partition(
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
@@ -120,13 +134,21 @@ class LocalSearch:
         return self.partitions.partition(problem, budget_s, deterministic_limit)
 
     def _plan(self, problem: StepProblem, budget_s: float, limit: int | None) -> PlannerResult:
-        search = _Search(self.pace, StepIncumbent(problem), budget_s, limit)
-        if not search.incumbent.impossible:
-            search.offer_single_device()
-            levels = levels_of(problem, self.groups, self.operators)
-            for number, level in enumerate(levels):
-                search.run(level, (number + 1) / len(levels))
-        return search.incumbent.result(evaluations=search.judged)
+        incumbent = StepIncumbent(problem)
+        if incumbent.impossible:
+            return incumbent.result()
+        levels = levels_of(problem, self.groups, self.operators)
+        return incumbent.result(evaluations=self._search(incumbent, levels, budget_s, limit))
+
+    def _search(
+        self, incumbent: StepIncumbent, levels: list[Level], budget_s: float, limit: int | None
+    ) -> int:
+        search = _Search(self.pace, incumbent, budget_s, limit)
+        search.offer_single_device()
+        begun = search.progress
+        for number, level in enumerate(levels):
+            search.run(level, begun + (1.0 - begun) * (number + 1) / len(levels))
+        return search.judged
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,12 @@ class GroupedProblem:
         return np.lexsort((relative, topology.server, best[topology.server])).astype(np.int64)
 
 
+def fused_around(problem: StepProblem, fusion: Fusion, device: IntArray) -> IntArray:
+    """(N,) groups: those of `fusion`, each split where placement `device` (N,) divides it."""
+    keys = fusion.group * problem.topology.num_devices + device
+    return np.asarray(np.unique(keys, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+
 def atoms(problem: StepProblem) -> IntArray:
     """(N,) number of each operator's co-location group, or of the operator if it is free.
 

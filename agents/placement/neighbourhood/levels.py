@@ -9,10 +9,12 @@ import numba
 import numpy as np
 
 from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray, Units
-from agents.step.grouping import GroupedProblem
-from envs.graphs.contraction import Fusion, sum_rows
+from agents.step.grouping import GroupedProblem, fused_around
+from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
+from envs.step.fusion import fuse
 from envs.step.incremental import facts_of
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 
 _COARSER = 6  # operators for every group: with fewer, groups are not worth a level
@@ -66,6 +68,20 @@ def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> 
         if not grouped.too_large:
             levels.insert(0, _fused(problem.graph, grouped))
     return levels or [finest]
+
+
+def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
+    """The operators, if there are at most `operators`; else about so many pieces.
+
+    No piece has operators that `plan` puts on two devices.
+    """
+    graph, device = problem.graph, plan.placement.device
+    if graph.num_operators <= operators:
+        return _finest(problem)
+    groups = max(operators // (2 * graph.num_micro_batches + 1), 1)
+    group = fused_around(problem, fuse(problem, groups), device)
+    fusion = contract(graph, group, weight_gradients=problem.defers)
+    return _fused(GroupedProblem.fused(problem, fusion))
 
 
 def topological(graph: OpGraph, priority: IntArray) -> IntArray:
