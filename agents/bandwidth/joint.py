@@ -272,10 +272,10 @@ class JointMilp:
         )  # fmt: skip
         planner = FusionMilp(
             coarse=self.coarse, levels=self.levels, formulation=formulation,
-            warm_start=None, seed=self.seed,
+            starts=None, polish=None, polish_share=0.0, seed=self.seed,
         )  # fmt: skip
         if first.plan is not None:
             refinement.descend(first.plan.placement.device, budget_s)
         left = deterministic_limit and max(deterministic_limit - (limit or 0), 1)
-        reason = planner.search(incumbent, refinement, budget_s, left, None)
+        reason = planner.search(incumbent, refinement, budget_s, left, ())
         return incumbent.result(evaluations=refinement.simulations, reason=reason)

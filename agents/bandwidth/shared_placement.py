@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.placement.integer_program.order import OrderFormulation
-from agents.placement.integer_program.refinement import MovePricing, Refinement
+from agents.placement.integer_program.refinement import SimulatedRefinement
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import bounded
@@ -108,27 +108,14 @@ class SharedIncumbent(StepIncumbent):
         self.simulator = communication.simulator(problem)
 
 
-class _SharedRefinement(Refinement):
-    """`Refinement` with the simulator of a communication model."""
+class _SharedRefinement(SimulatedRefinement):
+    """`SimulatedRefinement` with the simulator of a communication model."""
 
-    def __init__(
-        self,
-        incumbent: SharedIncumbent,
-        *,
-        levels: tuple[int, ...],
-        kick_groups: int,
-        formulation: OrderFormulation,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            incumbent, levels=levels, kick_groups=kick_groups, formulation=formulation, seed=seed
-        )
-        self.communication = incumbent.communication
+    incumbent: SharedIncumbent
 
-    def moves(self, grouped: GroupedProblem) -> MovePricing:
-        """Moves on `grouped`, priced under the model."""
-        simulator = self.communication.simulator(grouped.problem)
-        return MovePricing(grouped, self.room, self.random, simulator)
+    def simulator(self, grouped: GroupedProblem) -> Simulator:
+        """Plays `grouped` under the model."""
+        return self.incumbent.communication.simulator(grouped.problem)
 
     def ready_simulator(self, device: IntArray) -> Simulator:
         """The model's own: operators in the order in which they start there."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Protocol
 
 import highspy
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
 from agents.base import Planner, PlannerResult
@@ -17,7 +17,6 @@ from agents.placement.integer_program.rounds import (
     Formulation,
     Rounds,
     assign,
-    first_plan,
 )
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -34,21 +33,40 @@ _FEW = 8  # devices of the first model where there are more
 _WORTH = 1.15  # times the best step time: a solution of the MILP that is refined
 _REFINED = 2  # solutions of one round that are refined, at most
 _KICK_NODES = 10  # what a kick counts for, at least, in the deterministic limit
+_START, _START_SECONDS = 0.1, 1.0  # share of the budget for each of the starts, at least seconds
+_MOVES = 1000  # proposed moves of the polish that count for one node in the deterministic limit
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
+
+
+class Polish(Protocol):
+    """A search that goes on from the best plan of another."""
+
+    def improve(
+        self, incumbent: StepIncumbent, budget_s: float, deterministic_limit: int | None
+    ) -> int:
+        """Improve on `incumbent` until it is `budget_s` seconds old; plans that were judged."""
 
 
 @bounded
 class FusionMilp:
     """Fuses the graph, decides by MILP (HiGHS) and fuses anew around what it decided.
 
+    0. *Starts.* The plans of quick planners are offered first, so that the result is never slower
+       than theirs. The best of them descend (2), and HiGHS starts from the best placement.
     1. *Coarse.* The graph is fused to few groups, and `Rounds` of a MILP and the simulator place
        them; then to more groups, as `coarse` says. A stage ends when HiGHS has closed the gap of a
        model that the simulator has nothing left to teach, or when its share of the budget is used.
     2. *Refined.* The promising solutions of each round descend through finer groupings, as
        `levels` says, each fused around the placement found so far: `Refinement.descend`.
     3. *Neighbourhoods.* When the coarse models are done, a MILP over a part of the groups, or a few
-       random moves, lead away from the best plan, and it descends again (`Refinement.kick`), until
-       the budget ends or the plan reaches the lower bound.
+       random moves, lead away from the best plan, and it descends again (`Refinement.kick`).
+    4. *Polished.* From a share of the budget on, `polish` changes the placement and the order of
+       single operators, starting from the best plan, until the budget ends or the plan reaches
+       the lower bound.
+
+    Placements are priced in the best of the orders that the problem allows, live activations
+    included. While no plan fits, the bytes that overflow are what the descents make smaller, and
+    kicks lead away from the placement that comes nearest.
 
     A model grows with the square of the number of devices and is slow to give a solution where
     there are many. With more than eight a coarse stage therefore begins with the first eight, in
@@ -56,9 +74,7 @@ class FusionMilp:
     device is skipped. If all that ends without any plan, `AssignmentModel`, which knows no
     transfers, makes one within a few seconds, of more groups if need be.
 
-    Without a warm start HiGHS starts cold every time: no plan is handed to it, and every plan stems
-    from a MILP's solution. The plan returned is the fastest in simulation. Groups contain whole
-    co-location groups.
+    The plan returned is the fastest in simulation. Groups contain whole co-location groups.
 
     `PlannerResult.reason` states what HiGHS proved of the last coarse model: with
     `OrderFormulation` no placement of these groups on these devices, in any order, is faster on the
@@ -66,7 +82,8 @@ class FusionMilp:
     `PlannerResult.lower_bound` holds for all plans of the problem.
 
     Guarantees:
-        The bound of the last coarse model, stated in `reason`; none of how close the plan is.
+        Never slower than the plans of `starts`; the bound of the last coarse model, stated in
+        `reason`.
 
     Source:
         Own work. Cuts that a simulator teaches a MILP are logic-based Benders decomposition:
@@ -77,7 +94,9 @@ class FusionMilp:
         levels: groups of the refined ones. Empty: no moves priced by the simulator, nothing but the
             coarse models and MILPs over parts of their groups.
         formulation: makes the models.
-        warm_start: a planner whose plan is offered first, and its placement to HiGHS; or None.
+        starts: planners whose plans are offered first, by name; None: HiGHS starts cold.
+        polish: changes single operators of the best plan; or None.
+        polish_share: of the budget, for `polish`, within 0..1.
         seed: of HiGHS and of what is drawn at random.
     """
 
@@ -87,10 +106,14 @@ class FusionMilp:
         coarse: Annotated[Sequence[int], MinLen(1)],
         levels: Sequence[int],
         formulation: Formulation,
-        warm_start: Planner | None,
+        starts: Mapping[str, Planner] | None,
+        polish: Polish | None,
+        polish_share: Annotated[float, Ge(0.0), Le(1.0)],
         seed: int,
     ) -> None:
-        self.warm_start = warm_start
+        self.starts = tuple((starts or {}).values())
+        self.polish = polish
+        self.polish_share = polish_share
         self.coarse = tuple(coarse)
         self.levels = tuple(levels)
         self.formulation = formulation
@@ -108,9 +131,28 @@ class FusionMilp:
             incumbent, levels=self.levels, kick_groups=self.coarse[-1],
             formulation=self.formulation, seed=self.seed,
         )  # fmt: skip
-        hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
-        reason = self.search(incumbent, refinement, budget_s, deterministic_limit, hint)
-        return incumbent.result(evaluations=refinement.simulations, reason=reason)
+        starts = self._offer_starts(incumbent, budget_s)
+        share = self.polish_share if self.polish is not None else 0.0
+        until = incumbent.seconds + (1.0 - share) * max(budget_s - incumbent.seconds, 0.0)
+        limit = deterministic_limit and max(round((1.0 - share) * deterministic_limit), 1)
+        reason = self.search(incumbent, refinement, until, limit, starts)
+        judged = 0
+        if self.polish is not None and not incumbent.optimal:
+            limit = deterministic_limit and max(round(share * deterministic_limit), 1) * _MOVES
+            judged = self.polish.improve(incumbent, budget_s, limit)
+        return incumbent.result(evaluations=refinement.simulations + judged, reason=reason)
+
+    def _offer_starts(self, incumbent: StepIncumbent, budget_s: float) -> list[IntArray]:
+        """(N,) placements of the plans of `starts`, which are offered, the best first."""
+        found: list[tuple[float, IntArray]] = []
+        for start in self.starts:
+            share = max(_START * budget_s, min(_START_SECONDS, budget_s))
+            result = start.plan(incumbent.problem, share)
+            if result.plan is not None:
+                device = result.plan.placement.device
+                incumbent.offer(device, result.plan.order)
+                found.append((result.step_time, device))
+        return [device for _, device in sorted(found, key=lambda start: start[0])]
 
     def search(
         self,
@@ -118,13 +160,17 @@ class FusionMilp:
         refinement: Refinement,
         budget_s: float,
         deterministic_limit: int | None,
-        hint: IntArray | None,
+        starts: Sequence[IntArray],
     ) -> str:
         """The search from here until `incumbent` is `budget_s` seconds old; what HiGHS proved.
 
-        HiGHS starts from the placement `hint` (N,) where there is one.
+        `starts` are placements (N,), the best first; HiGHS starts from it.
         """
         search = _Search(incumbent, refinement, budget_s, deterministic_limit)
+        hint = starts[0] if starts else None
+        for device in starts[:_REFINED] if self.levels else ():
+            if search.has_time(_COARSE):
+                refinement.descend(device, budget_s)
         reason = ""
         for grouped, share in self._groupings(incumbent.problem):
             sets = _device_sets(grouped)
@@ -135,7 +181,7 @@ class FusionMilp:
                 search.coarse(rounds, _COARSE * share * (number + 1) / len(sets))
                 reason = rounds.summary or reason
         if incumbent.plan is None:
-            reason = self._assign(incumbent, budget_s) or reason
+            reason = self._assign(incumbent, refinement, budget_s) or reason
         search.neighbourhoods()
         return reason
 
@@ -149,16 +195,18 @@ class FusionMilp:
             if not grouped.too_large:
                 yield grouped, (number + 1) / len(self.coarse)
 
-    def _assign(self, incumbent: StepIncumbent, budget_s: float) -> str:
+    def _assign(self, incumbent: StepIncumbent, refinement: Refinement, budget_s: float) -> str:
         """Assignments of ever more groups until one fits, or the groups are as fine as they get.
 
-        Returns why the last ones could not be assigned, or nothing.
+        The last one descends. Returns why the last ones could not be assigned, or nothing.
         """
         groups = self.coarse[-1]
         while True:
             grouped = GroupedProblem.of(incumbent.problem, groups)
             if not grouped.too_large:
-                assign(incumbent, grouped, self.seed)
+                placed = assign(incumbent, grouped, self.seed)
+                if placed is not None:
+                    refinement.descend(placed, budget_s)
                 if incumbent.plan is not None or incumbent.seconds >= budget_s:
                     return ""
             if grouped.num_groups < groups:
@@ -192,18 +240,22 @@ class _Search:
             self._solve(rounds, slice_s)
             if not rounds.seen:
                 slice_s *= 2.0
-            for seconds, device in sorted(rounds.found, key=lambda found: found[0])[:_REFINED]:
-                if seconds <= _WORTH * self.incumbent.step_time and self.has_time(1.0):
+            for over, seconds, device in sorted(rounds.found, key=lambda found: found[:2])[
+                :_REFINED
+            ]:
+                worth = self.incumbent.plan is None if over else True
+                if worth and seconds <= _WORTH * self.incumbent.step_time and self.has_time(1.0):
                     self.refinement.descend(device, self.budget_s)
 
     def neighbourhoods(self) -> None:
         """Kicks until the budget is used, nothing helps, or the plan is proved to be the best."""
         vain = 0
-        while self.has_time(1.0) and self.incumbent.plan is not None and vain < _VAIN:
+        while self.has_time(1.0) and vain < _VAIN:
             before = self.incumbent.step_time
             nodes = self.refinement.kick(self.budget_s, self._node_limit())
             self.nodes += max(nodes, _KICK_NODES)
-            vain = vain + 1 if self.incumbent.step_time == before else 0
+            gained = self.incumbent.plan is None or self.incumbent.step_time < before
+            vain = 0 if gained else vain + 1
 
     def has_time(self, share: float) -> bool:
         """Whether this share of the budget is not yet used."""

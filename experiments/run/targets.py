@@ -210,8 +210,8 @@ def check_type(value: object, hint: Any, key: str) -> None:
     """Check a config value against a hint.
 
     The hint may be made of bool, int, float, str, Path, None and unions of them, or be a
-    dataclass, a protocol or a callable, a sequence of one of those, or one of those or None. Other
-    hints are left to the constructor.
+    dataclass, a protocol or a callable, a sequence or mapping of one of those, or one of those or
+    None. Other hints are left to the constructor.
 
     Raises:
         InputError: naming the key and what it must be.
@@ -235,7 +235,13 @@ def check_type(value: object, hint: Any, key: str) -> None:
 
 
 def _check_object(value: object, hint: Any, key: str) -> None:
-    """Check a value that an object, or a sequence of objects, is to be built from."""
+    """Check a value that an object, or a sequence or mapping of objects, is to be built from."""
+    if typing.get_origin(hint) is Mapping:
+        if not isinstance(value, Mapping):
+            raise InputError(f"config key '{key}': {value!r} is not a mapping")
+        for name, one in value.items():
+            check_type(one, typing.get_args(hint)[1], f"{key}.{name}")
+        return
     if typing.get_origin(hint) in {Sequence, list}:
         (item,) = typing.get_args(hint)
         if not isinstance(value, list):

@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
@@ -18,7 +19,6 @@ from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.paths import CONF
 from tests.strength import examples
 
-AGENTS = CONF / "agent"
 SMALL = {"groups": 6}  # changes to the shipped configs that suit small problems
 PLANNERS: dict[str, dict[str, object]] = {
     "random": SMALL | {"samples": 5},
@@ -45,8 +45,9 @@ SETTINGS = examples(80, suppress_health_check=[HealthCheck.too_slow])
 
 def make(name: str) -> Planner:
     """The planner as `conf/agent` ships it, with the changes above."""
-    node = OmegaConf.merge(OmegaConf.load(AGENTS / f"{name}.yaml"), PLANNERS[name])
-    whole = OmegaConf.create({"seed": 3, "agent": node})
+    with initialize_config_dir(str(CONF), version_base=None):
+        node = compose("plan", [f"agent={name}", "seed=3"])
+    whole = OmegaConf.create({"seed": 3, "agent": OmegaConf.merge(node.agent, PLANNERS[name])})
     described = cast(dict[str, object], OmegaConf.to_container(whole, resolve=True))["agent"]
     return cast(Planner, build(cast(dict[str, object], described)))
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from agents.bandwidth.joint_search.pipes import FloatArray, IntArray, Pipes, ResponsiveSimulator
 from agents.base import BandwidthPlanner
-from agents.placement.integer_program.refinement import MovePricing, Refinement
-from agents.placement.integer_program.rounds import Formulation
+from agents.placement.integer_program.refinement import SimulatedRefinement
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.step.allocated import allocated_problem, uniform_allocation
@@ -109,34 +108,21 @@ class JointIncumbent(StepIncumbent):
         return self.excess(simulator, device, plan.order)
 
 
-class JointRefinement(Refinement):
-    """`Refinement` with the rates decided anew for every placement it prices.
+class JointRefinement(SimulatedRefinement):
+    """`SimulatedRefinement` with the rates decided anew for every placement it prices.
 
     A move changes the traffic, and with it the rates: a `ResponsiveSimulator` plays the fused graph
     in `descend` and the whole one when a placement is offered. The neighbourhood MILPs of `kick`
     decide rates as `formulation` says.
     """
 
-    def __init__(
-        self,
-        incumbent: JointIncumbent,
-        *,
-        levels: tuple[int, ...],
-        kick_groups: int,
-        formulation: Formulation,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            incumbent, levels=levels, kick_groups=kick_groups, formulation=formulation, seed=seed
-        )
-        self.joint = incumbent
+    incumbent: JointIncumbent
 
-    def moves(self, grouped: GroupedProblem) -> MovePricing:
-        """Moves on `grouped`, priced at the rates they lead to."""
-        simulator = ResponsiveSimulator(grouped.problem, self.joint.pipes.grouped(grouped))
-        return MovePricing(grouped, self.room, self.random, simulator)
+    def simulator(self, grouped: GroupedProblem) -> Simulator:
+        """Plays `grouped` at the rates that placements lead to."""
+        return ResponsiveSimulator(grouped.problem, self.incumbent.pipes.grouped(grouped))
 
     def ready_simulator(self, device: IntArray) -> Simulator:
         """What a dynamic runtime does at the rates that `device` (N,) asks for."""
-        allocation = self.joint.simulator.allocation(device)
-        return ReadySimulator(allocated_problem(self.joint.whole, allocation))
+        allocation = self.incumbent.simulator.allocation(device)
+        return ReadySimulator(allocated_problem(self.incumbent.whole, allocation))

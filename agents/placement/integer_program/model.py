@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agents.linear_program import LinearProgram
 from agents.step.grouping import GroupedProblem, interchangeable
+from envs.graphs.contraction import sum_rows
+from envs.graphs.op_graph import Phase
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -25,7 +27,7 @@ class AssignmentModel:
     Minimise T (`finish`), in seconds / `scale`, subject to
 
     * load: T >= seconds of the groups on d, for every device d;
-    * memory: state on d <= capacity of d.
+    * memory: state on d, and what `live_bytes` says it keeps of a micro-batch, <= capacity of d.
 
     Co-location holds by construction. Of devices that can change places without a difference, the
     later one holds one of the first groups only if the earlier one holds a group before it.
@@ -35,6 +37,7 @@ class AssignmentModel:
 
     def __init__(self, grouped: GroupedProblem) -> None:
         self.grouped = grouped
+        self.live = live_bytes(grouped)
         self.program = LinearProgram()
         finite = np.where(grouped.allowed, grouped.seconds, 0.0)
         self.scale = float(finite.max(axis=1).sum()) or 1.0
@@ -52,15 +55,19 @@ class AssignmentModel:
     def add_overflow(self, device: IntArray, excess: FloatArray) -> None:
         """Less on every device whose peak memory exceeds its capacity by `excess` (D,) bytes.
 
-        The peak is taken to be in proportion to the state of the groups on the device in
-        `device` (G,): that set of groups, and any with more state, is ruled out. Groups without
+        The peak is taken to be the state of the groups on the device in `device` (G,) and as many
+        times their live bytes as that takes: that set of groups, and any with more, is ruled out.
+        Without live bytes it is taken to be in proportion to the state, and groups without
         state count alike.
         """
         for d in np.flatnonzero(excess > 0.0):
             mine = device == d
             size = self.grouped.state
-            size = size if size[mine].any() else mine.astype(np.float64)
             capacity = float(self.grouped.problem.capacity[d])
+            if self.live[mine].any():
+                beyond = max(capacity + float(excess[d]) - float(size[mine].sum()), 0.0)
+                size = size + beyond / self.live[mine].sum() * self.live
+            size = size if size[mine].any() else mine.astype(np.float64)
             share = size / size[mine].sum()
             limit = capacity / (capacity + float(excess[d])) * (1.0 - _MARGIN)
             self.program.add_row([(self.place[:, d], share)], upper=limit)
@@ -76,7 +83,8 @@ class AssignmentModel:
             if np.isfinite(capacity[d]):
                 unit = max(float(capacity[d]), 1.0)
                 self.program.add_row(
-                    [(self.place[:, d], self.grouped.state / unit)], upper=capacity[d] / unit
+                    [(self.place[:, d], (self.grouped.state + self.live) / unit)],
+                    upper=capacity[d] / unit,
                 )
 
     def _alike(self, a: int, b: int) -> bool:
@@ -173,6 +181,26 @@ class PlacementModel(AssignmentModel):
         for terms in load:
             if terms:
                 self.program.add_row([(self.finish, 1.0), *terms], lower=0.0)
+
+
+def live_bytes(grouped: GroupedProblem) -> FloatArray:
+    """(G,) bytes of the first micro-batch that live together in any order, by producing group.
+
+    They are what stands before its last forward piece (the loss) and is read behind it.
+    """
+    graph = grouped.problem.graph
+    forward = np.flatnonzero((graph.micro_batch == 0) & (graph.phase == Phase.FORWARD))
+    before, behind = np.zeros((2, graph.num_operators), dtype=np.bool_)
+    before[forward[-1:]] = behind[forward[-1:]] = True
+    edges = graph.edges
+    for u, v, _ in edges[np.argsort(edges[:, 1], kind="stable")].tolist():
+        behind[v] |= behind[u]
+    for u, v, _ in edges[np.argsort(-edges[:, 0], kind="stable")].tolist():
+        before[u] |= before[v]
+    behind[forward[-1:]] = False
+    kept = np.unique(edges[before[edges[:, 0]] & behind[edges[:, 1]], 2])
+    home = grouped.fusion.piece_group[graph.producer[kept]]
+    return sum_rows(graph.tensor_bytes[kept], home, grouped.num_groups)
 
 
 def negative(terms: Terms) -> Terms:

@@ -1,168 +1,26 @@
-"""Improve a placement by a MILP over moves of blocks of groups, each priced by the simulator."""
+"""Improve placements level by level on groupings that respect them, and leave the best again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.linear_program import LinearProgram
+from agents.placement.integer_program.descent import MovePricing, OrderedPrices, SimulatedPrices
+from agents.placement.integer_program.moves import Moves
 from agents.placement.integer_program.rounds import Formulation, Rounds
-from agents.step.grouping import GroupedProblem, canonical, device_classes
+from agents.step.grouping import GroupedProblem, canonical, device_classes, fused_around
 from agents.step.incumbent import StepIncumbent
-from envs.graphs.contraction import Fusion, contract, sum_rows
-from envs.step.fusion import fuse, fused_problem
+from envs.graphs.contraction import Fusion, contract
+from envs.step.fusion import fuse
+from envs.step.price import Pricer
 from envs.step.problem import StepProblem
-from envs.step.ready import ReadySimulator
-from envs.step.step import Simulator, StepSimulator
+from envs.step.step import Simulator
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-
-_BATCH = 256  # moves priced together
-_TRIES = 4000  # moves in a row that bring nothing, after which a placement counts as best
-_TRIES_PER_CHOICE = 40  # ... or so many for every group and device, if that is less
-_COLUMNS = 64  # moves in one MILP at most, the best
-_MILP_SECONDS = 0.2
-_LEAST_GAIN = 1e-7  # relative to the step time
-
-
-class MovePricing:
-    """Descent over the placements of one grouping.
-
-    A move gives a block of groups other devices: a run of consecutive groups that of a neighbour or
-    any other, or two devices change places within it, or two groups do. Each of a batch of random
-    moves is priced by what it changes in the simulated step (1F1B order). The moves that pay are
-    the columns of a set packing problem, solved by HiGHS:
-
-        maximise sum of gains of chosen moves, such that every group is in at most one of them
-        and the state on every device fits.
-
-    Its solution is simulated; if the moves together gain less than the best alone, that one is
-    taken. `descend` repeats this until thousands of moves in a row have not paid.
-
-    Args:
-        grouped: the groups.
-        room: (D,) bytes for state.
-        random: draws the moves.
-        simulator: plays the pieces; None: one of their problem.
-    """
-
-    def __init__(
-        self,
-        grouped: GroupedProblem,
-        room: FloatArray,
-        random: np.random.Generator,
-        simulator: Simulator | None = None,
-    ) -> None:
-        self.grouped = grouped
-        self.room = room
-        self.random = random
-        self.simulator: Simulator = simulator or StepSimulator(grouped.problem)
-        self.simulations = 0
-
-    def step_times(self, devices: IntArray) -> FloatArray:
-        """(B,) seconds of the fused step of placements `devices` (B, G), in the 1F1B order."""
-        self.simulations += len(devices)
-        return self.simulator.step_times(devices[:, self.grouped.fusion.piece_group])
-
-    def fits(self, devices: IntArray) -> BoolArray:
-        """(B,) whether the state of placements `devices` (B, G) fits."""
-        load = [
-            np.where(devices == d, self.grouped.state, 0.0).sum(axis=1)
-            for d in range(len(self.room))
-        ]
-        return np.asarray((np.stack(load, axis=1) <= self.room).all(axis=1))
-
-    def descend(self, device: IntArray, out_of_time: Callable[[], bool]) -> IntArray:
-        """(G,) the best placement reached from `device` (G,)."""
-        seconds = float(self.step_times(device[None])[0])
-        idle, tries = 0, min(_TRIES, _TRIES_PER_CHOICE * self.grouped.allowed.size)
-        while idle < tries and not out_of_time():
-            moved = draw_moves(device, self.grouped.allowed, _BATCH, self.random)
-            moved = moved[self.fits(moved)]
-            after = self.step_times(moved)
-            pays = np.flatnonzero(after < seconds * (1.0 - _LEAST_GAIN))
-            idle += _BATCH
-            if len(pays):
-                pays = pays[np.argsort(after[pays], kind="stable")][:_COLUMNS]
-                device, seconds = self._choose(device, seconds, moved[pays], after[pays])
-                idle = 0
-        return device
-
-    def _choose(
-        self, device: IntArray, seconds: float, moved: IntArray, after: FloatArray
-    ) -> tuple[IntArray, float]:
-        """The placement after the best of the moves, or after several of them together."""
-        if len(moved) > 1:
-            together = self._pack(device, seconds - after, moved)
-            if together is not None:
-                reached = float(self.step_times(together[None])[0])
-                if reached < after[0]:
-                    return together, reached
-        return moved[0], float(after[0])
-
-    def _pack(self, device: IntArray, gain: FloatArray, moved: IntArray) -> IntArray | None:
-        """(G,) placement after the moves of the set packing problem; None if it has no solution."""
-        program = LinearProgram()
-        chosen = program.add_columns(len(moved), upper=1.0, integer=True, cost=-gain / gain.max())
-        changes = moved != device
-        for group in np.flatnonzero(changes.sum(axis=0) > 1):
-            program.add_row([(chosen[changes[:, group]], 1.0)], upper=1.0)
-        state = self.grouped.state
-        for d in np.flatnonzero(np.isfinite(self.room)):
-            load = float(state[device == d].sum())
-            growth = ((moved == d) * state - (device == d) * state).sum(axis=1)
-            unit = max(float(self.room[d]), 1.0)
-            program.add_row([(chosen, growth / unit)], upper=(self.room[d] - load) / unit)
-        solver = program.solver(time_limit=_MILP_SECONDS)
-        solver.run()
-        if (
-            solver.getInfo().primal_solution_status
-            != highspy.SolutionStatus.kSolutionStatusFeasible
-        ):
-            return None
-        taken = np.array(solver.getSolution().col_value, dtype=np.float64)[chosen] > 0.5
-        together = device.copy()
-        for move in np.flatnonzero(taken):
-            together[changes[move]] = moved[move, changes[move]]
-        return together if self.fits(together[None])[0] else None
-
-
-def draw_moves(
-    device: IntArray, allowed: BoolArray, count: int, random: np.random.Generator
-) -> IntArray:
-    """(B, G) at most `count` different placements, each one move from `device` (G,).
-
-    `allowed` (G, D). Runs are short more often than long, a third of all groups at most.
-    """
-    groups, devices = allowed.shape
-    length = 1 + (random.random(count) ** 2 * max(groups / 3.0, 1.0)).astype(np.int64)
-    first = random.integers(groups, size=count) - length // 2
-    end = np.clip(first + length, 1, groups)
-    first = np.clip(first, 0, groups - 1)
-    everyone = np.arange(groups)
-    inside = (everyone >= first[:, None]) & (everyone < end[:, None])
-    kind = random.random(count)
-    left, right = device[np.maximum(first - 1, 0)], device[np.minimum(end, groups - 1)]
-    target = np.where(kind < 0.25, left, random.integers(devices, size=count))
-    target = np.where((kind >= 0.25) & (kind < 0.5), right, target)
-    moved = np.where(inside, target[:, None], device)
-    other = random.integers(groups, size=count)
-    here, there = device[first][:, None], device[other][:, None]
-    exchanged = np.where(device == here, there, np.where(device == there, here, device))
-    moved = np.where((kind >= 0.85)[:, None], np.where(inside, exchanged, device), moved)
-    swap = np.flatnonzero(kind >= 0.92)
-    moved[swap] = device
-    moved[swap, first[swap]] = device[other[swap]]
-    moved[swap, other[swap]] = device[first[swap]]
-    good = (moved != device).any(axis=1) & allowed[everyone, moved].all(axis=1)
-    return np.unique(moved[good], axis=0)
-
 
 _PROMISING = 1.03  # times the best step time: a placement that is worth a descent at all levels
 _KICK_SECONDS = 0.5  # of one neighbourhood MILP
@@ -174,12 +32,19 @@ _RANDOM_MOVES = (2, 6)  # of such a kick, from and up to
 _DRAWN = 32  # moves drawn for each of them
 
 
-@dataclass
-class _Placed:
-    """A placement of all operators and its step time in the 1F1B order."""
+@dataclass(frozen=True)
+class Placed:
+    """A placement of all operators, its step time in the order that suits it, what overflows."""
 
-    seconds: float
     device: IntArray  # (N,)
+    seconds: float
+    overflow: float  # bytes
+    order: IntArray | None  # (N,) None: that of the incumbent's simulator
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The less the better."""
+        return self.overflow, self.seconds
 
 
 class Refinement:
@@ -213,28 +78,27 @@ class Refinement:
         seed: int,
     ) -> None:
         self.incumbent = incumbent
+        self._pricer = Pricer(incumbent.problem)
         self.levels = levels
         self.kick_groups = kick_groups
         self.formulation = formulation
         self.seed = seed
         self.random = np.random.default_rng(seed)
-        self._ready = ReadySimulator(incumbent.problem)
-        self.room = incumbent.problem.capacity.copy()
+        self.drawn = Moves(incumbent.problem, self.random)
         self.simulations = 0  # of fused graphs
         self._fusions: dict[int, Fusion] = {}
         self._groupings: dict[int, GroupedProblem] = {}  # the last of each level
         self._classes = device_classes(incumbent.problem)  # the models tell them apart by number
         self._fusing = 0.0  # seconds that a fusion has taken, at most
         self._around: tuple[bytes, Rounds] | None = None
+        self.nearest: Placed | None = None  # to a plan that fits
 
     def descend(
         self, device: IntArray, end: float, levels: tuple[int, ...] | None = None
     ) -> IntArray:
         """(N,) the placement reached from `device` (N,) when the search is `end` seconds old.
 
-        Through `levels`, by default all of them.
-        All improvements are offered, also in the order in which a dynamic runtime would start the
-        operators.
+        Through `levels`, by default all of them. All improvements are offered.
         """
         here = self._offer(device)
         grouped: GroupedProblem | None = None
@@ -244,30 +108,32 @@ class Refinement:
             grouped, before = self.around(here.device, level), grouped
             if before is not None and np.array_equal(before.fusion.group, grouped.fusion.group):
                 continue
-            moves = self.moves(grouped)
+            moves = self.pricing(grouped, here)
             start = _of_groups(grouped, here.device)
             group_device = moves.descend(start, lambda: self.incumbent.seconds >= end)
             self.simulations += moves.simulations
-            there = self._offer(grouped.fusion.expand(group_device))
-            if there.seconds < here.seconds:
-                here = there
-        self._offer_ready_order(here)
+            if not np.array_equal(group_device, start):
+                there = self._offer(grouped.fusion.expand(group_device))
+                here = min(here, there, key=lambda placed: placed.rank)
+        self.offer_ready_order(here)
         return here.device
 
     def kick(self, end: float, node_limit: int) -> int:
         """Leave the best plan and descend; returns the branch-and-bound nodes taken, at least 1.
 
         By a neighbourhood MILP every other time, by a few random moves otherwise and where the
-        devices are too many for the MILP. Without levels there are neighbourhood MILPs alone.
+        devices are too many for the MILP. Without levels there are neighbourhood MILPs alone. While
+        no plan fits, from the placement that comes nearest.
         """
-        plan = self.incumbent.plan
-        if plan is None:
+        nodes, left, plan = 0, None, self.incumbent.plan
+        if plan is not None:
+            device = plan.placement.device
+        elif self.nearest is not None:
+            device = self.nearest.device
+        if not self._can_fuse(end) or (plan is None and self.nearest is None):
             return 1
-        device, nodes = plan.placement.device, 0
-        left: IntArray | None
-        if not self._can_fuse(end):
-            return 1
-        if self.levels and (self._many_devices or self.random.random() < _AT_RANDOM):
+        alone = plan is None or self._many_devices
+        if self.levels and (alone or self.random.random() < _AT_RANDOM):
             left = self._leave_at_random(device)
         elif self._many_devices:
             return 1
@@ -277,7 +143,7 @@ class Refinement:
             domain = self._neighbourhood(rounds.grouped, canonical(placed, self._classes))
             limit = min(max(end - self.incumbent.seconds, 0.0), _KICK_SECONDS)
             nodes = rounds.solve(limit, node_limit, domain)
-            left = min(rounds.found, key=lambda found: found[0], default=(0.0, None))[1]
+            left = min(rounds.found, key=lambda found: found[:2], default=(0.0, 0.0, None))[2]
         if left is not None and self.incumbent.seconds < end:
             drawn = self.random.permutation(len(self.levels))[:_KICK_LEVELS]
             self.descend(left, end, tuple(self.levels[i] for i in np.sort(drawn)))
@@ -291,11 +157,10 @@ class Refinement:
         """(N,) placement a few random moves away from `device` (N,)."""
         level = self.levels[int(self.random.integers(len(self.levels)))]
         grouped = self.around(device, level)
-        moves = self.moves(grouped)
         group_device = _of_groups(grouped, device)
         for _ in range(int(self.random.integers(*_RANDOM_MOVES))):
-            moved = draw_moves(group_device, grouped.allowed, _DRAWN, self.random)
-            moved = moved[moves.fits(moved)]
+            self.drawn.forget()
+            moved = self.drawn.draw(group_device, grouped.allowed, _DRAWN)
             if len(moved):
                 group_device = moved[int(self.random.integers(len(moved)))]
         return grouped.fusion.expand(group_device)
@@ -305,28 +170,40 @@ class Refinement:
         problem = self.incumbent.problem
         if level not in self._fusions:
             self._fusions[level] = fuse(problem, level)
-        keys = self._fusions[level].group * problem.topology.num_devices + device
-        group = np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        group = fused_around(problem, self._fusions[level], device)
         known = self._groupings.get(level)
         if known is not None and np.array_equal(known.fusion.group, group):
             return known
         began = self.incumbent.seconds
         fusion = contract(problem.graph, group, weight_gradients=problem.defers)
-        pieces = fused_problem(problem, fusion)
-        seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
-        state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)
-        allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
-        self._groupings[level] = GroupedProblem(fusion, pieces, seconds, state, allowed)
+        self._groupings[level] = GroupedProblem.fused(problem, fusion)
         self._fusing = max(self._fusing, self.incumbent.seconds - began)
         return self._groupings[level]
 
-    def moves(self, grouped: GroupedProblem) -> MovePricing:
-        """What improves placements of `grouped`."""
-        return MovePricing(grouped, self.room, self.random)
+    def price(self, device: IntArray) -> Placed:
+        """Placement `device` (N,) in the order that suits it; offered, if it is the best."""
+        price = self._pricer.price(device)
+        if price.excess == 0.0 and price.seconds < self.incumbent.step_time:
+            self.incumbent.offer(device, price.order)
+        return Placed(device, price.seconds, price.excess, price.order)
 
-    def ready_simulator(self, device: IntArray) -> Simulator:
-        """Says when a dynamic runtime starts the operators of placement `device` (N,)."""
-        return self._ready
+    def pricing(self, grouped: GroupedProblem, placed: Placed) -> MovePricing:
+        """What improves placements of `grouped` near `placed`.
+
+        Pieces hold their tensors longer than operators: where memory binds, the devices get as much
+        more room as that takes for `placed`.
+        """
+        prices = OrderedPrices(grouped.problem)
+        pieces = grouped.fusion.expand_pieces(_of_groups(grouped, placed.device))
+        price = prices.pricer.price(pieces)
+        if placed.order is not None and (price.excess > 0.0 or placed.overflow > 0.0):
+            coarse = prices.pricer.peaks(pieces, price.order)[1]
+            fine = self._pricer.peaks(placed.device, placed.order)[1]
+            prices = OrderedPrices(grouped.problem, grouped.problem.capacity + coarse - fine)
+        return MovePricing(grouped, self.drawn, prices)
+
+    def offer_ready_order(self, placed: Placed) -> None:
+        """Offer `placed` in an order that `price` does not look at."""
 
     def _can_fuse(self, end: float) -> bool:
         """Whether there is time to fuse the graph once more."""
@@ -351,8 +228,44 @@ class Refinement:
         domain[first : first + free] = True
         return domain
 
-    def _offer(self, device: IntArray) -> _Placed:
-        seconds = self.incumbent.simulator.step_time(device)
+    def _offer(self, device: IntArray) -> Placed:
+        placed = self.price(device)
+        if self.nearest is None or placed.rank < self.nearest.rank:
+            self.nearest = placed
+        return placed
+
+
+class SimulatedRefinement(Refinement):
+    """`Refinement` that has its prices from simulators of its own, and looks at state alone.
+
+    Where activations overflow, the room for state on that device is lowered by the excess. A
+    placement is also offered in the order in which a dynamic runtime would start the operators.
+    """
+
+    def __init__(
+        self,
+        incumbent: StepIncumbent,
+        *,
+        levels: tuple[int, ...],
+        kick_groups: int,
+        formulation: Formulation,
+        seed: int,
+    ) -> None:
+        super().__init__(
+            incumbent, levels=levels, kick_groups=kick_groups, formulation=formulation, seed=seed
+        )
+        self.room = incumbent.problem.capacity.copy()
+
+    def simulator(self, grouped: GroupedProblem) -> Simulator:
+        """Plays the pieces of `grouped`."""
+        raise NotImplementedError
+
+    def ready_simulator(self, device: IntArray) -> Simulator:
+        """Says when a dynamic runtime starts the operators of placement `device` (N,)."""
+        raise NotImplementedError
+
+    def price(self, device: IntArray) -> Placed:
+        """As `Refinement.price`; the placement is offered."""
         excess = self.incumbent.offer(device)
         if excess.any():
             state = self.incumbent.problem.graph.state_bytes
@@ -362,16 +275,24 @@ class Refinement:
                 best = self.incumbent.plan.placement.device
                 lower = np.maximum(lower, np.bincount(best, state, minlength=len(self.room)))
             self.room = np.where(excess > 0.0, lower, self.room)
-        return _Placed(seconds, device)
+        seconds = self.incumbent.simulator.step_time(device)
+        return Placed(device, seconds, float(excess.sum()), None)
 
-    def _offer_ready_order(self, placed: _Placed) -> None:
+    def pricing(self, grouped: GroupedProblem, placed: Placed) -> MovePricing:
+        """As `Refinement.pricing`, by `simulator`."""
+        prices = SimulatedPrices(self.simulator(grouped), self.room)
+        return MovePricing(grouped, self.drawn, prices)
+
+    def offer_ready_order(self, placed: Placed) -> None:
+        """As `Refinement.offer_ready_order`, if it is promising."""
+        device = placed.device
         if placed.seconds > _PROMISING * self.incumbent.step_time:
             return
-        first = self.incumbent.simulator.order(placed.device)
+        first = self.incumbent.simulator.order(device)
         position = np.empty(len(first), dtype=np.int64)
         position[first] = np.arange(len(first))
-        started = self.ready_simulator(placed.device).run(placed.device, first).op_start
-        self.incumbent.offer(placed.device, np.lexsort((position, started)))
+        started = self.ready_simulator(device).run(device, first).op_start
+        self.incumbent.offer(device, np.lexsort((position, started)))
 
 
 def _of_groups(grouped: GroupedProblem, device: IntArray) -> IntArray:
@@ -382,8 +303,9 @@ def _of_groups(grouped: GroupedProblem, device: IntArray) -> IntArray:
 
 
 def compile_kernels(problem: StepProblem) -> None:
-    """Have the simulators compiled, once on a machine, before the clock starts."""
+    """Have the kernels compiled, once on a machine, before the clock starts."""
     nowhere = problem.op_seconds.argmin(axis=1)
-    StepSimulator(problem).run(nowhere)
-    StepSimulator(problem).step_time(nowhere)
-    ReadySimulator(problem).run(nowhere)
+    prices = OrderedPrices(problem)
+    prices.settle(nowhere)
+    prices(nowhere[None])
+    Moves(problem, np.random.default_rng(0)).draw(nowhere, np.isfinite(problem.op_seconds), 1)

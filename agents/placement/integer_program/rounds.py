@@ -95,7 +95,8 @@ class Rounds:
         self.seed = seed
         self.model = formulation(self.grouped)
         self.seen: dict[bytes, float] = {}  # placements of the groups: seconds of the step
-        self.found: list[tuple[float, IntArray]] = []  # in the last round: seconds, (N,) devices
+        self.found: list[tuple[float, float, IntArray]] = []  # in the last round: bytes over,
+        # seconds and (N,) devices of each placement
         self.taught = False  # the model has rows beyond those it began with
         self.learned = False  # the last round added rows
         self.finished = False  # a round ended by itself and brought nothing new
@@ -166,8 +167,7 @@ class Rounds:
             seconds = self.incumbent.simulator.step_time(placed)
             excess = self.incumbent.offer(placed)[self.devices]
             self.seen[device.tobytes()] = seconds
-            if not excess.any():
-                self.found.append((seconds, placed))
+            self.found.append((float(excess.sum()), seconds, placed))
         elif order is None:
             return
         if order is not None:
@@ -220,9 +220,13 @@ def first_plan(
     return plan.placement.device
 
 
-def assign(incumbent: StepIncumbent, grouped: GroupedProblem, seed: int) -> None:
-    """Offer solutions of `AssignmentModel`, which knows no transfers, until one fits."""
+def assign(incumbent: StepIncumbent, grouped: GroupedProblem, seed: int) -> IntArray | None:
+    """Offer solutions of `AssignmentModel`, which knows no transfers, until one fits.
+
+    Returns the last one (N,), whether it fits or not; None where there is none.
+    """
     model = AssignmentModel(grouped)
+    placed: IntArray | None = None
     for _ in range(_REPAIRS):
         solver = model.program.solver(time_limit=_ASSIGN_SECONDS, seed=seed)
         solver.setOptionValue("mip_rel_gap", _ASSIGN_GAP)
@@ -233,7 +237,9 @@ def assign(incumbent: StepIncumbent, grouped: GroupedProblem, seed: int) -> None
         ):
             break
         device = model.devices(np.array(solver.getSolution().col_value, dtype=np.float64))
-        excess = incumbent.offer(grouped.fusion.expand(device))
+        placed = grouped.fusion.expand(device)
+        excess = incumbent.offer(placed)
         if not excess.any():
             break
         model.add_overflow(device, excess)
+    return placed

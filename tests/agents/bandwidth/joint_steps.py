@@ -111,7 +111,15 @@ def diamond_step(memory: float) -> StepProblem:
 
 def placer() -> FusionMilp:
     formulation = OrderFormulation(gap=0.0, at_once=8)
-    return FusionMilp(coarse=(4,), levels=(4, 8), formulation=formulation, warm_start=None, seed=0)
+    return FusionMilp(
+        coarse=(4,),
+        levels=(4, 8),
+        formulation=formulation,
+        starts=None,
+        polish=None,
+        polish_share=0.0,
+        seed=0,
+    )
 
 
 def check_promises(problem: StepProblem, result: PlannerResult) -> None:

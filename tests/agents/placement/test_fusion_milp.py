@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.base import Planner
+from agents.placement.baselines import SingleDevice
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.refinement import Refinement
 from agents.placement.integer_program.windows import (
@@ -37,8 +39,18 @@ def best_placement(problem: StepProblem, grouped: GroupedProblem) -> float:
     return float(StepSimulator(grouped.problem).step_times(pieces).min())
 
 
-def planner(coarse: tuple[int, ...] = (2, 4)) -> FusionMilp:
-    return FusionMilp(coarse=coarse, levels=(3, 6), formulation=WINDOWS, warm_start=None, seed=0)
+def planner(
+    coarse: tuple[int, ...] = (2, 4), starts: dict[str, Planner] | None = None
+) -> FusionMilp:
+    return FusionMilp(
+        coarse=coarse,
+        levels=(3, 6),
+        formulation=WINDOWS,
+        starts=starts,
+        polish=None,
+        polish_share=0.0,
+        seed=0,
+    )
 
 
 @examples(25)
@@ -96,13 +108,14 @@ def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
 
 @examples(20)
 @given(problem=problems())
-def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProblem) -> None:
-    start = Heft(groups=(16,))
-    milp = FusionMilp(coarse=(2, 4), levels=(3,), formulation=WINDOWS, warm_start=start, seed=0)
-    known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
-    assert result.step_time <= known.step_time
-    if known.plan is not None:
-        assert result.trajectory[0][1] == known.step_time
+def test_no_plan_is_slower_than_those_it_starts_from(problem: StepProblem) -> None:
+    starts: dict[str, Planner] = {"heft": Heft(groups=(16,)), "single_device": SingleDevice()}
+    for budget_s in (1e-9, 60.0):
+        known = [start.plan(problem, budget_s).step_time for start in starts.values()]
+        result = planner((2, 4), starts).plan(problem, budget_s, 3)
+        assert result.step_time <= min(known)
+        if np.isfinite(known[0]):
+            assert result.trajectory[0][1] == known[0]
 
 
 def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:

@@ -81,7 +81,9 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
         coarse=(groups,),
         levels=(groups,),
         formulation=WindowFormulation(forgiven=0.5),
-        warm_start=None,
+        starts=None,
+        polish=None,
+        polish_share=0.0,
         seed=0,
     ),
 }

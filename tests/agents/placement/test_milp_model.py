@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.linear_program import LinearProgram
-from agents.placement.integer_program.model import AssignmentModel, PlacementModel
+from agents.placement.integer_program.model import AssignmentModel, PlacementModel, live_bytes
+from agents.placement.milp import unfused
+from agents.placement.neighbourhood.levels import topological
 from agents.step.grouping import GroupedProblem
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -85,3 +87,25 @@ def test_an_overflow_rules_out_its_set_of_groups_and_any_with_more_state() -> No
         solver.run()
         optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
         assert optimal == feasible
+
+
+@examples(60)
+@given(data=st.data(), problem=problems(tight=False, unsupported=False))
+def test_live_bytes_live_together_whatever_the_placement_and_the_order(
+    data: st.DataObject, problem: StepProblem
+) -> None:
+    grouped, devices = unfused(problem), problem.topology.num_devices
+    names = st.lists(
+        st.integers(0, devices - 1), min_size=grouped.num_groups, max_size=grouped.num_groups
+    )
+    device = np.array(data.draw(names))
+    rank = np.array(data.draw(st.permutations(range(problem.graph.num_operators))))
+    order = topological(problem.graph, rank)
+    peak = StepSimulator(problem).run(grouped.fusion.expand(device), order).peak_memory
+    least = np.bincount(device, grouped.state + live_bytes(grouped), minlength=devices)
+    assert (peak >= least - 1e-9).all()
+
+
+def test_a_pipeline_keeps_what_its_forward_pass_hands_on() -> None:
+    problem = pipeline([1.0] * 3, 2, cluster([0, 0], [100.0] * 2), [1, 1])
+    np.testing.assert_array_equal(live_bytes(GroupedProblem.of(problem, 3)), [0.0, 0.0, 1.0])
