@@ -81,7 +81,7 @@ def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
     groups = max(operators // (2 * graph.num_micro_batches + 1), 1)
     group = fused_around(problem, fuse(problem, groups), device)
     fusion = contract(graph, group, weight_gradients=problem.defers)
-    return _fused(GroupedProblem.fused(problem, fusion))
+    return _fused(graph, GroupedProblem.fused(problem, fusion))
 
 
 def topological(graph: OpGraph, priority: IntArray) -> IntArray:
