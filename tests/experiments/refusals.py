@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from envs.errors import InputError
@@ -57,11 +58,13 @@ def command_refused(app: str, arguments: Sequence[str], words: Sequence[str]) ->
 
 def option_of(choice: str, *changes: str) -> dict[str, Any]:
     """{group: node} of an option of conf, `group=option`, with `group.key=value` for `changes`."""
-    group, option = choice.split("=")
+    group = choice.partition("=")[0]
+    with initialize_config_dir(str(CONF), version_base=None):
+        chosen = compose(overrides=[f"+{choice}"])
     root = {
         "seed": 0,
         "placement": OmegaConf.load(CONF / "placement" / "count.yaml"),
-        group: OmegaConf.load(CONF / group / f"{option}.yaml"),
+        group: chosen[group],
     }
     changed = OmegaConf.merge(OmegaConf.create(root), OmegaConf.from_dotlist(list(changes)))
     plain = OmegaConf.to_container(changed, resolve=True)
