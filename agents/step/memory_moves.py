@@ -26,6 +26,7 @@ BoolArray = NDArray[np.bool_]
 _KEEP = int(Residence.KEEP)
 _ROUNDS = 6  # of the knapsack, with what overflowed in the round before added to the need
 _ORDERS = 3  # in which a placement is repaired, at most
+_CLIMB = 64  # plans tried that differ in one group from the tightest, where none fits
 _CLOSER = 3  # bisections between a need that was too small and one that was enough
 
 
@@ -42,7 +43,7 @@ def options(moves: tuple[str, ...]) -> tuple[Option, ...]:
     again, away = Residence.RECOMPUTE, Residence.OFFLOAD
     found = [Option(Residence.KEEP, Residence.KEEP)]
     if RECOMPUTE in moves:
-        found.append(Option(again, Residence.KEEP))
+        found += [Option(again, Residence.KEEP), Option(again, again)]
     if OFFLOAD in moves:
         found.append(Option(away, away))
     if RECOMPUTE in moves and OFFLOAD in moves:
@@ -68,11 +69,12 @@ class MemoryMoves:
     """Makes room in placements whose activations overflow, by the moves that a problem allows.
 
     A group computes again what it has inside and keeps its border, what other groups (or the group
-    elsewhere) read going forward; or it sends what it saves to the host; or both, each where it
-    costs less. Per device the options are chosen by `residence.cheapest`: the bytes that
-    each frees at the instant of the peak against the seconds of its second runs, and against those
-    of its transfers, which overlap computing. What then still overflows in the simulation is added
-    to the need, until the plan fits; where nothing is left to choose, no group keeps a border.
+    elsewhere) read going forward; or computes that again, too; or it sends what it saves to the
+    host; or computes its inside again and sends the border away. Per device the options are chosen
+    by `residence.cheapest`: the bytes that each frees at the instant of the peak against the
+    seconds of its second runs, and against those of its transfers, which overlap computing. What
+    then still overflows in the simulation is added to the need, until the plan fits; where that
+    fails, everything is moved, and groups are changed one by one.
 
     Args:
         problem: with `memory_moves`.
@@ -128,14 +130,15 @@ class MemoryMoves:
             return found
         items = _Items.build(self, device, timeline, excess > 0.0)
         every = list(range(len(self.options)))
-        for allowed in ([0, 1], every) if len(every) > 2 else (every,):
+        alone = [o for o in every if self.options[o].border != Residence.OFFLOAD]
+        for allowed in (alone, every) if 1 < len(alone) < len(every) else (every,):
             made = self._search(items, allowed, device, order, excess)
             found = min(found, made, key=_rank)
         if not found.fits:
             extremes = self._extremes(items, device, excess)
             tried = (self.play(device, order, residence) for residence in extremes)
             found = min(found, *tried, key=_rank)
-        return found
+        return found if found.fits else self._climb(items, device, found)
 
     def play(self, device: IntArray, order: IntArray, residence: IntArray) -> Moved:
         """A placement and an order with their moves, simulated on all operators."""
@@ -170,6 +173,25 @@ class MemoryMoves:
                 need = middle
             else:
                 least = np.where(made.excess > 0.0, middle, least)
+        return found
+
+    def _climb(self, items: _Items, device: IntArray, start: Moved) -> Moved:
+        """Change one group after another while that makes the plan fit better, largest first."""
+        found, left = start, _CLIMB
+        improved = True
+        while improved and not found.fits and left > 0:
+            improved = False
+            for item in np.argsort(-items.total.max(axis=1), kind="stable").tolist():
+                if found.excess[items.device[item]] == 0.0:
+                    continue
+                for option in range(len(self.options)):
+                    residence = items.changed(found.residence, item, option)
+                    if left == 0 or np.array_equal(residence, found.residence):
+                        continue
+                    left -= 1
+                    made = self.play(device, found.order, residence)
+                    if _rank(made) < _rank(found):
+                        found, improved = made, True
         return found
 
     def _extremes(self, items: _Items, device: IntArray, excess: FloatArray) -> Iterator[IntArray]:
@@ -286,6 +308,12 @@ class _Items:
         border = np.array([int(option.border) for option in self.options])
         option = np.where(self.of < 0, 0, chosen[self.of])
         return np.where(self.border, border[option], inside[option])
+
+    def changed(self, residence: IntArray, item: int, option: int) -> IntArray:
+        """`residence` (N,) with one item changed to an option."""
+        chosen = self.options[option]
+        move = np.where(self.border, int(chosen.border), int(chosen.inside))
+        return np.where(self.of == item, move, residence)
 
 
 def _freed(

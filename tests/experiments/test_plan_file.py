@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 
 from envs.errors import InputError
+from envs.graphs.op_graph import Phase
 from envs.step.allocated import uniform_allocation
 from envs.step.order import OneFOneB
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
+from envs.step.rematerialise import Residence
 from experiments.run.provenance import Provenance
-from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
+from experiments.step.plan_file import read_bandwidth, read_kept_plan, read_plan, write_plan
 
 Document = dict[str, Any]
 
@@ -203,3 +206,56 @@ def test_a_channel_that_stands_twice_is_a_fault(shared: Path, problem: StepProbl
     shared.write_text(shared.read_text().replace(f'"{CHANNEL}":', line))
     with pytest.raises(InputError, match="stands twice"):
         read_bandwidth(shared, problem.topology.network)
+
+
+@pytest.fixture
+def moved(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
+    """A plan file whose first forward operator is computed again and whose second is offloaded."""
+    forward = np.flatnonzero(problem.graph.phase == Phase.FORWARD)
+    residence = np.zeros(problem.graph.num_operators, dtype=np.int64)
+    residence[forward[0]], residence[forward[1]] = Residence.RECOMPUTE, Residence.OFFLOAD
+    write_plan(
+        tmp_path / "moved.json", replace(plan, residence=residence), problem, Provenance(seed=0)
+    )
+    return tmp_path / "moved.json"
+
+
+def test_what_is_not_kept_survives_the_round_trip(moved: Path, problem: StepProblem) -> None:
+    document = json.loads(moved.read_text())
+    assert document["schema_version"] == 3
+    assert sorted(document["residence"].values()) == ["offload", "recompute"]
+    read = read_plan(moved, problem, OneFOneB())
+    assert read.residence is not None
+    assert sorted(read.residence[read.residence != 0].tolist()) == [1, 2]
+    with pytest.raises(InputError, match="not known here"):
+        read_kept_plan(moved, problem, OneFOneB())
+    change(moved, lambda document: document["residence"].clear())
+    assert not np.any(read_plan(moved, problem, OneFOneB()).residence)
+
+
+RESIDENCE_FAULTS: dict[str, tuple[Callable[[Document], object], str]] = {
+    "an older version": (lambda d: d.update(schema_version=1), "needs schema_version 3"),
+    "missing": (lambda d: d.pop("residence"), "is missing"),
+    "no mapping": (lambda d: d.update(residence=[]), "is not a mapping of operators"),
+    "an unknown operator": (lambda d: d["residence"].update(nobody="keep"), "unknown operator"),
+    "an unknown move": (
+        lambda d: d["residence"].update(dict.fromkeys(d["residence"], "swap")),
+        "'swap' is none of keep, recompute, offload",
+    ),
+    "a backward operator": (
+        lambda d: d["residence"].update(dict.fromkeys(d["placement"], "recompute")),
+        "is no forward operator",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", RESIDENCE_FAULTS)
+def test_a_fault_of_residence_names_file_and_field(
+    moved: Path, problem: StepProblem, fault: str
+) -> None:
+    edit, words = RESIDENCE_FAULTS[fault]
+    change(moved, edit)
+    with pytest.raises(InputError) as caught:
+        read_plan(moved, problem, OneFOneB())
+    assert words in str(caught.value)
+    assert "field 'residence'" in str(caught.value)

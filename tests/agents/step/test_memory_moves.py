@@ -1,0 +1,128 @@
+"""Memory moves: the knapsack against all choices, repairs against all moves of small chains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from agents.placement.baselines import ContiguousSplit, EqualShares
+from agents.step.incumbent import StepIncumbent
+from agents.step.memory_moves import MemoryMoves, Option, options
+from agents.step.residence import cheapest
+from envs.graphs.op_graph import Phase
+from envs.step.plans import Placement, Plan
+from envs.step.problem import StepProblem
+from envs.step.rematerialise import Residence, rematerialised
+from envs.step.step import StepSimulator
+from tests.envs.step.random_steps import topology_of
+from tests.envs.step.test_rematerialise import GB, chain
+from tests.strength import trials
+
+KEEP, RECOMPUTE, OFFLOAD = Residence
+BOTH = ("recompute", "offload")
+
+
+@pytest.mark.parametrize("seed", range(trials(200, 40)))
+def test_the_knapsack_finds_the_least_cost_of_all_choices(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    groups, count = random.integers(1, 5), random.integers(1, 5)
+    saved, seconds, traffic, transient = random.integers(0, 6, (4, groups, count)).astype(float)
+    for column in (saved, seconds, traffic, transient):
+        column[:, 0] = 0.0
+    need, hidden = float(random.integers(0, 14)), float(random.integers(0, 5))
+    best = np.inf
+    rows = np.arange(groups)
+    for choice in product(range(count), repeat=int(groups)):
+        chosen = rows, np.array(choice)
+        if saved[chosen].sum() >= need + transient[chosen].max():
+            cost = seconds[chosen].sum() + max(0.0, traffic[chosen].sum() - hidden)
+            best = min(best, cost)
+    found = cheapest(saved, seconds, traffic, transient, need, hidden)
+    assert (found is None) == np.isinf(best)
+    if found is not None:
+        chosen = rows, found
+        assert saved[chosen].sum() >= need + transient[chosen].max()
+        cost = seconds[chosen].sum() + max(0.0, traffic[chosen].sum() - hidden)
+        assert cost == pytest.approx(best, abs=1e-6)
+
+
+def test_the_options_are_those_that_the_problem_allows() -> None:
+    assert options(()) == (Option(KEEP, KEEP),)
+    again = (Option(RECOMPUTE, KEEP), Option(RECOMPUTE, RECOMPUTE))
+    assert options(("recompute",)) == (Option(KEEP, KEEP), *again)
+    assert options(("offload",)) == (Option(KEEP, KEEP), Option(OFFLOAD, OFFLOAD))
+    assert options(BOTH)[-1] == Option(RECOMPUTE, OFFLOAD)
+
+
+def groups_of(problem: StepProblem) -> np.ndarray:
+    """The layer of each operator, by its name."""
+    return np.array([int(name[1]) for name in problem.graph.op_names])
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("moves", [("recompute",), ("offload",), BOTH])
+def test_a_repair_finds_room_where_any_choice_does(
+    micro_batches: int, moves: tuple[str, ...]
+) -> None:
+    """Of a uniform chain, each layer with a choice of its own, under every capacity in question."""
+    problem = replace(chain(3, micro_batches), memory_moves=moves)
+    graph = problem.graph
+    device, order = np.zeros((2, graph.num_operators), dtype=np.int64)
+    # all forward before all backward, so that two micro-batches are under way
+    order = np.lexsort((np.arange(len(device)), graph.phase))
+    known = {0: KEEP} | {1 + m: Residence[move.upper()] for m, move in enumerate(moves)}
+    seen = []
+    for choice in product(known.values(), repeat=3):
+        residence = np.where(graph.phase == Phase.FORWARD, np.array(choice)[groups_of(problem)], 0)
+        made = rematerialised(problem, device, order, residence)
+        timeline = StepSimulator(made.problem).run(made.device, made.order)
+        seen.append((timeline.peak_memory[0], timeline.step_time))
+    for capacity in sorted({peak for peak, _ in seen}):
+        tight = replace(problem, capacity=np.array([capacity]))
+        fastest = min(seconds for peak, seconds in seen if peak <= capacity)
+        found = MemoryMoves(tight, groups_of(problem)).repair(device, order)
+        assert found.fits
+        assert found.seconds >= fastest * (1 - 1e-9)
+        plan = Plan(Placement(device), found.order, found.residence)
+        assert plan.violations(tight) == []
+    none = replace(problem, capacity=np.array([5 * GB]))
+    assert not MemoryMoves(none, groups_of(problem)).repair(device, order).fits
+
+
+def test_moves_make_plans_where_nothing_else_fits() -> None:
+    line = chain(6, micro_batches=3)
+    line = replace(
+        line, topology=topology_of([0, 0], False), op_seconds=np.repeat(line.op_seconds, 2, axis=1)
+    )
+    split = ContiguousSplit(groups=6, shares=EqualShares())
+    plans = {}
+    for moves in ((), ("recompute",), BOTH):
+        tight = replace(line, capacity=np.full(2, 32 * GB), memory_moves=moves)
+        plans[moves] = found = split.plan(tight, 1.0)
+        if found.plan is not None:
+            assert found.plan.violations(tight) == []
+            step, device, order = found.plan.played(tight)
+            assert StepSimulator(step).step_time(device, order) == found.step_time
+    assert plans[()].plan is None
+    assert plans["recompute",].plan is not None
+    assert plans["recompute",].plan.residence is not None
+    assert plans[BOTH].step_time <= plans["recompute",].step_time
+
+
+def test_what_is_offered_is_moved_where_it_overflows() -> None:
+    problem = replace(chain(3), capacity=np.array([25 * GB]), memory_moves=("recompute",))
+    incumbent = StepIncumbent(problem)
+    device = np.zeros(6, dtype=np.int64)
+    assert not incumbent.offer(device).any()
+    assert incumbent.plan is not None
+    assert incumbent.plan.residence is not None
+    assert incumbent.step_time > 9.0
+    again = StepIncumbent(problem)
+    again.offer_plan(incumbent.plan)
+    assert again.step_time == incumbent.step_time
+    without = StepIncumbent(replace(problem, memory_moves=()))
+    assert without.offer(device).any()
+    assert without.plan is None
