@@ -26,7 +26,8 @@ BoolArray = NDArray[np.bool_]
 _KEEP = int(Residence.KEEP)
 _ROUNDS = 6  # of the knapsack, with what overflowed in the round before added to the need
 _ORDERS = 3  # in which a placement is repaired, at most
-_CLIMB = 64  # plans tried that differ in one group from the tightest, where none fits
+_CLIMB = 64  # plans tried that differ in one group from the tightest, where none fits ...
+_CLIMB_OPERATORS = 100_000  # ... and so many operators of them all
 _CLOSER = 3  # bisections between a need that was too small and one that was enough
 
 
@@ -177,7 +178,8 @@ class MemoryMoves:
 
     def _climb(self, items: _Items, device: IntArray, start: Moved) -> Moved:
         """Change one group after another while that makes the plan fit better, largest first."""
-        found, left = start, _CLIMB
+        found = start
+        left = min(_CLIMB, _CLIMB_OPERATORS // len(device))
         improved = True
         while improved and not found.fits and left > 0:
             improved = False
