@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, TypeAlias
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
-from agents.base import PartitionPlanner, PlannerResult
+from agents.base import PartitionPlanner, Planner, PlannerResult
 from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
-from agents.placement.neighbourhood.seeds import splits, waves
+from agents.placement.neighbourhood.ruled import RuledWalker
+from agents.placement.neighbourhood.seeds import splits
 from agents.placement.neighbourhood.walk import Walker
+from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
 from envs.placement.toy import toy_pipeline
-from envs.step.order import OneFOneB
+from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+_Stage: TypeAlias = tuple[Level, type[Walker], float]  # the last: the part spent when it ends
 _Plan: TypeAlias = tuple[IntArray, IntArray]  # device and order, both by piece or by operator
 
 _LOOKS = 400  # times that a search looks at the clock
 _SHORTEST, _LONGEST = 5e-4, 0.2  # seconds between two looks at the clock
 _PATIENCE = 30.0  # seconds of search for a second of checking plans in full
 _MOVES = 64  # moves proposed between two looks: to begin with, and under a deterministic limit
-_SPLIT_GROUPS = 64  # groups of the fused graph that is split
+_SPLIT_GROUPS = 64  # groups of the graph that is split, where it is not fused for a level
+_PRICINGS = 16  # times, on every level, that the best placement is tried in all orders
+_RULED = 0.7  # of the budget: placements alone are moved, where micro-batches make pipelines
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
 
 
@@ -82,6 +87,8 @@ class LocalSearch:
         hot: first temperature of a cycle, as a fraction of the starting step time.
         cold: last temperature of a cycle, likewise.
         workers: walks at the same time.
+        starts: planners whose plans are starts as well, while their share of the budget lasts.
+        start_share: of the budget, for them.
         partitions: who searches partition problems.
         seed: of the random numbers.
     """
@@ -96,6 +103,8 @@ class LocalSearch:
         hot: Positive,
         cold: Positive,
         workers: Annotated[int, Ge(1), Le(256)],
+        starts: Sequence[Planner],
+        start_share: Annotated[float, Ge(0.0), Lt(1.0)],
         partitions: PartitionPlanner,
         seed: int,
     ) -> None:
@@ -104,6 +113,8 @@ class LocalSearch:
         self.groups = tuple(groups)
         self.operators = operators
         self.pace = _Pace(cycle_moves, hot, cold, reheat, workers, seed)
+        self.starts = tuple(starts)
+        self.start_share = start_share
         self.partitions = partitions
 
     def plan(
@@ -122,10 +133,16 @@ class LocalSearch:
         placement does not divide. Returns the moves judged; the limit counts proposed moves.
         """
         _compile()
-        levels = levels_of(incumbent.problem, self.groups, self.operators)
-        if incumbent.plan is not None:
-            levels = [level_around(incumbent.problem, incumbent.plan, self.operators)]
-        return self._search(incumbent, levels, budget_s, deterministic_limit)
+        search = _Search(self.pace, incumbent, budget_s, deterministic_limit)
+        search.offer_single_device()
+        if incumbent.plan is None:
+            levels = levels_of(incumbent.problem, self.groups, self.operators)
+            search.run_all(_stages(incumbent.problem, levels))
+        else:
+            level = level_around(incumbent.problem, incumbent.plan, self.operators)
+            kind = Walker if incumbent.problem.any_order else RuledWalker
+            search.run_all([(level, kind, 1.0)])
+        return search.judged
 
     def partition(
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
@@ -137,18 +154,15 @@ class LocalSearch:
         incumbent = StepIncumbent(problem)
         if incumbent.impossible:
             return incumbent.result()
-        levels = levels_of(problem, self.groups, self.operators)
-        return incumbent.result(evaluations=self._search(incumbent, levels, budget_s, limit))
-
-    def _search(
-        self, incumbent: StepIncumbent, levels: list[Level], budget_s: float, limit: int | None
-    ) -> int:
         search = _Search(self.pace, incumbent, budget_s, limit)
         search.offer_single_device()
-        begun = search.progress
-        for number, level in enumerate(levels):
-            search.run(level, begun + (1.0 - begun) * (number + 1) / len(levels))
-        return search.judged
+        for planner in self.starts:
+            search.ask(planner, self.start_share)
+        levels = levels_of(problem, self.groups, self.operators)
+        finest = [level.grouped for level in levels if level.grouped is not None][-1:]
+        search.splits = tuple(splits(*finest or (GroupedProblem.of(problem, _SPLIT_GROUPS),)))
+        search.run_all(_stages(problem, levels))
+        return incumbent.result(evaluations=search.judged)
 
 
 @dataclass(frozen=True)
@@ -176,6 +190,7 @@ class _Search:
         self.room = incumbent.problem.capacity.copy()
         self.proposed = 0
         self.judged = 0
+        self.splits: tuple[IntArray, ...] = ()  # (N,) devices each
         self.offered = np.inf  # seconds, on the present level, of the last plan checked in full
         self.next_offer = 0.0  # seconds since the start
 
@@ -196,11 +211,27 @@ class _Search:
             if np.isfinite(seconds[device]) and self.incumbent.plan is None:
                 self.incumbent.offer(np.full(len(problem.op_seconds), device, dtype=np.int64))
 
-    def run(self, level: Level, until: float) -> None:
-        """Search `level` until so much of the budget is spent."""
+    def ask(self, planner: Planner, share: float) -> None:
+        """Offer the plan of another planner, made in what is left of a share of the budget."""
+        left = share * self.budget_s - self.incumbent.seconds
+        if left > 0.0 and not self.incumbent.optimal:
+            found = planner.plan(self.incumbent.problem, left, self.limit).plan
+            if found is not None:
+                self.incumbent.offer(found.placement.device, found.order)
+
+    def run_all(self, stages: Iterable[_Stage]) -> None:
+        """Run all stages in what is left of the budget."""
+        begun = self.progress
+        for level, kind, until in stages:
+            self.run(level, kind, begun + (1.0 - begun) * until)
+
+    def run(self, level: Level, kind: type[Walker], until: float) -> None:
+        """Search `level` with walkers of a `kind` until so much of the budget is spent."""
+        self.kind = kind
         settings, begin = self.settings, self.progress
         self.room = self.incumbent.problem.capacity.copy()
-        start = self._start(level)
+        pricer = Pricer(level.problem)
+        start = self._start(level, pricer)
         scale = max(start.best_seconds, _COLDEST)
         if not np.isfinite(scale):
             scale = max(start.seconds, _COLDEST)
@@ -212,10 +243,11 @@ class _Search:
         self._offer(level, walkers)
         moves, before = _MOVES, self.proposed
         hot, heated, cooled = settings.hot, begin, until
+        priced = begin
         with ThreadPoolExecutor(settings.workers) as pool:
             while (progress := self.progress) < until:
                 done = (self.proposed - before) / len(walkers)
-                cycle = settings.cycle_moves * len(start.schedule.chosen.order)
+                cycle = settings.cycle_moves * level.problem.graph.num_operators
                 if done > 0.0 and (heated == begin or progress >= cooled):
                     if progress >= cooled:
                         best = min(walkers, key=lambda walker: walker.best_seconds)
@@ -234,6 +266,9 @@ class _Search:
                     wanted = min(max(self.budget_s / _LOOKS, _SHORTEST), _LONGEST)
                     moves = max(1, int(moves * min(4.0, wanted / spent)))
                 self._offer(level, walkers)
+                if progress - priced > (until - begin) / _PRICINGS:
+                    priced = progress
+                    self._price(level, pricer, walkers)
         self._offer(level, walkers, last=True)
         self.judged += sum(walker.judged for walker in walkers)
 
@@ -250,33 +285,30 @@ class _Search:
         self, level: Level, device: IntArray, order: IntArray, scale: float, number: int
     ) -> Walker:
         seed = np.random.SeedSequence([self.settings.seed, number]).generate_state(1, np.uint64)
-        return Walker(level, device, order, self.room, scale, int(seed[0]))
+        return self.kind(level, device, order, self.room, scale, int(seed[0]))
 
-    def _start(self, level: Level) -> Walker:
-        """A walker at the best of the plans to start `level` from."""
+    def _start(self, level: Level, pricer: Pricer) -> Walker:
+        """A walker at the best of the plans to start `level` from, in the best of their orders."""
         walker, seeds = None, []
-        for device, order in self._starts(level):
-            if walker is None:
-                walker = self._walker(level, device, order, 1.0, 0)
-            else:
-                walker.start_from(device, order)
-            seeds.append((walker.overflow, walker.seconds, device, order))
+        for device, own in self._starts(level):
+            for order in (own, *self._orders(pricer, device)):
+                if walker is None:
+                    walker = self._walker(level, device, order, 1.0, 0)
+                else:
+                    walker.start_from(device, order)
+                seeds.append((walker.overflow, walker.seconds, device, order))
         assert walker is not None
-        if walker.best_overflow > 0.0:
-            for _, _, device, order in tuple(seeds):
-                for wave in waves(level.problem.graph, order):
-                    walker.start_from(device, wave)
-                    seeds.append((walker.overflow, walker.seconds, device, wave))
         seeds.sort(key=lambda seed: seed[:2])
-        self.seeds = [seed[2:] for seed in seeds]
+        self.seeds = [(device, order) for _, _, device, order in seeds]
         walker.start_from(*walker.best)
         return walker
 
     def _starts(self, level: Level) -> Iterator[_Plan]:
         """Plans of the pieces of `level`, whether they fit or not."""
-        problem, units = level.problem, level.units
+        units = level.units
         first = np.asarray(units.allowed.argmax(axis=1), dtype=np.int64)[units.of]
-        yield first, np.arange(len(first))
+        own = np.arange(len(first))
+        yield first, own
         known = self.incumbent.plan
         if known is not None:
             placed = level.up(known.placement.device, known.order)
@@ -287,13 +319,29 @@ class _Search:
         listed = list_schedule(level, self.room)
         if listed is not None:
             yield listed
-            yield listed[0], OneFOneB()(problem.graph, listed[0])
-        for device in splits(self.incumbent.problem, _SPLIT_GROUPS, 2):
-            self.incumbent.offer(device)
-            order = self.incumbent.simulator.order(device)
-            placed = level.up(device, order)
-            if units.allowed[units.of, placed[0]].all():
-                yield placed
+        for split in self.splits:
+            device, _ = level.up(split, np.arange(len(split)))
+            if units.allowed[units.of, device].all():
+                yield device, own
+
+    def _orders(self, pricer: Pricer, device: IntArray) -> Iterator[IntArray]:
+        """The orders that are allowed for a placement (K,), where the walk does not choose one."""
+        for rule in pricer.rules if self.kind is Walker else ():
+            yield pricer.price(device, (rule,)).order
+
+    def _price(self, level: Level, pricer: Pricer, walkers: list[Walker]) -> None:
+        """Go on from another start while no plan fits, else from the best in a better order."""
+        best = min(walkers, key=lambda walker: (walker.best_overflow, walker.best_seconds))
+        if best.best_overflow > 0.0:
+            for walker in walkers:
+                self.seeds.append(self.seeds.pop(0))
+                walker.start_from(*self.seeds[0])
+            return
+        before = best.best_seconds
+        device, stands = best.best[0], best.plan
+        for order in self._orders(pricer, device):
+            best.start_from(device, order)
+        best.start_from(*(best.best if best.best_seconds < before else stands))
 
     def _offer(self, level: Level, walkers: list[Walker], *, last: bool = False) -> None:
         """Check the best plan of the walkers in full, unless that took too much time of late."""
@@ -304,7 +352,7 @@ class _Search:
             return
         self.offered = best.best_seconds
         device, order = level.down(*best.best)
-        excess = self.incumbent.offer(device, order)
+        excess = self.incumbent.offer(device, order if self.kind is Walker else None)
         if excess.any():
             self.incumbent.offer(device)
             self.room = best.less_room(excess)
@@ -315,10 +363,28 @@ class _Search:
         self.next_offer = ended + _PATIENCE * (ended - began)
 
 
+def _stages(problem: StepProblem, levels: list[Level]) -> Iterator[_Stage]:
+    """The levels, who walks on them, and the part of the budget that is spent when they are left.
+
+    Where micro-batches make pipelines, a rule's order for every placement is worth more, to begin
+    with, than an order of its own that one placement hands on to the next.
+    """
+    ruled = 0.0 if problem.graph.num_micro_batches == 1 else _RULED
+    ruled = ruled if problem.any_order else 1.0
+    if ruled > 0.0:
+        for number, level in enumerate(levels):
+            yield level, RuledWalker, ruled * (number + 1) / len(levels)
+    if ruled < 1.0:
+        free = levels if ruled == 0.0 else levels[-1:]
+        for number, level in enumerate(free):
+            yield level, Walker, ruled + (1.0 - ruled) * (number + 1) / len(free)
+
+
 @cache
 def _compile() -> None:
     """Have the kernels compiled, once on a machine, before the clock starts."""
     problem = toy_pipeline()
     idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), np.inf, 1)
     idle.offer_single_device()
-    idle.run(levels_of(problem, (), problem.graph.num_operators)[0], 1.0)
+    for number, kind in enumerate((Walker, RuledWalker)):
+        idle.run(levels_of(problem, (), problem.graph.num_operators)[0], kind, number + 1.0)

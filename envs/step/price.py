@@ -418,7 +418,7 @@ class Pricer:
         self.held = holdings(problem)
         self.num_ports = problem.topology.num_ports if communication.uses_ports else 0
         self.work = play_room(self.arrays, self.held, self.num_ports)
-        self._ready = scratch(self.arrays, self.num_ports)
+        self.ready = scratch(self.arrays, self.num_ports)
         self.rules = rules_of(problem.orders, problem.graph.num_micro_batches)
 
     def price(self, device: IntArray, rules: tuple[Rule, ...] = ()) -> Price:
@@ -430,7 +430,7 @@ class Pricer:
         best: Price | None = None
         for rule in rules or self.rules:
             order_of(
-                int(rule), self.arrays, self.held, self.work, self._ready, self.num_ports, device
+                int(rule), self.arrays, self.held, self.work, self.ready, self.num_ports, device
             )
             seconds, excess = price_in_order(self.arrays, self.held, self.work, device, False)
             if best is None or (excess, seconds) < (best.excess, best.seconds):
@@ -443,7 +443,7 @@ class Pricer:
         devices = np.ascontiguousarray(devices, dtype=np.int64)
         seconds, excess = np.empty((2, len(devices)))
         _price_all(
-            int(rule), self.arrays, self.held, self.work, self._ready, self.num_ports, devices,
+            int(rule), self.arrays, self.held, self.work, self.ready, self.num_ports, devices,
             seconds, excess,
         )  # fmt: skip
         return seconds, excess

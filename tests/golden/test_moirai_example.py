@@ -72,7 +72,7 @@ def test_example_1_is_placed_by_heft_and_searched_to_the_proved_optimum(data: Pa
     for seed in range(3):
         search = LocalSearch(
             groups=(), operators=64, cycle_moves=7000, hot=0.3, cold=0.01, reheat=0.5, workers=1,
-            partitions=ContiguousDP(ideals=10_000, groups=8), seed=seed,
+            starts=(), start_share=0.0, partitions=ContiguousDP(ideals=10_000, groups=8), seed=seed,
         )  # fmt: skip
         result = search.plan(problem, 30.0, 400_000)
         assert result.plan is not None

@@ -28,6 +28,7 @@ class Level:
     units: Units
     piece: IntArray  # (N,) piece of each operator
     inner: FloatArray  # (K,) bytes that a piece needs beyond its inputs and outputs while it runs
+    grouped: GroupedProblem | None = None  # of the units, in the order of the forward pass
 
     def down(self, piece_device: IntArray, piece_order: IntArray) -> tuple[IntArray, IntArray]:
         """Device (N,) and order (N,) of the operators from those of the pieces (K,)."""
@@ -118,10 +119,10 @@ def _finest(problem: StepProblem) -> Level:
 def _fused(graph: OpGraph, grouped: GroupedProblem) -> Level:
     fusion = grouped.fusion
     units = _units(fusion.piece_group, grouped.state, grouped.allowed)
-    return Level(grouped.problem, units, fusion.piece, _inner_bytes(graph, fusion))
+    return Level(grouped.problem, units, fusion.piece, inner_bytes(graph, fusion), grouped)
 
 
-def _inner_bytes(graph: OpGraph, fusion: Fusion) -> FloatArray:
+def inner_bytes(graph: OpGraph, fusion: Fusion) -> FloatArray:
     """(K,) bytes by which what the operators of a piece make exceeds its outputs, at the peak.
 
     A piece runs its operators as they are numbered. Tensors inside it end with their last

@@ -39,7 +39,7 @@ _DEAREST, _CHEAPEST = 1e3, 1.0  # charge if all bytes overflowed, in starting st
 _RISE, _FALL = 1.1, 0.99  # factor of the charge per move while memory overflows, while it fits
 _FULL = 0.8  # part of the room: while all peaks are below it, few plans are looked at
 _SELDOM = 32  # plans kept between two looks then
-_ROUNDING = 1e-12  # relative
+ROUNDING = 1e-12  # relative
 
 # what the costs of a walk are
 SECONDS, OVERFLOW, BEST_SECONDS, BEST_OVERFLOW, CHARGE, LEAST_CHARGE, MOST_CHARGE = range(7)
@@ -86,8 +86,8 @@ def anneal(
         if not propose(facts, chosen, times, units, move, cost[SECONDS], random):
             continue
         walk.judged[0] += 1
-        _carry_state(walk, chosen, units, move, 1)
-        overflow = _overflow(walk, walk.used)  # of the state: a lower bound
+        carry_state(walk, chosen, units, move, 1)
+        overflow = overflow_of(walk, walk.used)  # of the state: a lower bound
         heat = -temperature * np.log(1.0 - draw(random))
         limit = cost[SECONDS] + cost[CHARGE] * (cost[OVERFLOW] - overflow) + heat
         low, high = counter[LOW], counter[HIGH]
@@ -95,30 +95,27 @@ def anneal(
         looked = False
         if settled:
             seconds = settle(facts, chosen, times, probe, low, high)
-            kept = seconds <= limit + limit * _ROUNDING
+            kept = seconds <= limit + limit * ROUNDING
             if kept:
                 better = seconds < cost[BEST_SECONDS] or cost[BEST_OVERFLOW] > 0.0
                 looked = better or walk.unseen[0] == 0 or overflow > 0.0
             if looked:
                 overflow = _look(facts, chosen, times, stored, streams, walk)
                 limit = cost[SECONDS] + cost[CHARGE] * (cost[OVERFLOW] - overflow) + heat
-                kept = seconds <= limit + limit * _ROUNDING
+                kept = seconds <= limit + limit * ROUNDING
         if kept:
             walk.unseen[0] -= not looked
             cost[SECONDS], cost[OVERFLOW] = seconds, overflow
             if looked:
-                _remember(walk, chosen)
+                remember(walk, chosen)
         else:
-            _carry_state(walk, chosen, units, move, -1)
+            carry_state(walk, chosen, units, move, -1)
             undo(facts, chosen, units, move)
             if settled:
                 settle(facts, chosen, times, probe, low, high)
             if looked and walk.unseen[0] != 0:  # the plan as it is may not have been looked at
                 cost[OVERFLOW] = _look(facts, chosen, times, stored, streams, walk)
-        if cost[OVERFLOW] > 0.0:
-            cost[CHARGE] = min(cost[CHARGE] * _RISE, cost[MOST_CHARGE])
-        else:
-            cost[CHARGE] = max(cost[CHARGE] * _FALL, cost[LEAST_CHARGE])
+        recharge(walk)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -141,7 +138,7 @@ def refresh(
         walk.used[d] += units.state[unit]
         walk.units_on[d] += 1
     walk.cost[OVERFLOW] = _look(facts, chosen, times, stored, streams, walk)
-    _remember(walk, chosen)
+    remember(walk, chosen)
 
 
 @numba.njit(
@@ -156,14 +153,26 @@ def _look(
     for d in range(len(walk.room)):
         if walk.units_on[d] > 0 and walk.peak[d] > _FULL * walk.room[d]:
             walk.unseen[0] = 0
-    overflow: float = _overflow(walk, walk.peak)
+    overflow: float = overflow_of(walk, walk.peak)
     return overflow
 
 
 @numba.njit(
     cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
 )
-def _remember(walk: Walk, chosen: Chosen) -> None:
+def recharge(walk: Walk) -> None:
+    """Raise the charge while memory overflows, and let it fall while it fits."""
+    cost = walk.cost
+    if cost[OVERFLOW] > 0.0:
+        cost[CHARGE] = min(cost[CHARGE] * _RISE, cost[MOST_CHARGE])
+    else:
+        cost[CHARGE] = max(cost[CHARGE] * _FALL, cost[LEAST_CHARGE])
+
+
+@numba.njit(
+    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+)
+def remember(walk: Walk, chosen: Chosen) -> None:
     """Keep the plan if it is the best so far."""
     cost = walk.cost
     if cost[OVERFLOW] < cost[BEST_OVERFLOW] or (
@@ -178,7 +187,7 @@ def _remember(walk: Walk, chosen: Chosen) -> None:
 @numba.njit(
     cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
 )
-def _carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int) -> None:
+def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int) -> None:
     """Carry the state of the units that the move put elsewhere there, or back (`sign` -1)."""
     for i in range(move.counter[UNITS]):
         unit = move.unit[i]
@@ -192,7 +201,7 @@ def _carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int
 @numba.njit(
     cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
 )
-def _overflow(walk: Walk, held: FloatArray) -> float:
+def overflow_of(walk: Walk, held: FloatArray) -> float:
     """The part of all bytes that does not fit where devices hold `held` (D,) bytes."""
     total = 0.0
     for d in range(len(walk.room)):
@@ -259,7 +268,7 @@ class Walker:
         """Change the room (D,) and forget the best plan."""
         self.walk.room[:] = room
         self.walk.cost[[BEST_SECONDS, BEST_OVERFLOW]] = np.inf
-        refresh(*self.schedule, self.units, self.stored, self.streams, self.walk)
+        self.start_from(*self.plan)
 
     def run(self, temperature: float, moves: int) -> None:
         """Propose `moves` moves at one temperature in seconds."""
@@ -274,8 +283,12 @@ class Walker:
         Goes on from that plan. The peaks of a coarse level are not those of all operators.
         """
         self.start_from(*self.best)
-        room, peak = self.walk.room, self.walk.peak
+        room, peak = self.walk.room, self._peak()
         return np.where(excess > 0.0, np.minimum(room, peak) - excess, room)
+
+    def _peak(self) -> FloatArray:
+        """(D,) bytes at the peak, where the walk has just started from a plan."""
+        return self.walk.peak
 
     @property
     def seconds(self) -> float:

@@ -17,9 +17,11 @@ from agents.placement.neighbourhood.moves import (
     reorder,
     undo,
 )
+from agents.placement.neighbourhood.ruled import RuledWalker
 from agents.placement.neighbourhood.walk import Walker
 from envs.step.incremental import Schedule, schedule_of, settle, within
 from envs.step.plans import Placement, Plan
+from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import problems
@@ -128,6 +130,30 @@ def test_a_walk_remembers_the_best_plan_that_fits_and_its_step_time(
             assert walker.best_seconds == simulator.step_time(device, order)
             stands = Plan(Placement(walker.plan[0]), walker.plan[1])
             assert walker.best_seconds <= walker.seconds or stands.violations(problem, simulator)
+
+
+@examples(30)
+@given(problem=problems(max_operators=20, unsupported=False), seed=SEEDS)
+def test_a_walk_under_a_rule_remembers_the_best_placement_and_its_price(
+    problem: StepProblem, seed: int
+) -> None:
+    level = levels_of(problem, (), 10**6)[-1]
+    if not level.units.allowed.any(axis=1).all():
+        return
+    first = level.units.allowed.argmax(axis=1)[level.units.of]
+    walker = RuledWalker(level, first, np.arange(len(first)), problem.capacity, 1.0, seed)
+    pricer, rules = Pricer(problem), [walker.price.rule]
+    for temperature in (1.0, 0.1, 0.01):
+        walker.run(temperature, 100)
+        found = [pricer.price(walker.best[0], (rule,)) for rule in set(rules)]
+        if np.isfinite(walker.best_seconds):
+            assert walker.best_seconds in [price.seconds for price in found if price.excess == 0.0]
+        else:
+            assert all(price.excess > 0.0 for price in found)
+        stands = pricer.price(walker.plan[0], (walker.price.rule,))
+        assert (walker.seconds, walker.overflow > 0.0) == (stands.seconds, stands.excess > 0.0)
+        walker.start_from(*walker.plan)
+        rules.append(walker.price.rule)
 
 
 def test_drawn_numbers_are_uniform_and_follow_the_published_generator() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from hypothesis import HealthCheck, given
 from agents.partition.search import PartitionSearch
 from agents.placement.baselines import SingleDevice
 from agents.placement.local_search import LocalSearch
-from agents.placement.neighbourhood.levels import levels_of, list_schedule, topological
+from agents.placement.neighbourhood.levels import inner_bytes, levels_of, list_schedule, topological
+from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.errors import InputError
 from envs.graphs.readers.moirai import read_moirai
 from envs.partition.max_load import MaxLoadProblem
 from envs.step.plans import Placement, Plan
+from envs.step.price import name_of_order
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
@@ -35,7 +38,8 @@ def search(**changes) -> LocalSearch:
     """A search with the values of its configuration, or with `changes`."""
     values = {
         "groups": (4, 8), "operators": 3000, "cycle_moves": 7000, "hot": 0.01, "cold": 0.001,
-        "reheat": 0.5, "workers": 1, "partitions": PARTITIONS, "seed": 0,
+        "reheat": 0.5, "workers": 1, "starts": (), "start_share": 0.1,
+        "partitions": PARTITIONS, "seed": 0,
     }  # fmt: skip
     return LocalSearch(**{**values, **changes})
 
@@ -87,6 +91,16 @@ def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
     assert other.evaluations != first.evaluations
 
 
+@pytest.mark.parametrize("orders", [("one_f_one_b",), ("zb_h1", "gpipe")])
+def test_a_plan_has_an_order_that_its_problem_allows(orders: tuple[str, ...]) -> None:
+    problem = pipeline([1.0, 2.0, 1.5, 3.0], 4, cluster([0, 0, 1], [30.0] * 3), [2, 2, 1])
+    problem = replace(problem, orders=orders)
+    plan = search().plan(problem, 60.0, 2000).plan
+    assert plan is not None
+    assert plan.violations(problem) == []
+    assert name_of_order(problem, plan.placement.device, plan.order) in orders
+
+
 def test_a_search_uses_its_budget_and_no_more() -> None:
     problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
     result = search().plan(problem, 0.5)
@@ -124,6 +138,27 @@ def test_plans_of_a_level_are_plans_of_the_operators(problem: StepProblem) -> No
         np.testing.assert_array_equal(np.sort(again_order), np.arange(graph.num_operators))
         position = np.argsort(again_order)
         assert (position[graph.edges[:, 0]] < position[graph.edges[:, 1]]).all()
+
+
+@SETTINGS
+@given(problem=problems(max_operators=25, unsupported=False))
+def test_a_piece_needs_what_its_operators_make_one_after_another(problem: StepProblem) -> None:
+    graph = problem.graph
+    grouped = GroupedProblem.of(problem, 4)
+    fused, piece_of = grouped.fusion.graph, grouped.fusion.piece
+    for piece, inner in enumerate(inner_bytes(graph, grouped.fusion)):
+        members = np.flatnonzero(piece_of == piece).tolist()
+        most = 0.0
+        for now in members:
+            live = 0.0
+            for tensor in np.flatnonzero(np.isin(graph.producer, members)).tolist():
+                users = graph.consumers(tensor).tolist()
+                first = int(graph.producer[tensor])
+                last = np.inf if set(users) - set(members) else max([first, *users])
+                live += graph.tensor_bytes[tensor] if first <= now <= last else 0.0
+            most = max(most, live)
+        outputs = fused.output[fused.output_ptr[piece] : fused.output_ptr[piece + 1]]
+        assert inner == max(0.0, most - fused.tensor_bytes[outputs].sum())
 
 
 @SETTINGS

@@ -74,6 +74,8 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
         cold=0.001,
         reheat=0.5,
         workers=1,
+        starts=(),
+        start_share=0.0,
         partitions=ContiguousDP(ideals=1000, groups=8),
         seed=0,
     ),
