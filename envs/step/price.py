@@ -453,9 +453,9 @@ class Pricer:
 
         On each device at most `window` micro-batches are under way.
         """
-        self.work.base[:], self.work.order[:], self._ready.order[:] = ranking, ranking, ranking
+        self.work.base[:], self.work.order[:], self.ready.order[:] = ranking, ranking, ranking
         device = np.ascontiguousarray(device, dtype=np.int64)
-        _play_ranking(self.arrays, self.work, self._ready, self.num_ports, device, window)
+        _play_ranking(self.arrays, self.work, self.ready, self.num_ports, device, window)
         return self.work.order.copy()
 
     def peaks(self, device: IntArray, order: IntArray) -> tuple[float, FloatArray]:
