@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from envs.graphs.op_graph import Kind, Phase
+from envs.step.pipeline import Pipeline, PlayedPipeline, Work
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
 from envs.units import MICROSECOND
@@ -104,6 +105,52 @@ def draw_gantt(problem: StepProblem, timeline: Timeline, title: str) -> Figure:
     axes.tick_params(axis="y", length=0)
     frame(axes, "x", hidden=("top", "right", "left"))
     handles = _legend(graph.num_micro_batches, bool(ports))
+    return titled(figure, title, legend=5, handles=handles)
+
+
+WORK_COLOURS = {Work.FORWARD: BLUE, Work.INPUT: ORANGE, Work.WEIGHT: GREEN, Work.BACKWARD: PURPLE}
+WORK_NAMES = {
+    Work.FORWARD: "forward", Work.INPUT: "input gradient", Work.WEIGHT: "weight gradient",
+    Work.BACKWARD: "whole backward",
+}  # fmt: skip
+
+
+def draw_pipeline(played: PlayedPipeline, pipeline: Pipeline, title: str) -> Figure:
+    """Ranks as rows; colour tells the work, its depth the rank's stage (light: a later one).
+
+    The number in a bar is the micro-batch. At the right: the share of its span a rank computes.
+    """
+    end = played.makespan
+    figure = new_figure(13, 1.8 + 0.5 * len(played.bars))
+    axes = figure.add_subplot()
+    for rank, bars in enumerate(played.bars):
+        stages = [s for s, r in enumerate(pipeline.rank) if r == rank]
+        start, finish = (np.array([bar[k] for bar in bars], dtype=np.float64) for k in (3, 4))
+        paler = LIGHTEST / max(len(stages) - 1, 1)
+        colours = [
+            mixed_with_white(WORK_COLOURS[bar.work], paler * stages.index(bar.stage))
+            for bar in bars
+        ]
+        _bars(axes, start, finish, rank, DEVICE_HEIGHT, colours, edge="white")
+        for bar in bars:
+            if bar.finish - bar.start >= LABEL_WIDTH * end:
+                colour = "white" if bar.stage == stages[0] else "#222222"
+                axes.text((bar.start + bar.finish) / 2, rank, str(bar.micro_batch), ha="center",
+                          va="center", fontsize=7, color=colour, fontweight="bold")  # fmt: skip
+        span = finish.max() - start.min()
+        busy = (finish - start).sum() / span if span else 0.0
+        axes.text(end * 1.006, rank, f"{busy:.1%} of its span", va="center", fontsize=SMALL)
+    axes.set_yticks(range(len(played.bars)), [f"rank {rank}" for rank in range(len(played.bars))])
+    axes.set_ylim(len(played.bars) - 0.5, -0.6)
+    axes.set_xlim(0, end * 1.09)
+    axes.axvline(end, color="black", linewidth=0.8)
+    axes.set_xlabel("time")
+    axes.tick_params(axis="y", length=0)
+    frame(axes, "x", hidden=("top", "right", "left"))
+    used = {bar.work for row in played.bars for bar in row}
+    handles = [Patch(color=WORK_COLOURS[w], label=WORK_NAMES[w]) for w in Work if w in used]
+    if len(pipeline.rank) > len(played.bars):
+        handles.append(Patch(color="none", label="paler: a later stage of the rank"))
     return titled(figure, title, legend=5, handles=handles)
 
 

@@ -175,6 +175,12 @@ def choices(config_name: str) -> list[Choice]:
     return found
 
 
+def plain_keys(config_name: str) -> set[str]:
+    """The keys of an app's YAML that hold a value and not a mapping of keys."""
+    document = _document(config_folders()[0] / f"{config_name}.yaml")
+    return {str(key) for key, value in document.items() if not isinstance(value, Mapping)}
+
+
 def kind_of(group: str, option: str) -> str | None:
     """What an option is for, by the module of its `_target_`; None: it names none of these.
 

@@ -161,7 +161,8 @@ def _swept(
     with hydra_over_configs() as loader:
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        words = hydra_words([x for x in given if not parsed[x].is_sweep_override()], loader)
+        fixed = [x for x in given if not parsed[x].is_sweep_override()]
+        words = hydra_words(fixed, loader, config_name)
         words += [x for x in given if parsed[x].is_sweep_override()]
         try:
             config = loader.load_configuration(config_name, words, RunMode.MULTIRUN)

@@ -28,7 +28,13 @@ from yaml import YAMLError
 
 from envs.bounds import bounds_of, check_bounds
 from envs.errors import InputError
-from experiments.run.declared import CONFIG_DIR, CONFIG_MODULE, config_folders, use_config_folders
+from experiments.run.declared import (
+    CONFIG_DIR,
+    CONFIG_MODULE,
+    config_folders,
+    plain_keys,
+    use_config_folders,
+)
 from experiments.run.targets import (
     check_seeds,
     check_targets,
@@ -41,6 +47,7 @@ Schema = TypeVar("Schema")
 
 CONFIG_FILE = "config.yaml"  # of a run folder
 FILE_OPTION = "file"  # the option of a group that reads a file given by its `path`
+PLAIN = "value"  # in Hydra's words, of a key that has the name of a group
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (
     ".csv", ".gz", ".json", ".npz", ".parquet", ".txt", ".xls", ".yaml", ".yml",
@@ -86,15 +93,17 @@ def check_command_line(
     # hydra-zen makes configs of signatures, pydantic checks by types: neither finds the key that a
     # typo meant in YAML that people write, which is what most of this file is about
     with hydra_over_configs() as loader:
-        overrides, groups = hydra_words(arguments, loader), _groups(loader)
+        overrides, groups = hydra_words(arguments, loader, config_name), _groups(loader)
         parsed = _parse(overrides)
         try:
             whole = compose(config_name, overrides=overrides, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise _fault(parsed, groups, config_name, error) from error
-    config = typed(
-        OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"]), schema
-    )
+    own = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
+    for key in groups & plain_keys(config_name):
+        if isinstance(own[key], DictConfig) and list(own[key]) == [PLAIN]:
+            own[key] = own[key][PLAIN]
+    config = typed(own, schema)
     try:
         place = OmegaConf.select(whole, "hydra.run.dir")
     except OmegaConfBaseException as error:
@@ -140,14 +149,17 @@ def hydra_over_configs() -> Iterator[ConfigLoader]:
         yield loader
 
 
-def hydra_words(arguments: Sequence[str], loader: ConfigLoader) -> list[str]:
+def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str) -> list[str]:
     """A command line in Hydra's terms: options that are files or dotted names are described.
+
+    A key of the app that is a group of other apps becomes a mapping, which Hydra takes for a key.
 
     Raises:
         InputError: there is no such option, file or name.
     """
+    plain = plain_keys(config_name)
     groups = _groups(loader)
-    return [word for argument in arguments for word in _option(argument, groups, loader)]
+    return [word for argument in arguments for word in _option(argument, groups, plain, loader)]
 
 
 def _groups(loader: ConfigLoader) -> set[str]:
@@ -233,12 +245,16 @@ def plain_config(config: object) -> dict[str, object]:
     return {str(key): value for key, value in container.items()}
 
 
-def _option(argument: str, groups: set[str], loader: ConfigLoader) -> list[str]:
+def _option(
+    argument: str, groups: set[str], plain: set[str], loader: ConfigLoader
+) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.lstrip("+").partition("@")[::2]
     if group not in groups or not equals:
         return [argument]
+    if group in plain:
+        return [argument if value.startswith("{") else f"{key}={{{PLAIN}:{value}}}"]
     options = sorted(name for name in loader.get_group_options(group) if "." not in name)
     if value in options:
         return [argument]

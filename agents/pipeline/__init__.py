@@ -1,0 +1,1 @@
+"""In which order the ranks of a pipeline run: published schedules, a zero-bubble search, the optimum."""

@@ -1,0 +1,194 @@
+"""The optimum over all orders of a pipeline, proved by CP-SAT."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+from agents.pipeline.zero_bubble import Memory
+from agents.placement.constraint_program.program import ConstraintProgram
+from agents.placement.constraint_program.solver import CpSettings, CpSolver
+from envs.errors import InputError
+from envs.step.pipeline import Action, Bar, Orders, Pipeline, PlayedPipeline, Work, play
+
+_LARGEST = 2**31  # of a time: see `CpSolver.search`
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The best that was found; no order has a smaller objective than `bound`."""
+
+    played: PlayedPipeline
+    objective: float
+    bound: float
+
+    @property
+    def status(self) -> str:
+        return "optimal" if self.objective <= self.bound else "feasible"
+
+
+def optimum(
+    pipeline: Pipeline,
+    memory: Memory | None,
+    *,
+    split: bool,
+    span: bool,
+    seconds: float,
+    settings: CpSettings,
+) -> Proved:
+    """The smallest makespan, or the smallest longest span of a rank.
+
+    The micro-batches of a chain pass a stage one after the other, forward and backward alike. A
+    rank may wait before its first action.
+
+    Args:
+        memory: None: no limit.
+        split: whether the gradient of weights is an action of its own.
+
+    Raises:
+        InputError: times are not whole, memory does not add up, or nothing was found.
+    """
+    model = _Model(pipeline, memory, split, span)
+    values: list[int] | None = None
+    bound = float(model.least)
+    with CpSolver() as solver:
+        for event in solver.search(
+            model.program, model.watched, settings, seconds=seconds, deterministic_limit=None
+        ):
+            values = event.values or values
+            bound = max(bound, event.bound if event.bound is not None else bound)
+    if values is None:
+        raise InputError(f"config key 'budget_s': CP-SAT found no order within {seconds:g} s")
+    found = model.played(values)
+    again = play(pipeline, model.orders(found))
+    objective = found.max_rank_span if span else found.makespan
+    if (again.max_rank_span if span else again.makespan) <= objective:
+        found = again
+        objective = found.max_rank_span if span else found.makespan
+    return Proved(found, objective, bound)
+
+
+class _Model:
+    """Starts of all actions as variables."""
+
+    def __init__(self, pipeline: Pipeline, memory: Memory | None, split: bool, span: bool) -> None:
+        self._pipeline = pipeline
+        self._works = (Work.FORWARD, Work.INPUT, Work.WEIGHT) if split else (Work.FORWARD, Work.BACKWARD)
+        whole = all(float(x).is_integer() for x in self._times())
+        if not whole:
+            raise InputError("config key 'name': exact needs times that are whole numbers")
+        self.horizon = int(
+            sum(pipeline.seconds(w, s) for w in (Work.FORWARD, Work.BACKWARD) for s, _ in pipeline.tasks)
+            + 2 * pipeline.communication * len(pipeline.tasks)
+        )
+        if self.horizon >= _LARGEST:
+            raise InputError(f"config key 'name': exact needs times whose sum is below {_LARGEST}")
+        self.least = int(max(pipeline.work))
+        self.program = program = ConstraintProgram()
+        self.start = {
+            Action(work, *task): program.integer(0, self.horizon)
+            for task in pipeline.tasks
+            for work in self._works
+        }
+        self.watched = list(self.start.values())
+        self.objective = program.integer(self.least, self.horizon)
+        program.minimize(self.objective)
+        self._order()
+        self._ranks(span)
+        if memory is not None:
+            self._hold(memory)
+
+    def played(self, values: list[int]) -> PlayedPipeline:
+        """The step of a solution."""
+        rows: list[list[Bar]] = [[] for _ in range(self._pipeline.num_ranks)]
+        for action, at in zip(self.start, values, strict=True):
+            length = self._pipeline.seconds(action.work, action.stage)
+            bar = Bar(action.work, action.stage, action.micro_batch, at, at + length)
+            rows[self._pipeline.rank[action.stage]].append(bar)
+        return PlayedPipeline(
+            tuple(tuple(sorted(row, key=lambda bar: (bar.start, bar.finish))) for row in rows)
+        )
+
+    @staticmethod
+    def orders(played: PlayedPipeline) -> Orders:
+        return [[Action(b.work, b.stage, b.micro_batch) for b in row] for row in played.bars]
+
+    def _times(self) -> list[float]:
+        pipeline = self._pipeline
+        seconds = (pipeline.forward, pipeline.input_gradient, pipeline.weight_gradient)
+        return [pipeline.communication, *(x for times in seconds for x in times)]
+
+    def _length(self, action: Action) -> int:
+        return int(self._pipeline.seconds(action.work, action.stage))
+
+    def _after(self, first: Action, second: Action) -> None:
+        gap = self._length(first) + int(self._pipeline.delay(first.stage, second.stage))
+        self.program.add_order(self.start[first], self.start[second], gap=gap)
+
+    def _order(self) -> None:
+        """What waits for what, and micro-batches one after the other."""
+        back = self._works[1]
+        passed: dict[tuple[Work, int], list[Action]] = defaultdict(list)
+        for chain, batch in _routes(self._pipeline):
+            for a, b in pairwise(chain):
+                self._after(Action(Work.FORWARD, a, batch), Action(Work.FORWARD, b, batch))
+                self._after(Action(back, b, batch), Action(back, a, batch))
+            last = chain[-1]
+            self._after(Action(Work.FORWARD, last, batch), Action(back, last, batch))
+            for s in chain:
+                if Work.WEIGHT in self._works:
+                    self._after(Action(back, s, batch), Action(Work.WEIGHT, s, batch))
+                for work in self._works:
+                    passed[work, s].append(Action(work, s, batch))
+        for actions in passed.values():
+            for first, second in pairwise(actions):
+                self._after(first, second)
+
+    def _ranks(self, span: bool) -> None:
+        """One action at a time; the objective."""
+        program = self.program
+        for rank in range(self._pipeline.num_ranks):
+            mine = [a for a in self.start if self._pipeline.rank[a.stage] == rank]
+            program.add_no_overlap(
+                [program.fixed_interval(self.start[a], self._length(a), program.true) for a in mine]
+            )
+            first = program.integer(0, self.horizon if span else 0)
+            for a in mine:
+                program.add_order(first, self.start[a])
+                over = [(self.objective, 1), (self.start[a], -1), (first, 1)]
+                program.add_linear(over, lower=self._length(a))
+
+    def _hold(self, memory: Memory) -> None:
+        """A forward pass takes memory that the gradients give back at their ends."""
+        program, back = self.program, self._works[1]
+        capacity = program.integer(int(memory.limit), int(memory.limit))
+        given = list(zip(memory.forward, memory.input_gradient, memory.weight_gradient, strict=True))
+        for rank in range(self._pipeline.num_ranks):
+            intervals, demands = [], []
+            for task in self._pipeline.tasks:
+                if self._pipeline.rank[task[0]] != rank:
+                    continue
+                taken, first, second = given[task[0]]
+                if taken + first + second or first > 0 or second > 0:
+                    raise InputError(
+                        "config key 'memory': exact needs gradients that give back what the "
+                        "forward pass takes"
+                    )
+                releases = [(back, -first), (self._works[-1], -second)]
+                for work, size in releases if back is not self._works[-1] else [(back, taken)]:
+                    if not float(size).is_integer():
+                        raise InputError("config key 'memory': exact needs whole numbers")
+                    begin, end = self.start[Action(Work.FORWARD, *task)], Action(work, *task)
+                    length, until = (program.integer(0, self.horizon) for _ in range(2))
+                    over = [(until, 1), (self.start[end], -1)]
+                    program.add_linear(over, lower=self._length(end), upper=self._length(end))
+                    intervals.append(program.interval(begin, length, until, program.true))
+                    demands.append(int(size))
+            program.add_cumulative(intervals, demands, capacity)
+
+
+def _routes(pipeline: Pipeline) -> list[tuple[tuple[int, ...], int]]:
+    """(chain, micro-batch) of every micro-batch."""
+    count = len(pipeline.chains)
+    return [(pipeline.chains[k % count], k) for k in range(pipeline.micro_batches)]

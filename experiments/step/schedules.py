@@ -1,0 +1,238 @@
+"""From the config of a pipeline to its schedule."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from annotated_types import Ge
+
+from agents.pipeline.exact import optimum
+from agents.pipeline.published import PUBLISHED, looped, v_shaped
+from agents.pipeline.zero_bubble import Memory, zero_bubble
+from agents.placement.constraint_program.solver import CpSettings
+from envs.bounds import Count, Positive
+from envs.errors import InputError
+from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
+
+NAMES = ("gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact")
+SEARCHED = frozenset({"zb_h1", "zb_h2", "zb_v", "exact"})  # under a limit of memory
+V_SHAPED = frozenset({"zb_v", "dualpipe_v"})
+ONE_CHUNK = frozenset({"gpipe", "1f1b", "zb_h2"})
+MOST_TASKS = 100_000  # stages times micro-batches
+
+
+@dataclass
+class ScheduleConfig:
+    """`conf/schedule.yaml`; durations are a number or one per stage."""
+
+    name: str
+    ranks: Count
+    micro_batches: Count
+    chunks: Count | None
+    forward: Any
+    input_gradient: Any
+    weight_gradient: Any
+    communication: Any
+    overlap: str
+    memory_limit: Any
+    memory: Any
+    objective: str | None
+    tries: Annotated[int, Ge(0)]
+    shape: str
+    split_backward: bool
+    budget_s: Positive
+    workers: Count
+    seed: int
+    json: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule and how it came about; `bound`: no order's objective is smaller."""
+
+    pipeline: Pipeline
+    played: PlayedPipeline
+    chunks: int
+    method: str
+    status: str
+    objective: str
+    bound: float
+
+    def document(self) -> dict[str, object]:
+        """The keys of `result.json`."""
+        work = max(self.pipeline.work)
+        makespan, span = self.played.makespan, self.played.max_rank_span
+        return {
+            "makespan": makespan,
+            "max_rank_span": span,
+            "peak_live_until_w": self.played.peak_live(Work.WEIGHT),
+            "peak_live_until_i": self.played.peak_live(Work.INPUT),
+            "work_per_rank": work,
+            "bubble_fraction": (makespan - work) / makespan if makespan else 0.0,
+            "span_bubble_fraction": (span - work) / span if span else 0.0,
+            "chunks": self.chunks,
+            "method": self.method,
+            "status": self.status,
+            "objective": self.objective,
+            "lower_bound": self.bound,
+        }
+
+    def rows(self) -> list[list[str]]:
+        """A row per rank, as texts."""
+        rows = []
+        live = zip(self.played.peak_live(Work.WEIGHT), self.played.peak_live(Work.INPUT), strict=True)
+        for rank, (bars, peaks) in enumerate(zip(self.played.bars, live, strict=True)):
+            first, last = bars[0].start, max(bar.finish for bar in bars)
+            busy = self.pipeline.work[rank] / (last - first) if last > first else 0.0
+            times = [f"{value:g}" for value in (first, last, last - first)]
+            rows.append([str(rank), *times, f"{busy:.1%}", *map(str, peaks)])
+        return rows
+
+
+def schedule_of(config: ScheduleConfig) -> Schedule:
+    """The schedule that is asked for, played.
+
+    Raises:
+        InputError: a key has no such value, or does not go with the name.
+    """
+    name = _one_of("name", config.name, NAMES)
+    objective = config.objective or ("makespan" if name == "exact" else "span")
+    weight = float(_one_of("objective", objective, ("span", "makespan")) == "makespan")
+    _one_of("shape", config.shape, ("linear", "loop", "v", "bidirectional"))
+    overlap = cast(Overlap, _one_of("overlap", config.overlap, ("serial", "atomic")))
+    chunks = _chunks(config)
+    pipeline = _pipeline(config, chunks)
+    memory = _memory(config, pipeline, chunks)
+    bound: float = max(pipeline.work)
+    if name == "exact":
+        proved = optimum(
+            pipeline,
+            memory,
+            split=config.split_backward,
+            span=objective == "span",
+            seconds=config.budget_s,
+            settings=CpSettings(config.workers, config.seed),
+        )
+        found = pipeline, proved.played, chunks
+        return Schedule(*found, "cp_sat", proved.status, objective, proved.bound)
+    published = PUBLISHED.get(name)
+    lists = published(config.ranks, config.micro_batches, chunks) if published is not None else None
+    method = "published"
+    if memory is not None:
+        lists = zero_bubble(pipeline, memory, lists, config.tries, config.seed, weight)
+        method = "search"
+    assert lists is not None
+    played = play(pipeline, lists, overlap)
+    value = played.makespan if weight else played.max_rank_span
+    status = "optimal" if value <= bound else "feasible"
+    return Schedule(pipeline, played, chunks, method, status, objective, bound)
+
+
+def _one_of(key: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise InputError(f"config key '{key}': {value!r} is none of {', '.join(known)}")
+    return value
+
+
+def _chunks(config: ScheduleConfig) -> int:
+    """Stages a rank."""
+    two = _turns(config)
+    one = config.name in ONE_CHUNK or (config.name == "exact" and config.shape == "linear")
+    chunks = config.chunks if config.chunks is not None else 2 if two else 1
+    if (two and chunks != 2) or (one and chunks != 1):
+        asked = config.name if config.name != "exact" else f"shape={config.shape}"
+        raise InputError(f"config key 'chunks': {asked} takes {1 + two}, not {chunks}")
+    if config.ranks * chunks * config.micro_batches > MOST_TASKS:
+        raise InputError(
+            f"config key 'micro_batches': {config.micro_batches} through {config.ranks * chunks} "
+            f"stages are more than {MOST_TASKS} passes"
+        )
+    return chunks
+
+
+def _pipeline(config: ScheduleConfig, chunks: int) -> Pipeline:
+    ranks, stages = config.ranks, config.ranks * chunks
+    rank = v_shaped(ranks) if _turns(config) else looped(ranks, chunks)
+    chains: tuple[tuple[int, ...], ...] = (tuple(range(stages)),)
+    if config.name == "exact" and config.shape == "bidirectional":
+        if config.micro_batches % 2:
+            raise InputError(
+                f"config key 'micro_batches': {config.micro_batches} do not divide into two "
+                "directions"
+            )
+        chains = tuple(range(ranks)), tuple(range(ranks, stages))
+    return Pipeline(
+        rank,
+        config.micro_batches,
+        _per_stage("forward", config.forward, stages),
+        _per_stage("input_gradient", config.input_gradient, stages),
+        _per_stage("weight_gradient", config.weight_gradient, stages),
+        _number("communication", config.communication, least=0),
+        chains,
+    )
+
+
+def _turns(config: ScheduleConfig) -> bool:
+    """Whether a rank's second stage is passed on the way back."""
+    if config.name == "exact":
+        return config.shape in {"v", "bidirectional"}
+    return config.name in V_SHAPED
+
+
+def _memory(config: ScheduleConfig, pipeline: Pipeline, chunks: int) -> Memory | None:
+    """What a search has to keep to; None: the published lists, or no limit."""
+    limit, ranks = config.memory_limit, config.ranks
+    if limit is None and config.name != "zb_h2":
+        return None
+    if limit is not None and config.name not in SEARCHED:
+        raise InputError(
+            f"config key 'memory_limit': {config.name} is a fixed order; "
+            f"{', '.join(sorted(SEARCHED))} search under a limit"
+        )
+    if not isinstance(config.memory, Mapping):
+        raise InputError("config key 'memory': is no mapping")
+    stages = len(pipeline.rank)
+    taken = {
+        key: _per_stage(f"memory.{key}", config.memory.get(key), stages, least=-math.inf)
+        for key in ("forward", "input_gradient", "weight_gradient")
+    }
+    one = max(taken["forward"]) * chunks  # what a rank takes of one micro-batch
+    named = {"full": ranks * one, "double": (2 * ranks - 1) * one}
+    if chunks == 2:  # Qi et al. (2024): V-Half and V-Min
+        named["half"] = (ranks // 2 + 1) * one
+        named["min"] = (1.5 if ranks == 2 else -(-(ranks - 1) // 3) + 1) * one
+    if limit is None:
+        limit = "double"
+    if isinstance(limit, str) and limit not in named:
+        raise InputError(f"config key 'memory_limit': {limit!r} is no number and none of {', '.join(named)}")
+    most = named[limit] if isinstance(limit, str) else _number("memory_limit", limit, least=0)
+    for rank in range(ranks):
+        mine = [taken["forward"][s] for s, r in enumerate(pipeline.rank) if r == rank]
+        needed = sum(mine) if len(pipeline.chains) == 1 else max(mine)
+        if most < needed:
+            raise InputError(
+                f"config key 'memory_limit': {most} does not hold one micro-batch, "
+                f"which takes {needed} on rank {rank}"
+            )
+    return Memory(*taken.values(), most)
+
+
+def _per_stage(key: str, value: Any, stages: int, least: float = 0) -> tuple[float, ...]:
+    values = list(value) if isinstance(value, list | tuple) else [value] * stages
+    if len(values) != stages:
+        raise InputError(f"config key '{key}': {len(values)} values for {stages} stages")
+    return tuple(_number(key, item, least) for item in values)
+
+
+def _number(key: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InputError(f"config key '{key}': {value!r} is no number")
+    number = value if isinstance(value, int) else float(value)
+    if not (math.isfinite(number) and number >= least):
+        fault = "is negative or not finite" if least == 0 else "is not finite"
+        raise InputError(f"config key '{key}': {number} {fault}")
+    return number
