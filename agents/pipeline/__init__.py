@@ -1,1 +1,1 @@
-"""In which order the ranks of a pipeline run: published schedules, a zero-bubble search, the optimum."""
+"""The order of a pipeline's passes: published schedules, a zero-bubble search, the optimum."""

@@ -74,12 +74,18 @@ class _Model:
 
     def __init__(self, pipeline: Pipeline, memory: Memory | None, split: bool, span: bool) -> None:
         self._pipeline = pipeline
-        self._works = (Work.FORWARD, Work.INPUT, Work.WEIGHT) if split else (Work.FORWARD, Work.BACKWARD)
+        self._works = (
+            (Work.FORWARD, Work.INPUT, Work.WEIGHT) if split else (Work.FORWARD, Work.BACKWARD)
+        )
         whole = all(float(x).is_integer() for x in self._times())
         if not whole:
             raise InputError("config key 'name': exact needs times that are whole numbers")
         self.horizon = int(
-            sum(pipeline.seconds(w, s) for w in (Work.FORWARD, Work.BACKWARD) for s, _ in pipeline.tasks)
+            sum(
+                pipeline.seconds(w, s)
+                for w in (Work.FORWARD, Work.BACKWARD)
+                for s, _ in pipeline.tasks
+            )
             + 2 * pipeline.communication * len(pipeline.tasks)
         )
         if self.horizon >= _LARGEST:
@@ -163,7 +169,9 @@ class _Model:
         """A forward pass takes memory that the gradients give back at their ends."""
         program, back = self.program, self._works[1]
         capacity = program.integer(int(memory.limit), int(memory.limit))
-        given = list(zip(memory.forward, memory.input_gradient, memory.weight_gradient, strict=True))
+        given = list(
+            zip(memory.forward, memory.input_gradient, memory.weight_gradient, strict=True)
+        )
         for rank in range(self._pipeline.num_ranks):
             intervals, demands = [], []
             for task in self._pipeline.tasks:

@@ -1,8 +1,8 @@
 """The kernel of the zero-bubble search: weight gradients fill the gaps that a skeleton leaves.
 
 A skeleton says in which order a rank runs forward passes and input gradients. Gradients of weights
-are run in the order in which they come up, wherever a whole one fits before the next input is there,
-and where memory, a mark, or an idle time above the rank's patience asks for one.
+are run in the order in which they come up: where a whole one fits before the next input is there,
+where memory asks for one, and where the rank would otherwise have been idle beyond its patience.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from agents.placement.neighbourhood.moves import RandomState, draw
 
 IntArray = NDArray[np.int64]
 ByteArray = NDArray[np.int8]
-BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 
 _SMOOTH = 0.3  # how much the mean span counts beside the cost
-_HEAT = 0.0002  # of the cost: what a move may cost at the start
+_HEAT = 0.0001  # of the cost: what a move may cost at the start
 _FARTHEST = 3  # places that a move shifts a pass
 
 
@@ -41,22 +40,21 @@ class Skeleton(NamedTuple):
     """What a search decides; pass 2 c + b of a rank is of its stage c, b = 1 backward."""
 
     passes: ByteArray  # (R, 2 V m)
-    marked: BoolArray  # (R, 2 V m) a gradient of weights comes first where one is left
-    patience: FloatArray  # (R,) the idle time above which one is run that does not fit
+    patience: FloatArray  # (R,) idle time in all; above it a gradient is run that does not fit
 
     def copy(self) -> Skeleton:
-        return Skeleton(*(array.copy() for array in self))
+        return Skeleton(self.passes.copy(), self.patience.copy())
 
 
 @numba.njit(cache=True, nogil=True)
 def fill(
-    facts: Facts, passes: ByteArray, marked: BoolArray, patience: FloatArray, row: IntArray
+    facts: Facts, passes: ByteArray, patience: FloatArray, row: IntArray
 ) -> tuple[float, float, float]:
     """Span, makespan and mean span; all are inf where memory is too small or something waits.
 
     Args:
-        row: (R, 3 V m + 1) takes what is run: 3 * stage + 0 forward, 1 input, 2 weight, in order,
-            then -1; empty: nothing is written.
+        row: (R, 3 V m) takes what is run, in order: 3 * stage + 0 forward, 1 input, 2 weight;
+            empty: nothing is written.
     """
     ranks, chunks = facts.stage.shape
     stages, batches = len(facts.rank), facts.micro_batches
@@ -93,15 +91,13 @@ def fill(
                         ready += facts.communication
                 if back:
                     ready = max(ready, end[0, s, k])
-                forced = 1 if marked[r, position[r]] else 0
                 while head[r] < tail[r]:
                     w = owed[r, head[r]]
                     gap = ready - clock[r]
                     short = memory[r] + facts.memory[back, s] > facts.limit[r]
                     fits = facts.seconds[2, w] <= gap
-                    if not (forced or short or fits or (gap > 0 and idle[r] + gap > patience[r])):
+                    if not (short or fits or (gap > 0.0 and idle[r] + gap > patience[r])):
                         break
-                    forced = 0
                     clock[r] += facts.seconds[2, w]
                     memory[r] += facts.memory[2, w]
                     head[r] += 1
@@ -139,8 +135,6 @@ def fill(
             if record:
                 row[r, written[r]] = 3 * w + 2
                 written[r] += 1
-        if record:
-            row[r, written[r]] = -1
         span = max(span, clock[r] - first[r])
         makespan = max(makespan, clock[r])
         total += clock[r] - first[r]
@@ -151,7 +145,6 @@ def fill(
 def improve(
     facts: Facts,
     passes: ByteArray,
-    marked: BoolArray,
     patience: FloatArray,
     tries: int,
     bound: float,
@@ -160,27 +153,26 @@ def improve(
 ) -> int:
     """Simulated annealing over skeletons from one that is feasible; the best is left in place.
 
-    A move shifts passes along a rank's order, the same ones on neighbouring ranks, or changes a mark
-    or a patience. Cost: makespan where `weight` is 1, span where it is 0. Stops at `bound`.
+    A move shifts passes along a rank's order, the same ones on neighbouring ranks, or changes their
+    patience. Cost: makespan where `weight` is 1, span where it is 0. Stops at `bound`.
 
     Returns:
         how many skeletons were tried.
     """
     ranks, length = passes.shape
     nothing = np.empty((0, 0), dtype=np.int64)
-    span, makespan, mean = fill(facts, passes, marked, patience, nothing)
+    span, makespan, mean = fill(facts, passes, patience, nothing)
     now = (1.0 - weight) * span + weight * makespan
     best, second = now, span + makespan
     cost = now + _SMOOTH * mean
-    a, b, c = passes.copy(), marked.copy(), patience.copy()
+    a, c = passes.copy(), patience.copy()
     for step in range(tries):
         if best <= bound:
             return step
-        x, y, z = a.copy(), b.copy(), c.copy()
+        x, z = a.copy(), c.copy()
         r = int(draw(random) * ranks)
         last = r + 1 if draw(random) < 0.5 else r + 1 + int(draw(random) * (ranks - r))
-        kind = draw(random)
-        if kind < 0.8:
+        if draw(random) < 0.8:
             item = a[r, int(draw(random) * length)]
             count = 0
             for i in range(length):
@@ -191,15 +183,9 @@ def improve(
             by = by + 1 if by >= 0 else by
             for q in range(r, last):
                 _shift(x[q], item, number, run, by)
-        elif kind < 0.93:
-            i = int(draw(random) * length)
-            for q in range(r, last):
-                y[q, i] = not b[r, i]
         else:
-            target = max(0.0, now - bound) * (0.5+draw(random)) if draw(random)<0.9 else 0.0
-            for q in range(r, last):
-                z[q] = target
-        span, makespan, mean = fill(facts, x, y, z, nothing)
+            z[r:last] = max(0.0, now - bound) * max(0.0, 1.6 * draw(random) - 0.1)
+        span, makespan, mean = fill(facts, x, z, nothing)
         if span == np.inf:
             continue
         value = (1.0 - weight) * span + weight * makespan
@@ -207,10 +193,10 @@ def improve(
         heat = _HEAT * now * (1.0 - step / tries)
         if other > cost - heat * np.log(1.0 - draw(random)):
             continue
-        a, b, c, cost = x, y, z, other
+        a, c, cost = x, z, other
         if value < best or (value == best and span + makespan < second):
             best, second = value, span + makespan
-            passes[:], marked[:], patience[:] = x, y, z
+            passes[:], patience[:] = x, z
     return tries
 
 
@@ -237,4 +223,3 @@ def _shift(order: ByteArray, item: int, number: int, run: int, by: int) -> None:
                     j -= step
                 order[target] = item
         i += step
-

@@ -1,7 +1,7 @@
 """The published pipeline schedules: the list of every rank, by rules that know no times.
 
-GPipe (Huang et al., NeurIPS 2019), 1F1B and interleaved 1F1B (Narayanan et al., SC 2021), looped BFS
-(Lamy-Poirier, MLSys 2023), ZB-H1 and ZB-V (Qi et al., ICLR 2024 and NeurIPS 2024), DualPipeV
+GPipe (Huang et al., NeurIPS 2019), 1F1B and interleaved 1F1B (Narayanan et al., SC 2021), looped
+BFS (Lamy-Poirier, MLSys 2023), ZB-H1 and ZB-V (Qi et al., ICLR 2024 and NeurIPS 2024), DualPipeV
 (DeepSeek-AI, 2025). The lists are those of `torch.distributed.pipelining` 2.13.
 """
 
@@ -186,7 +186,7 @@ def _numbered(stages: list[int]) -> list[tuple[int, int]]:
 
 
 class _Row:
-    """A rank's list, written in blocks: "F0" the next forward pass of its first stage, I, W, B alike.
+    """A rank's list, in blocks of words: "F0" is the next forward pass of its first stage.
 
     "W" is the oldest gradient of weights that is left, "F0&B1" two passes beside each other.
     """

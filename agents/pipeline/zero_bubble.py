@@ -8,7 +8,7 @@ stage to stage decide how long activations are held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,13 +20,23 @@ from envs.errors import InputError
 from envs.step.pipeline import Action, Orders, Pipeline, Work
 
 ByteArray = NDArray[np.int8]
-FloatArray = NDArray[np.float64]
+Value = tuple[float, float]  # the objective, and what decides between equals
 
-_SLOPES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)  # more forward passes first per rank before it
-_STEPS = (1.0, 2.0, 3.0)  # from stage to stage in a block, in passes
-_WAITS = (0.0, 1.0, 3.0)  # where a block turns around, in passes
+_SLOPES = (
+    1.0,
+    1.25,
+    1.5,
+    1.75,
+    2.0,
+    2.25,
+    2.5,
+    3.0,
+)  # more forward passes first per rank before it
+_STEPS = (1, 2, 3)  # from stage to stage in a block, in passes
+_WAITS = (0, 1, 3)  # where a block turns around, in passes
 _BUDGETS = 24  # idle times that are tried
-_STARTS = 6  # skeletons that the search begins with
+_STARTS = 8  # skeletons that the search begins with; every round leaves the better half
+_ROUNDS = 4
 _NOTHING = np.empty((0, 0), dtype=np.int64)
 
 
@@ -41,7 +51,12 @@ class Memory:
 
 
 def zero_bubble(
-    pipeline: Pipeline, memory: Memory, published: Orders | None, tries: int, seed: int, weight: float
+    pipeline: Pipeline,
+    memory: Memory,
+    published: Orders | None,
+    tries: int,
+    seed: int,
+    weight: float,
 ) -> Orders:
     """Lists with little idle time in which no rank holds more than it may.
 
@@ -57,36 +72,36 @@ def zero_bubble(
     facts = _facts(pipeline, memory)
     bound = max(pipeline.work)
     budgets = _budgets(pipeline)
-    found: dict[bytes, tuple[tuple[float, float], Skeleton]] = {}
-
-    def offer(passes: ByteArray, patience: float) -> None:
-        skeleton = Skeleton(passes, np.zeros(passes.shape, np.bool_), np.full(len(passes), patience))
-        span, makespan, _ = fill(facts, *skeleton, _NOTHING)
-        value = (1 - weight) * span + weight * makespan, span + makespan
-        if value[0] < np.inf and value < found.get(passes.tobytes(), (value[:1] + (np.inf,),))[0]:
-            found[passes.tobytes()] = value, skeleton
-
-    starts = [*_starts(facts, published)]
-    for passes in starts:
-        for patience in (budgets if facts.stage.shape[1] == 1 else budgets[::8]):
-            offer(passes, patience)
-    best = sorted(found.values(), key=lambda item: item[0])
-    for _, start in best[: 4 * _STARTS]:
-        for patience in budgets:
-            offer(start.passes, patience)
-    best = sorted(found.values(), key=lambda item: item[0])[:_STARTS]
-    if not best:
-        raise InputError("the memory of a rank does not hold one micro-batch")
     random = np.array([seed], dtype=np.uint64)
-    for part in (0.5 / len(best), 0.5):
-        for n, (value, start) in enumerate(best):
-            improve(facts, *start, int(part * tries), bound, weight, random)
-            span, makespan, _ = fill(facts, *start, _NOTHING)
-            best[n] = ((1 - weight) * span + weight * makespan, span + makespan), start
-            if best[n][0][0] <= bound:
-                break
-        best = sorted(best, key=lambda item: item[0])[:1]
-    return _orders(facts, best[0][1])
+
+    def value(skeleton: Skeleton) -> Value:
+        span, makespan, _ = fill(facts, *skeleton, _NOTHING)
+        return (1.0 - weight) * span + weight * makespan, span + makespan
+
+    def best(passes: Iterable[ByteArray], patience: Sequence[float], count: int) -> list[Skeleton]:
+        """The `count` best of different values."""
+        found: dict[Value, Skeleton] = {}
+        for row in passes:
+            for idle in patience:
+                skeleton = Skeleton(row, np.full(len(row), idle))
+                found.setdefault(value(skeleton), skeleton)
+            for worse in sorted(found)[count:]:
+                del found[worse]
+        return [found[key].copy() for key in sorted(found) if key[0] < np.inf]
+
+    skeletons = best(
+        _starts(facts, published), budgets[:: 1 if facts.stage.shape[1] == 1 else 8], 4 * _STARTS
+    )
+    skeletons = best((skeleton.passes for skeleton in skeletons), budgets, _STARTS)
+    while skeletons:
+        for skeleton in skeletons:
+            share = tries // (_ROUNDS * len(skeletons))
+            improve(facts, *skeleton, share, bound, weight, random)
+        skeletons.sort(key=value)
+        if len(skeletons) == 1 or value(skeletons[0])[0] <= bound:
+            return _orders(facts, skeletons[0])
+        skeletons = skeletons[: len(skeletons) // 2]
+    raise InputError("the memory of a rank does not hold one micro-batch")
 
 
 def _facts(pipeline: Pipeline, memory: Memory) -> Facts:
@@ -147,46 +162,43 @@ def _warmed_up(facts: Facts, first: Sequence[int], fewer: int) -> ByteArray:
     for rank, count in enumerate(first):
         adds = facts.memory[0, facts.stage[rank, 0]]
         most = facts.limit[rank] // adds - fewer * rank if adds > 0 else batches
-        count = int(max(1, min(count, most, batches)))
-        passes[rank, :count] = 0
-        passes[rank, count + 1 : 2 * batches - count : 2] = 0
+        held = int(max(1, min(count, most, batches)))
+        passes[rank, :held] = 0
+        passes[rank, held + 1 : 2 * batches - held : 2] = 0
     return passes
 
 
-def _repeated(facts: Facts, steps: Sequence[float], waits: Sequence[float]) -> ByteArray:
+def _repeated(facts: Facts, steps: Sequence[int], waits: Sequence[int]) -> ByteArray:
     """Every micro-batch runs the same block, one period after the one before it.
 
+    All passes count as equally long, communication as nothing.
+
     Args:
-        steps: (2 V,) lengths of a step from stage to stage on the way down the chunks and back up,
-            in passes.
-        waits: (2 V - 1,) between two chunks, in passes.
+        steps: (2 V,) from stage to stage on the way through each chunk and back.
+        waits: (2 V - 1,) between two chunks.
     """
     ranks, chunks = facts.stage.shape
     stages, batches = len(facts.rank), facts.micro_batches
-    route = [(0, s) for s in range(stages)] + [(1, s) for s in reversed(range(stages))]
-    at, now = np.zeros((2, stages)), 0.0
-    for n, (back, s) in enumerate(route):
-        at[back, s] = now
+    at, now = np.zeros(2 * stages, dtype=np.int64), 0
+    for n in range(2 * stages):
+        at[n] = now
         leg, place = divmod(n, ranks)
-        away = n + 1 < 2 * stages and facts.rank[route[n + 1][1]] != facts.rank[s]
-        step = facts.seconds[back, s] + facts.communication * away
-        now += step * (1 + waits[leg] if place == ranks - 1 and leg < len(waits) else steps[leg])
-    period = facts.seconds.sum(axis=0)[facts.stage].sum(axis=1).max()
-    late = period * np.arange(batches)
+        now += 1 + waits[leg] if place == ranks - 1 and leg < len(waits) else steps[leg]
+    late = 3 * chunks * np.arange(batches)
     kinds = np.repeat(np.arange(2 * chunks, dtype=np.int8), batches)
     passes = np.empty((ranks, len(kinds)), dtype=np.int8)
     for rank, mine in enumerate(facts.stage):
-        when = np.concatenate([at[b, s] + late for s in mine for b in (0, 1)])
+        when = np.concatenate([at[n] + late for s in mine for n in (s, 2 * stages - 1 - s)])
         passes[rank] = kinds[np.argsort(when, kind="stable")]
     return passes
 
 
 def _orders(facts: Facts, skeleton: Skeleton) -> Orders:
     ranks, chunks = facts.stage.shape
-    row = np.empty((ranks, 3 * chunks * facts.micro_batches + 1), dtype=np.int64)
+    row = np.empty((ranks, 3 * chunks * facts.micro_batches), dtype=np.int64)
     fill(facts, *skeleton, row)
     orders = []
-    for codes in row[:, :-1].tolist():
+    for codes in row.tolist():
         done = [0] * (3 * len(facts.rank))
         order = []
         for code in codes:

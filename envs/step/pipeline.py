@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from envs.errors import InputError
@@ -70,6 +71,7 @@ class Pipeline:
 
     @property
     def num_ranks(self) -> int:
+        """How many ranks there are."""
         return max(self.rank) + 1
 
     @property
@@ -81,7 +83,7 @@ class Pipeline:
     @property
     def before(self) -> Mapping[int, int]:
         """The stage that each stage's forward pass waits for, where there is one."""
-        return {b: a for chain in self.chains for a, b in zip(chain, chain[1:], strict=False)}
+        return {b: a for chain in self.chains for a, b in pairwise(chain)}
 
     @property
     def after(self) -> Mapping[int, int]:
@@ -91,7 +93,7 @@ class Pipeline:
     @property
     def work(self) -> tuple[float, ...]:
         """How long each rank computes: no span is shorter."""
-        total = [0.0] * self.num_ranks
+        total: list[float] = [0] * self.num_ranks
         for stage, _ in self.tasks:
             total[self.rank[stage]] += self.seconds(Work.FORWARD, stage)
             total[self.rank[stage]] += self.seconds(Work.BACKWARD, stage)
@@ -151,9 +153,9 @@ class PlayedPipeline:
 def play(pipeline: Pipeline, orders: Orders, overlap: Overlap = "serial") -> PlayedPipeline:
     """One step in these orders.
 
-    `overlap` is what a forward pass with a backward pass beside it is: "serial" one after the other,
-    each as soon as its own input is there; "atomic" one action that starts when both inputs are
-    there, lasts as long as both, and gives the forward's result after the forward's time.
+    `overlap` is what a forward pass with a backward pass beside it is: "serial" one after the
+    other, each as soon as its own input is there; "atomic" one action that starts when both inputs
+    are there, lasts as long as both, and gives the forward's result after the forward's time.
 
     Raises:
         InputError: an action is missing, done twice, on the wrong rank, or waits for ever.

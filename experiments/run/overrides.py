@@ -245,9 +245,7 @@ def plain_config(config: object) -> dict[str, object]:
     return {str(key): value for key, value in container.items()}
 
 
-def _option(
-    argument: str, groups: set[str], plain: set[str], loader: ConfigLoader
-) -> list[str]:
+def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoader) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.lstrip("+").partition("@")[::2]

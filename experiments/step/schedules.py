@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -18,7 +17,17 @@ from envs.bounds import Count, Positive
 from envs.errors import InputError
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
 
-NAMES = ("gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact")
+NAMES = (
+    "gpipe",
+    "1f1b",
+    "looped_bfs",
+    "interleaved",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
+    "dualpipe_v",
+    "exact",
+)
 SEARCHED = frozenset({"zb_h1", "zb_h2", "zb_v", "exact"})  # under a limit of memory
 V_SHAPED = frozenset({"zb_v", "dualpipe_v"})
 ONE_CHUNK = frozenset({"gpipe", "1f1b", "zb_h2"})
@@ -84,7 +93,9 @@ class Schedule:
     def rows(self) -> list[list[str]]:
         """A row per rank, as texts."""
         rows = []
-        live = zip(self.played.peak_live(Work.WEIGHT), self.played.peak_live(Work.INPUT), strict=True)
+        live = zip(
+            self.played.peak_live(Work.WEIGHT), self.played.peak_live(Work.INPUT), strict=True
+        )
         for rank, (bars, peaks) in enumerate(zip(self.played.bars, live, strict=True)):
             first, last = bars[0].start, max(bar.finish for bar in bars)
             busy = self.pipeline.work[rank] / (last - first) if last > first else 0.0
@@ -208,7 +219,9 @@ def _memory(config: ScheduleConfig, pipeline: Pipeline, chunks: int) -> Memory |
     if limit is None:
         limit = "double"
     if isinstance(limit, str) and limit not in named:
-        raise InputError(f"config key 'memory_limit': {limit!r} is no number and none of {', '.join(named)}")
+        raise InputError(
+            f"config key 'memory_limit': {limit!r} is no number and none of {', '.join(named)}"
+        )
     most = named[limit] if isinstance(limit, str) else _number("memory_limit", limit, least=0)
     for rank in range(ranks):
         mine = [taken["forward"][s] for s, r in enumerate(pipeline.rank) if r == rank]
@@ -218,7 +231,7 @@ def _memory(config: ScheduleConfig, pipeline: Pipeline, chunks: int) -> Memory |
                 f"config key 'memory_limit': {most} does not hold one micro-batch, "
                 f"which takes {needed} on rank {rank}"
             )
-    return Memory(*taken.values(), most)
+    return Memory(taken["forward"], taken["input_gradient"], taken["weight_gradient"], most)
 
 
 def _per_stage(key: str, value: Any, stages: int, least: float = 0) -> tuple[float, ...]:
@@ -229,10 +242,9 @@ def _per_stage(key: str, value: Any, stages: int, least: float = 0) -> tuple[flo
 
 
 def _number(key: str, value: Any, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"config key '{key}': {value!r} is no number")
-    number = value if isinstance(value, int) else float(value)
-    if not (math.isfinite(number) and number >= least):
+    if not (math.isfinite(value) and value >= least):
         fault = "is negative or not finite" if least == 0 else "is not finite"
-        raise InputError(f"config key '{key}': {number} {fault}")
-    return number
+        raise InputError(f"config key '{key}': {value} {fault}")
+    return value

@@ -1,0 +1,166 @@
+"""Pipelines of stages: the published figures, and a second simulator that knows no lists."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.pipeline.published import PUBLISHED, dualpipe_v, looped, one_f_one_b, v_shaped, zb_h1
+from envs.errors import InputError
+from envs.step.pipeline import Action, Orders, Overlap, Pipeline, PlayedPipeline, Work, play
+
+ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
+NAMES = {
+    "GPipe": "gpipe", "1F1B": "1f1b", "LoopedBFS": "looped_bfs", "Interleaved1F1B": "interleaved",
+    "InterleavedZeroBubble": "zb_h1", "ZBVZeroBubble": "zb_v", "DualPipeV": "dualpipe_v",
+}  # fmt: skip
+
+
+def pipeline(
+    name: str, p: int, m: int, v: int, times: tuple[float, float, float], communication: float
+) -> Pipeline:
+    stages = p * v
+    rank = v_shaped(p) if name in {"zb_v", "dualpipe_v"} else looped(p, v)
+    f, i, w = ((x,) * stages for x in times)
+    return Pipeline(rank, m, f, i, w, communication, (tuple(range(stages)),))
+
+
+def found(played: PlayedPipeline) -> dict[str, object]:
+    return {
+        "makespan": played.makespan,
+        "max_rank_span": played.max_rank_span,
+        "peak_live_until_W": played.peak_live(Work.WEIGHT),
+        "peak_live_until_I": played.peak_live(Work.INPUT),
+    }
+
+
+@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
+def test_every_published_figure_is_met_to_the_digit() -> None:
+    entries = json.loads((ORACLES / "pipeline_schedules.json").read_text())["entries"]
+    for entry in entries:
+        name = NAMES[entry["schedule"]]
+        p, m, v = entry["p"], entry["m"], entry["v"]
+        if "refused" in entry:
+            with pytest.raises(InputError):
+                PUBLISHED[name](p, m, v)
+            continue
+        times = entry["F"], entry["I"], entry["W"]
+        played = play(
+            pipeline(name, p, m, v, times, entry["comm"]),
+            PUBLISHED[name](p, m, v),
+            entry.get("overlap", "serial"),
+        )
+        got = found(played)
+        assert got == {key: entry[key] for key in got}, entry
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "looped_bfs", "interleaved"])
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 5), (2, 1), (3, 2), (3, 6), (5, 3), (5, 10)])
+def test_the_makespan_of_orders_with_whole_backward_passes(name: str, p: int, m: int) -> None:
+    for v in (1, 2, 3) if name in {"looped_bfs", "interleaved"} else (1,):
+        played = play(pipeline(name, p, m, v, (3, 5, 2), 0), PUBLISHED[name](p, m, v))
+        assert played.makespan == (v * m + p - 1 + (v - 1) * max(0, p - m)) * 10
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 1), (3, 6, 2), (5, 5, 1), (8, 16, 2)])
+def test_the_makespan_of_zb_h1(p: int, m: int, v: int) -> None:
+    played = play(pipeline("zb_h1", p, m, v, (10, 12, 8), 0), zb_h1(p, m, v))
+    assert played.makespan == v * m * 30 + (p - 1) * 14
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 3), (3, 7), (5, 9), (8, 16)])
+def test_zb_v_has_no_bubble_in_its_span(p: int, m: int) -> None:
+    played = play(pipeline("zb_v", p, m, 2, (4, 4, 4), 0), PUBLISHED["zb_v"](p, m, 2))
+    assert (played.max_rank_span, played.makespan) == (24 * m, 24 * m + (p - 1) * 4)
+    assert max(played.peak_live(Work.WEIGHT)) == 2 * p
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 7), (5, 10), (6, 13)])
+def test_the_makespan_of_dualpipe_v(p: int, m: int) -> None:
+    pipe = pipeline("dualpipe_v", p, m, 2, (1, 1, 1), 0)
+    assert play(pipe, dualpipe_v(p, m, 2)).makespan == 6 * m + p - 1
+    assert play(pipe, dualpipe_v(p, m, 2), "atomic").makespan == 6 * m + (p - 1) * 2
+
+
+def longest_paths(pipe: Pipeline, orders: Orders) -> Mapping[Action, float]:
+    """The end of every action: the longest path in the graph of all that waits for something."""
+    graph = nx.DiGraph()
+    here = {(a.stage, a.micro_batch, a.work): a for order in orders for a in order}
+    for order in orders:
+        for first, second in pairwise(order):
+            graph.add_edge(first, second, wait=0)
+    for a in here.values():
+        graph.add_node(a)
+        gradient = here.get((a.stage + 1, a.micro_batch, Work.INPUT)) or here.get(
+            (a.stage + 1, a.micro_batch, Work.BACKWARD)
+        )
+        inputs = {
+            Work.FORWARD: [here.get((a.stage - 1, a.micro_batch, Work.FORWARD))],
+            Work.WEIGHT: [here.get((a.stage, a.micro_batch, Work.INPUT))],
+        }.get(a.work, [here[a.stage, a.micro_batch, Work.FORWARD], gradient])
+        for source in inputs:
+            if source is not None:
+                away = pipe.rank[source.stage] != pipe.rank[a.stage]
+                graph.add_edge(source, a, wait=pipe.communication * away)
+    end: dict[Action, float] = {}
+    length = (pipe.forward, pipe.input_gradient, pipe.weight_gradient)
+    for a in nx.topological_sort(graph):
+        start = max((end[b] + graph.edges[b, a]["wait"] for b in graph.predecessors(a)), default=0)
+        whole = length[1][a.stage] + length[2][a.stage]
+        end[a] = start + (whole if a.work is Work.BACKWARD else length[a.work][a.stage])
+    return end
+
+
+@given(
+    name=st.sampled_from(["1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_v"]),
+    p=st.integers(1, 4), m=st.integers(1, 5), chunks=st.integers(1, 3), data=st.data(),
+)  # fmt: skip
+def test_the_simulator_finds_the_longest_paths(
+    name: str, p: int, m: int, chunks: int, data: st.DataObject
+) -> None:
+    v = 2 if name == "zb_v" else 1 if name == "1f1b" else chunks
+    times = st.lists(st.integers(0, 9), min_size=p * v, max_size=p * v).map(tuple)
+    pipe = pipeline(name, p, m, v, (0, 0, 0), data.draw(st.integers(0, 5)))
+    drawn = (data.draw(times) for _ in range(3))
+    pipe = Pipeline(pipe.rank, m, *drawn, pipe.communication, pipe.chains)
+    orders = PUBLISHED[name](p, m, v)
+    ends = longest_paths(pipe, orders)
+    for row in play(pipe, orders).bars:
+        for bar in row:
+            assert bar.finish == ends[Action(bar.work, bar.stage, bar.micro_batch)]
+
+
+@pytest.mark.parametrize("overlap", ["serial", "atomic"])
+def test_two_passes_beside_each_other_wait_for_their_inputs(overlap: Overlap) -> None:
+    pipe = Pipeline((0, 1), 2, (1, 1), (1, 1), (1, 1), 5, ((0, 1),))
+    f, b = Work.FORWARD, Work.BACKWARD
+    orders = [
+        [Action(f, 0, 0), Action(f, 0, 1), Action(b, 0, 0), Action(b, 0, 1)],
+        [Action(f, 1, 0), Action(f, 1, 1, (1, 0)), Action(b, 1, 1)],
+    ]
+    first, second = play(pipe, orders, overlap).bars
+    assert [(bar.start, bar.finish) for bar in second] == [(6, 7), (7, 8), (8, 10), (10, 12)]
+    assert [bar.start for bar in first] == [0, 1, 15, 17]
+
+
+def test_lists_that_do_not_fit_are_refused() -> None:
+    pipe = Pipeline((0, 1), 1, (1, 1), (1, 1), (1, 1), 0, ((0, 1),))
+    f, b = Work.FORWARD, Work.BACKWARD
+    good: Any = [[Action(f, 0, 0), Action(b, 0, 0)], [Action(f, 1, 0), Action(b, 1, 0)]]
+    assert play(pipe, good).makespan == 6
+    with pytest.raises(InputError, match="rank 0 waits for ever to run backward of stage 0"):
+        play(pipe, [good[0][::-1], good[1]])
+    with pytest.raises(InputError, match="not done exactly once"):
+        play(pipe, [good[0], good[1][:1]])
+    with pytest.raises(InputError, match="rank 0 has no stage 1"):
+        play(pipe, [[*good[0], good[1][0]], good[1]])
+    assert one_f_one_b(2, 1, 1) == good
