@@ -101,11 +101,11 @@ class _Matching:
         for run, pairs in enumerate(runs):
             for op, index in pairs:
                 table[op, run] = self.trace.events[index].seconds
-            for ops, seconds in self._gaps(pairs):
+            for ops, spent in self._gaps(pairs):
                 self.shared.update(self.names[op] for op in ops)
-                table[ops, run] = self._shares(ops) * seconds
+                table[ops, run] = self._shares(ops) * spent
         first = {key: op for op, (m, key) in enumerate(self.keys) if m == 0}
-        seconds = np.full(graph.num_operators, np.nan)
+        seconds: FloatArray = np.full(graph.num_operators, np.nan)
         for op, (m, key) in enumerate(self.keys):
             if key in first:
                 own = table[first[key]]

@@ -15,7 +15,13 @@ from envs.cost import TracedCost
 from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.readers import READERS, GraphReader, PipeDreamReader, read_graph_file
+from envs.graphs.readers import (
+    READERS,
+    GraphReader,
+    OnnxReader,
+    PipeDreamReader,
+    read_graph_file,
+)
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
 from envs.graphs.zoo import capture_zoo_model, zoo_graph
@@ -166,13 +172,15 @@ class StoredGraph:
     Args:
         path: the file.
         reader: its reader; null recognises the format by the content.
-        micro_batches: of a profile of layers: the training step in as many parts; null: the graph
-            as it stands in the file.
+        micro_batches: of a profile of layers or an ONNX model: the training step in as many parts;
+            null: the graph as it stands in the file.
+        dims: of an ONNX model: sizes of its open dimensions by their names.
     """
 
     path: str
     reader: GraphReader | None = None
     micro_batches: Count | None = None
+    dims: Mapping[str, int] | None = None
 
     def load(self) -> GraphFile:
         """The graph and, where the file names its devices, their topology.
@@ -181,18 +189,22 @@ class StoredGraph:
             InputError: from the reader, or only a profile can be cut into micro-batches.
         """
         readers: Sequence[GraphReader] = READERS if self.reader is None else (self.reader,)
-        if self.micro_batches is None:
-            return read_graph_file(self.path, readers)
-        profiles = [
-            replace(reader, training=True, micro_batches=self.micro_batches)
-            for reader in readers
-            if isinstance(reader, PipeDreamReader)
-        ]
-        content = read_content(self.path)
-        if not any(reader.accepts(content) for reader in profiles):
-            message = "config key 'graph.micro_batches': only a PipeDream profile is cut into them"
-            raise InputError(message, file=self.path)
-        return read_graph_file(self.path, profiles)
+        for key, kinds in (("micro_batches", PipeDreamReader | OnnxReader), ("dims", OnnxReader)):
+            given = getattr(self, key)
+            if given is None:
+                continue
+            more: dict[str, Any] = {"training": True} if key == "micro_batches" else {}
+            readers = [
+                replace(reader, **{key: given}, **more)
+                for reader in readers
+                if isinstance(reader, kinds)
+            ]
+            content = read_content(self.path)
+            if not any(reader.accepts(content) for reader in readers):
+                known = "a PipeDream profile or an ONNX model" if more else "an ONNX model"
+                message = f"config key 'graph.{key}': only {known} takes it"
+                raise InputError(message, file=self.path)
+        return read_graph_file(self.path, readers)
 
     def inputs(self) -> dict[str, str]:
         return {Path(self.path).name: file_hash(self.path)}

@@ -12,6 +12,7 @@ from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn
 from envs.graphs.readers.graph_file import GraphFile, GraphReader
 from envs.graphs.readers.kineto import KinetoReader
 from envs.graphs.readers.moirai import MoiraiReader, read_moirai
+from envs.graphs.readers.onnx_model import OnnxReader
 from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
 from envs.graphs.storage import FORMAT, UNITS, load_graph, load_time_unit
 
@@ -22,6 +23,7 @@ __all__ = [
     "GraphReader",
     "KinetoReader",
     "MoiraiReader",
+    "OnnxReader",
     "PipeDreamReader",
     "StoredGraphReader",
     "read_dnn_partitioning",
@@ -53,6 +55,7 @@ READERS: tuple[GraphReader, ...] = (
     DnnPartitioningReader(),
     PipeDreamReader(),
     KinetoReader(),
+    OnnxReader(),
 )
 
 
