@@ -27,10 +27,10 @@ from agents.placement.list_scheduling.schedule import (
     receive,
     run,
 )
-from agents.placement.memory_fit import MemoryFit, search
 from agents.step.fitting import Attempt, Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.memory_fit import MemoryFit, search
 from envs.bounds import Count, bounded
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.memory_fit import MemoryFit
 from envs.step.order import OneFOneB
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
@@ -93,7 +94,10 @@ class Fitting:
             self._tighten(grouped, capacity, attempt, micro_batches)
 
     def insist(self) -> None:
-        """While there is no plan, repair what overflowed least, and draw rooms to try again."""
+        """While there is no plan, repair what overflowed least, and draw rooms to try again.
+
+        Also with placements of any kind: a planner's own may be too narrow.
+        """
         random = np.random.default_rng(0)
         fruitless = draws = 0
         while self._incumbent.plan is None and self.goes_on and fruitless < _FRUITLESS:
@@ -107,7 +111,8 @@ class Fitting:
             capacity = grouped.problem.capacity
             share = random.uniform(_LEAST_ROOM, 1.0, len(capacity))
             micro_batches = int(random.integers(1 + grouped.problem.graph.num_micro_batches))
-            self._tighten(grouped, capacity * share, attempt, micro_batches)
+            for made_by in (attempt, _packed):
+                self._tighten(grouped, capacity * share, made_by, micro_batches)
             fruitless = fruitless + 1 if len(self._known) == known else 0
 
     def _tighten(
@@ -163,6 +168,12 @@ class Fitting:
                 return
             device = placements[best]
             excess = self._incumbent.offer(grouped.fusion.expand(device))
+
+
+def _packed(grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
+    """Any placement that fits, for planners whose own kind is too narrow; an `Attempt`."""
+    device = MemoryFit(grouped, room).device
+    return None if device is None else (device, None)
 
 
 def halved(count: int) -> Iterator[int]:

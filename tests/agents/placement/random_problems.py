@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import strategies as st
 
+from agents.partition.dp import ContiguousDP
+from agents.placement.local_search import LocalSearch
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.hardware.devices import Device, DeviceSpec
@@ -36,6 +38,14 @@ def cluster(servers: list[int], capacity: list[float]) -> Topology:
         receive_port=np.where(np.eye(d, dtype=bool), -1, receive),
         port_names=tuple(f"port{i}" for i in range(2 * d + 2 * (max(servers) + 1))),
     )
+
+
+def quick_search() -> LocalSearch:
+    """A local search of operators alone."""
+    return LocalSearch(
+        groups=(), operators=3000, cycle_moves=100, hot=0.01, cold=0.001, reheat=0.5, workers=1,
+        partitions=ContiguousDP(ideals=1000, groups=8), seed=0,
+    )  # fmt: skip
 
 
 def pipeline(

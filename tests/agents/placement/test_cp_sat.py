@@ -20,7 +20,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.agents.placement.random_problems import cluster, pipeline, problems, quick_search
 from tests.strength import examples
 
 pytestmark = pytest.mark.slow
@@ -36,6 +36,9 @@ def planner(operators: int = 64, hint: Planner | None = None) -> CpSat:
         hint_share=0.1,
         hint_seconds=0.2,
         hint_limit=20,
+        fused_share=0.2,
+        rest=quick_search(),
+        rest_limit=2000,
         workers=1,
         seed=0,
     )
@@ -167,6 +170,20 @@ def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
     assert result.step_time < 0.75 * SingleDevice().plan(problem, 1.0).step_time
 
 
+def test_the_rest_of_the_budget_refines_the_plan_of_a_fused_graph() -> None:
+    layers = [1.0, 3.0, 2.0, 2.0, 1.3, 0.7, 2.2]
+    problem = pipeline(layers, 4, cluster([0, 0, 1], [100.0] * 3), [1, 2, 1])
+    search = planner(operators=16)
+    search.rest_limit = 1
+    coarse = search.plan(problem, 60.0, 5)
+    search.rest_limit = 4000
+    first, second = (search.plan(problem, 60.0, 5) for _ in range(2))
+    assert first.step_time < coarse.step_time
+    assert first.trajectory[-1][1] == second.trajectory[-1][1]
+    assert first.plan is not None
+    assert first.plan.violations(problem) == []
+
+
 def test_two_deterministic_searches_agree() -> None:
     problem = dense(1, tight=True, whole=True)
     once, again = (planner().plan(problem, 60.0, 3) for _ in range(2))
@@ -205,7 +222,8 @@ def test_settings_out_of_range_are_refused(field: str, value: float) -> None:
     given_settings = {
         "operators": 8, "hint": SingleDevice(),
         "partition_hint": ContiguousDP(ideals=10_000, groups=8), "hint_share": 0.1,
-        "hint_seconds": 0.1, "hint_limit": 1, "workers": 1, "seed": 0,
+        "hint_seconds": 0.1, "hint_limit": 1, "fused_share": 0.2, "rest": quick_search(),
+        "rest_limit": 2000, "workers": 1, "seed": 0,
     }  # fmt: skip
     with pytest.raises(InputError) as refused:
         CpSat(**{**given_settings, field: value})

@@ -13,8 +13,8 @@ from hypothesis import given
 
 from agents.base import Planner
 from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order
-from agents.placement.memory_fit import MemoryFit
 from agents.step.grouping import GroupedProblem
+from agents.step.memory_fit import MemoryFit
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase

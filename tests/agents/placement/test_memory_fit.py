@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from agents.base import Planner
 from agents.partition.dp import ContiguousDP
+from agents.placement.baselines import ContiguousSplit, RandomPlacement, SpeedShares
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.windows import WindowFormulation
 from agents.placement.list_planners import Heft, MEtf, MSct
 from agents.placement.local_search import LocalSearch
-from agents.placement.memory_fit import MemoryFit
 from agents.step.grouping import GroupedProblem
+from agents.step.memory_fit import MemoryFit
 from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -66,6 +67,9 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
     "heft": lambda groups: Heft(groups=(groups,)),
     "m_etf": lambda groups: MEtf(groups=(groups,)),
     "m_sct": lambda groups: MSct(groups=(groups,), lp_seconds=5.0),
+    "contiguous": lambda groups: ContiguousSplit(groups=groups, shares=SpeedShares()),
+    "dp": lambda groups: ContiguousDP(ideals=1000, groups=groups),
+    "random": lambda groups: RandomPlacement(groups=groups, samples=2, seed=0),
     "local_search": lambda groups: LocalSearch(
         groups=(groups,),
         operators=64,
@@ -125,7 +129,7 @@ def test_a_packing_is_found_exactly_where_there_is_one(sizes: list[int], room: l
     assert fits(grouped.problem, packing.device)
 
 
-@pytest.mark.parametrize("name", ["heft", "m_etf", "m_sct", "local_search"])
+@pytest.mark.parametrize("name", [name for name in sorted(PLANNERS) if name != "fusion_milp"])
 def test_plans_give_way_when_activations_do_not_fit(name: str) -> None:
     problem = chain((1,) * 6, (12.0, 100.0), activation=8.0)
     result = PLANNERS[name](6).plan(problem, 1.0)
