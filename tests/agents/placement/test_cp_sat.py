@@ -179,7 +179,9 @@ def test_the_rest_of_the_budget_refines_the_plan_of_a_fused_graph() -> None:
     search.rest_limit = 4000
     first, second = (search.plan(problem, 60.0, 5) for _ in range(2))
     assert first.step_time < coarse.step_time
-    assert first.trajectory[-1][1] == second.trajectory[-1][1]
+    assert first.trajectory[-1][1] == first.step_time == second.step_time
+    assert len(first.trajectory) > len(coarse.trajectory)
+    assert first.trajectory == sorted(first.trajectory, key=lambda entry: (entry[0], -entry[1]))
     assert first.plan is not None
     assert first.plan.violations(problem) == []
 
