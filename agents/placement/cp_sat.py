@@ -11,7 +11,6 @@ from agents.base import PartitionPlanner, Planner, PlannerResult
 from agents.placement.constraint_program.partition import CpPartitionSearch
 from agents.placement.constraint_program.solver import CpSettings
 from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
-from agents.placement.local_search import LocalSearch
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import PartitionIncumbent, StepIncumbent
 from envs.bounds import Count, Share, bounded
@@ -31,9 +30,9 @@ class CpSat:
 
     A graph of more than `operators` operators is fused to groups of at most so many pieces. Then
     the optimum is that of the groups, stated in `PlannerResult.reason`; the lower bound is that of
-    `agents.step.lower_bound`, which holds for all plans. The rest of the budget is local search's,
-    which starts from that plan and works on all operators. Windows of the program around the best
-    plan, the other pieces fixed, were worse than it on every graph tried (docs/planners.md).
+    `agents.step.lower_bound`, which holds for all plans. The rest of the budget is another
+    planner's, local search by default, which works on all operators. Windows of the program around
+    the best plan, the other pieces fixed, were worse on every graph tried (docs/planners.md).
 
     Max-load and latency are the programs `MaxLoadModel` and `LatencyModel`, never fused.
 
@@ -53,8 +52,8 @@ class CpSat:
         hint_seconds: seconds the hint takes at most.
         hint_limit: its limit in a deterministic search, in its own units.
         fused_share: part of the budget for the program of a fused graph.
-        rest: works on all operators of a fused graph afterwards.
-        rest_limit: its limit in a deterministic search, in proposed moves.
+        rest: plans the operators of a fused graph afterwards.
+        rest_limit: its limit in a deterministic search, in its own units.
         workers: parallel searches of CP-SAT; one in a deterministic search.
         seed: of CP-SAT.
     """
@@ -69,7 +68,7 @@ class CpSat:
         hint_seconds: Annotated[float, Ge(0.0)],
         hint_limit: Count,
         fused_share: Share,
-        rest: LocalSearch,
+        rest: Planner,
         rest_limit: Count,
         workers: Annotated[int, Ge(1), Le(256)],
         seed: int,
@@ -104,8 +103,9 @@ class CpSat:
         fused = FusedSearch(incumbent, grouped)
         self._search(fused, self.fused_share * budget_s, deterministic_limit)
         limit = None if deterministic_limit is None else self.rest_limit
-        if incumbent.seconds < budget_s and not incumbent.optimal:
-            self.rest.improve(incumbent, budget_s, limit)
+        began = incumbent.seconds
+        if began < budget_s and not incumbent.optimal:
+            incumbent.adopt(self.rest.plan(problem, budget_s - began, limit), began)
         groups, pieces = grouped.num_groups, grouped.problem.graph.num_operators
         return incumbent.result(
             reason=f"CP-SAT's bound of {groups} groups, {pieces} pieces: {fused.summary}"

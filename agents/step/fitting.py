@@ -109,10 +109,12 @@ class Fitting:
                 self._nearest = None
             grouped, attempt = self._seen[random.integers(len(self._seen))]
             capacity = grouped.problem.capacity
-            share = random.uniform(_LEAST_ROOM, 1.0, len(capacity))
+            room = capacity * random.uniform(_LEAST_ROOM, 1.0, len(capacity))
             micro_batches = int(random.integers(1 + grouped.problem.graph.num_micro_batches))
+            if draws == 1:
+                room, micro_batches = capacity, 0
             for made_by in (attempt, _packed):
-                self._tighten(grouped, capacity * share, made_by, micro_batches)
+                self._tighten(grouped, room, made_by, micro_batches)
             fruitless = fruitless + 1 if len(self._known) == known else 0
 
     def _tighten(

@@ -210,6 +210,16 @@ class StepIncumbent(Incumbent):
         seconds = StepSimulator(step).step_time(device, order)
         self.take(seconds, lambda: plan, lambda plan: plan.violations(self.problem))
 
+    def adopt(self, found: PlannerResult, began: float) -> None:
+        """Offer the plan of another search, which began after `began` seconds, with its curve."""
+        if found.plan is None:
+            return
+        curve = [(began + at, value) for at, value in found.trajectory if value < self.step_time]
+        entries = len(self.trajectory)
+        self.offer(found.plan.placement.device, found.plan.order)
+        if len(self.trajectory) > entries and curve:
+            self.trajectory[-1:] = curve
+
     def excess(self, simulator: Simulator, device: IntArray, order: IntArray | None) -> FloatArray:
         """(D,) bytes by which the peak memory exceeds each device."""
         peak = simulator.run(device, order).peak_memory

@@ -17,7 +17,6 @@ from envs.cost import TabulatedCost
 from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import quick_search
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +38,7 @@ def exact() -> CpSat:
         hint_seconds=0.3,
         hint_limit=1,
         fused_share=0.2,
-        rest=quick_search(),
+        rest=Heft(groups=(32,)),
         rest_limit=2000,
         workers=1,
         seed=0,

@@ -27,7 +27,7 @@ from envs.partition.problem import PartitionProblem
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
-from tests.agents.placement.random_problems import cluster, quick_search
+from tests.agents.placement.random_problems import cluster
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def planner(hint: PartitionPlanner | None = None) -> CpSat:
         hint_seconds=0.2,
         hint_limit=1,
         fused_share=0.2,
-        rest=quick_search(),
+        rest=SingleDevice(),
         rest_limit=2000,
         workers=1,
         seed=0,
