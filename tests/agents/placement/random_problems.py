@@ -44,7 +44,7 @@ def quick_search() -> LocalSearch:
     """A local search of operators alone."""
     return LocalSearch(
         groups=(), operators=3000, cycle_moves=100, hot=0.01, cold=0.001, reheat=0.5, workers=1,
-        partitions=ContiguousDP(ideals=1000, groups=8), seed=0,
+        starts=(), start_share=0.1, partitions=ContiguousDP(ideals=1000, groups=8), seed=0,
     )  # fmt: skip
 
 
