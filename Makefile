@@ -30,7 +30,7 @@ seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
 placement: $(STAMP)  ## all planners on all problems: hours (ARGS="suite=placement_quick": minutes)
 	@$(BIN)/python -m experiments.benchmark $(ARGS)
 
-ratio: $(STAMP)  ## search time of the MILP without fusion over that with it: two hours
+ratio: $(STAMP)  ## search time without fusion over that with it, four opponents: five hours
 	@$(BIN)/python -m experiments.benchmark suite=search_ratio $(ARGS)
 
 gain: $(STAMP)  ## step time of the searches against the expert split, m-SCT and HEFT: an hour
