@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +28,6 @@ from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-_Stage: TypeAlias = tuple[Level, type[Walker], float]  # the last: the part spent when it ends
 _Plan: TypeAlias = tuple[IntArray, IntArray]  # device and order, both by piece or by operator
 
 _LOOKS = 400  # times that a search looks at the clock
@@ -137,11 +136,11 @@ class LocalSearch:
         search.offer_single_device()
         if incumbent.plan is None:
             levels = levels_of(incumbent.problem, self.groups, self.operators)
-            search.run_all(_stages(incumbent.problem, levels))
+            search.run_all(levels)
         else:
             level = level_around(incumbent.problem, incumbent.plan, self.operators)
             kind = Walker if incumbent.problem.any_order else RuledWalker
-            search.run_all([(level, kind, 1.0)])
+            search.run(level, kind, 1.0)
         return search.judged
 
     def partition(
@@ -161,7 +160,7 @@ class LocalSearch:
         levels = levels_of(problem, self.groups, self.operators)
         finest = [level.grouped for level in levels if level.grouped is not None][-1:]
         search.splits = tuple(splits(*finest or (GroupedProblem.of(problem, _SPLIT_GROUPS),)))
-        search.run_all(_stages(problem, levels))
+        search.run_all(levels)
         return incumbent.result(evaluations=search.judged)
 
 
@@ -190,6 +189,9 @@ class _Search:
         self.room = incumbent.problem.capacity.copy()
         self.proposed = 0
         self.judged = 0
+        self.seeds: list[
+            tuple[tuple[float, float], _Plan]
+        ] = []  # overflow, seconds; the best first
         self.splits: tuple[IntArray, ...] = ()  # (N,) devices each
         self.offered = np.inf  # seconds, on the present level, of the last plan checked in full
         self.next_offer = 0.0  # seconds since the start
@@ -219,11 +221,34 @@ class _Search:
             if found is not None:
                 self.incumbent.offer(found.placement.device, found.order)
 
-    def run_all(self, stages: Iterable[_Stage]) -> None:
-        """Run all stages in what is left of the budget."""
-        begun = self.progress
-        for level, kind, until in stages:
-            self.run(level, kind, begun + (1.0 - begun) * until)
+    def run_all(self, levels: list[Level]) -> None:
+        """Search all levels in what is left of the budget.
+
+        Where micro-batches make pipelines and memory does not bind, a rule's order for every
+        placement is worth more, to begin with, than an order that one placement hands on to the
+        next; where memory binds, the order must be free to make room.
+        """
+        problem, begun = self.incumbent.problem, self.progress
+        ruled = 0.0 if problem.any_order else 1.0
+        if problem.any_order and problem.graph.num_micro_batches > 1 and not self._binds(levels[0]):
+            ruled = _RULED
+        stages: list[tuple[Level, type[Walker], float]] = []
+        if ruled > 0.0:
+            stages += [(level, RuledWalker, ruled / len(levels)) for level in levels]
+        if ruled < 1.0:
+            free = levels if ruled == 0.0 else levels[-1:]
+            stages += [(level, Walker, (1.0 - ruled) / len(free)) for level in free]
+        until = begun
+        for level, kind, part in stages:
+            until += (1.0 - begun) * part
+            self.run(level, kind, min(until, 1.0))
+
+    def _binds(self, level: Level) -> bool:
+        """Whether memory rules out the fastest of the plans to start from."""
+        self.kind = Walker
+        self._start(level, Pricer(level.problem))
+        overflow, _ = min(self.seeds, key=lambda seed: seed[0][::-1])[0]
+        return overflow > 0.0
 
     def run(self, level: Level, kind: type[Walker], until: float) -> None:
         """Search `level` with walkers of a `kind` until so much of the budget is spent."""
@@ -289,17 +314,17 @@ class _Search:
 
     def _start(self, level: Level, pricer: Pricer) -> Walker:
         """A walker at the best of the plans to start `level` from, in the best of their orders."""
-        walker, seeds = None, []
+        walker: Walker | None = None
+        seeds: list[tuple[tuple[float, float], _Plan]] = []
         for device, own in self._starts(level):
             for order in (own, *self._orders(pricer, device)):
                 if walker is None:
                     walker = self._walker(level, device, order, 1.0, 0)
                 else:
                     walker.start_from(device, order)
-                seeds.append((walker.overflow, walker.seconds, device, order))
+                seeds.append(((walker.overflow, walker.seconds), (device, order)))
         assert walker is not None
-        seeds.sort(key=lambda seed: seed[:2])
-        self.seeds = [(device, order) for _, _, device, order in seeds]
+        self.seeds = sorted(seeds, key=lambda seed: seed[0])
         walker.start_from(*walker.best)
         return walker
 
@@ -335,7 +360,7 @@ class _Search:
         if best.best_overflow > 0.0:
             for walker in walkers:
                 self.seeds.append(self.seeds.pop(0))
-                walker.start_from(*self.seeds[0])
+                walker.start_from(*self.seeds[0][1])
             return
         before = best.best_seconds
         device, stands = best.best[0], best.plan
@@ -361,23 +386,6 @@ class _Search:
                 walker.restrict(self.room)
         ended = self.incumbent.seconds
         self.next_offer = ended + _PATIENCE * (ended - began)
-
-
-def _stages(problem: StepProblem, levels: list[Level]) -> Iterator[_Stage]:
-    """The levels, who walks on them, and the part of the budget that is spent when they are left.
-
-    Where micro-batches make pipelines, a rule's order for every placement is worth more, to begin
-    with, than an order of its own that one placement hands on to the next.
-    """
-    ruled = 0.0 if problem.graph.num_micro_batches == 1 else _RULED
-    ruled = ruled if problem.any_order else 1.0
-    if ruled > 0.0:
-        for number, level in enumerate(levels):
-            yield level, RuledWalker, ruled * (number + 1) / len(levels)
-    if ruled < 1.0:
-        free = levels if ruled == 0.0 else levels[-1:]
-        for number, level in enumerate(free):
-            yield level, Walker, ruled + (1.0 - ruled) * (number + 1) / len(free)
 
 
 @cache
