@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import yaml
 
 from agents.cluster.shipped import SHIPPED
@@ -137,6 +138,7 @@ def make_all(folder: Path) -> None:
     os.mkfifo(folder / "pipe.csv")
     (folder / "a'b c.csv").write_text(SIX)
     _graphs(folder)
+    _profiles(folder)
     _plans(folder)
     _checkpoints(folder)
     _runs(folder)
@@ -168,6 +170,25 @@ def _graphs(folder: Path) -> None:
         edited(f"no_{column}.json", partial(_put, column, 1e9))
         edited(f"empty_{column}.json", partial(_put, column, []))
         edited(f"word_{column}.json", partial(_put, column, ["x"]))
+
+
+def _profiles(folder: Path) -> None:
+    """Traces of a profiler, and ONNX models."""
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "ts": 1, "dur": 1, "args": {}}
+    for name, events in (
+        ("trace", [event]), ("trace_empty", []), ("trace_nan", [event | {"dur": float("nan")}]),
+        ("trace_name", [event | {"name": 3}]), ("trace_args", [event | {"args": [1]}]),
+    ):  # fmt: skip
+        (folder / f"{name}.json").write_text(json.dumps({"traceEvents": events}))
+    product = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    sizes = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["batch", 4]), ("w", [4, 4]), ("y", None))
+    ]
+    model = onnx.helper.make_model(onnx.helper.make_graph([product], "m", sizes[:2], sizes[2:]))
+    whole = model.SerializeToString()
+    (folder / "model.onnx").write_bytes(whole)
+    (folder / "truncated.onnx").write_bytes(whole[: len(whole) // 2])
 
 
 def _put(key: str, value: object, document: dict[str, Any]) -> None:
