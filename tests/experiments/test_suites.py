@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from experiments.step.suites.order_gain import OrderGain
 from experiments.step.suites.placement import Part, PlacementSuite
 from experiments.step.suites.search_ratio import Ratio, SearchRatio
 from experiments.step.suites.step_time import StepTime
+from experiments.step.tasks import Verdict
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"t": []})
 Points = list[tuple[float, float]]
@@ -318,6 +320,31 @@ def test_a_contender_is_held_against_the_best_and_against_every_quick_planner() 
     }
     assert report.tables[1].rows[3] == ("old (300 s)", "2", "0", "0", "", "")
     assert report.tables[3].rows == [("h on t", "does not fit")]
+
+
+def test_a_plan_that_fails_the_second_look_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = contest()
+    document = {
+        "objective_s": 5.0, "lower_bound_s": 1.0, "seconds": 1.0, "status": "feasible",
+        "reason": "", "operators": 9, "unit": "s", "unit_s": 1.0, "trajectory": [[0.5, 5.0]],
+        "feasible": True, "violations": [],
+    }  # fmt: skip
+    looks: list[list[str]] = []
+
+    def look(folders: list[Path]) -> list[Verdict | None]:
+        looks.append([folder.name for folder in folders])
+        fine, wrong = Verdict(5.0, (), 1.0), Verdict(5.0, ("holds too much",), 1.0)
+        return [wrong if "heft" in folder.name else fine for folder in folders]
+
+    monkeypatch.setattr("experiments.step.suites.contest.judged_again", look)
+    report = suite.summary(dict.fromkeys(suite.grid(tmp_path, 0), document))
+    assert [len(folders) for folders in looks] == [4, 4]
+    assert report.tables[2].rows[0][1:] == ["5000 ms", "no plan", "5000 ms", "5000 ms"]
+    rows = report.numbers["rows"]
+    assert isinstance(rows, list)
+    assert rows[0]["reason"] == {"heft": "holds too much"}
 
 
 def test_a_plan_missed_is_no_small_ratio() -> None:
