@@ -137,6 +137,8 @@ class CpSat:
             incumbent.offer(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
             return incumbent.result()
         self._search(search, budget_s, limit)
+        if incumbent.may_move:  # the program knows no memory moves
+            return incumbent.result(reason=f"CP-SAT's bound without moves: {search.summary}")
         incumbent.prove(search.bound)
         if incumbent.plan is None and search.bound == np.inf:
             return incumbent.result(

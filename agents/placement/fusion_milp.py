@@ -150,7 +150,7 @@ class FusionMilp:
             result = start.plan(incumbent.problem, share)
             if result.plan is not None:
                 device = result.plan.placement.device
-                incumbent.offer(device, result.plan.order)
+                incumbent.offer_plan(result.plan)
                 found.append((result.step_time, device))
         return [device for _, device in sorted(found, key=lambda start: start[0])]
 

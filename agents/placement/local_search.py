@@ -37,6 +37,7 @@ _MOVES = 64  # moves proposed between two looks: to begin with, and under a dete
 _SPLIT_GROUPS = 64  # groups of the graph that is split, where it is not fused for a level
 _PRICINGS = 16  # times, on every level, that the best placement is tried in all orders
 _RULED = 0.7  # of the budget: placements alone are moved, where micro-batches make pipelines
+_MOVED = 0.1  # of the budget, for the memory moves of the best plan, if there may be any
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
 
 
@@ -67,8 +68,9 @@ class LocalSearch:
     fastest single device that holds the whole step.
 
     Several workers walk independently, each in a thread of its own, and share the best plan from
-    cycle to cycle. Uses the budget to the end. With a deterministic limit (of proposed moves)
-    progress is counted in moves, and the budget is only a ceiling.
+    cycle to cycle. Where plans may move activations, what becomes of those of each group is changed
+    at the end, one group after another. Uses the budget to the end. With a deterministic limit (of
+    proposed moves) progress is counted in moves, and the budget is only a ceiling.
 
     Guarantees:
         Never slower than the best single device that holds the step.
@@ -219,10 +221,10 @@ class _Search:
         if left > 0.0 and not self.incumbent.optimal:
             found = planner.plan(self.incumbent.problem, left, self.limit).plan
             if found is not None:
-                self.incumbent.offer(found.placement.device, found.order)
+                self.incumbent.offer_plan(found)
 
     def run_all(self, levels: list[Level]) -> None:
-        """Search all levels in what is left of the budget.
+        """Search all levels in what is left of the budget, less a share for memory moves.
 
         Where micro-batches make pipelines and memory does not bind, a rule's order for every
         placement is worth more, to begin with, than an order that one placement hands on to the
@@ -238,10 +240,12 @@ class _Search:
         if ruled < 1.0:
             free = levels if ruled == 0.0 else levels[-1:]
             stages += [(level, Walker, (1.0 - ruled) / len(free)) for level in free]
-        until = begun
+        until, left = begun, 1.0 - begun
+        left *= 1.0 - _MOVED if self.incumbent.may_move else 1.0
         for level, kind, part in stages:
-            until += (1.0 - begun) * part
+            until += left * part
             self.run(level, kind, min(until, 1.0))
+        self.incumbent.improve_moves(self.budget_s)
 
     def _binds(self, level: Level) -> bool:
         """Whether memory rules out the fastest of the plans to start from."""

@@ -80,7 +80,8 @@ class Milp:
                 nodes += max(rounds.solve(left, limit), 1)
             else:
                 break
-            if rounds.model.complete and chains is None:
+            whole = chains is None and not problem.memory_moves  # those of parts of a group
+            if rounds.model.complete and whole:
                 least = min(rounds.proved, incumbent.step_time, upper)
                 bound = max(bound, least * (1.0 - _TRUST))
         return _with_bound(incumbent.result(reason=rounds.summary), bound)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from agents.base import PlannerResult, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound
-from agents.step.memory_moves import MemoryMoves, compile_kernels
+from agents.step.memory_moves import MemoryMoves, Moved, compile_kernels
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
 from envs.step.fusion import fuse
@@ -137,7 +139,6 @@ class StepIncumbent(Incumbent):
         self.simulator: Simulator = BestOrder(problem)
         bound = lower_bound(problem)
         self.lower_bound, self.impossible = bound.seconds, bound.reason
-        self._moves: MemoryMoves | None = None
         self._vain = 0  # repairs in a row that brought nothing
         self._pause = 0  # refused plans until the next repair: more after each vain one
 
@@ -174,6 +175,29 @@ class StepIncumbent(Incumbent):
             return self._move(device, order, excess)
         return excess
 
+    @cached_property
+    def _moves(self) -> MemoryMoves:
+        return MemoryMoves(self.problem, fuse(self.problem, _GROUPS).group)
+
+    @property
+    def may_move(self) -> bool:
+        """Whether a placement that overflows may fit with memory moves."""
+        return bool(self.problem.memory_moves)
+
+    def improve_moves(self, budget_s: float) -> None:
+        """Change the memory moves of the best plan, one group after another, while that helps.
+
+        Until this is `budget_s` seconds old; not beyond one change of every group.
+        """
+        plan = self.plan
+        if plan is None or plan.residence is None:
+            return
+        start = Moved(plan.order, plan.residence, self.step_time, np.zeros(0))
+        device = plan.placement.device
+        found = self._moves.improve(device, start, lambda: self.seconds < budget_s)
+        if found.seconds < self.step_time:
+            self._take_moved(replace(plan, residence=found.residence))
+
     def offer_plan(self, plan: Plan) -> FloatArray:
         """`offer` the plan of another planner, with its memory moves where it has any."""
         if plan.residence is None:
@@ -190,8 +214,6 @@ class StepIncumbent(Incumbent):
         self._pause -= 1
         if self._pause > 0:
             return excess
-        if self._moves is None:
-            self._moves = MemoryMoves(self.problem, fuse(self.problem, _GROUPS).group)
         before = self.step_time
         found = self._moves.best(device, order, before)
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -150,6 +150,26 @@ class MemoryMoves:
         for host, owner in enumerate(made.owners.tolist(), start=count):
             over[owner] += over[host]
         return Moved(order, residence, timeline.step_time, over[:count])
+
+    def improve(self, device: IntArray, start: Moved, goes_on: Callable[[], bool]) -> Moved:
+        """`start` with other options for some of its groups: each is tried while `goes_on`.
+
+        The groups that take the longest to compute again, or to move, come first.
+        """
+        timeline = self.simulator.run(device, start.order)
+        everywhere = np.ones(len(self.links), dtype=np.bool_)
+        items = _Items.build(self, device, timeline, everywhere)
+        dear = items.seconds.max(axis=1) + items.traffic.max(axis=1)
+        found = start
+        for item in np.argsort(-dear, kind="stable").tolist():
+            for option in range(len(self.options)):
+                residence = items.changed(found.residence, item, option)
+                if not goes_on() or np.array_equal(residence, found.residence):
+                    continue
+                made = self.play(device, found.order, residence)
+                if made.fits and made.seconds < found.seconds:
+                    found = made
+        return found
 
     def _search(
         self, items: _Items, allowed: list[int], device: IntArray, order: IntArray, need: FloatArray

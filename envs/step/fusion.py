@@ -103,6 +103,7 @@ def fused_problem(problem: StepProblem, fusion: Fusion) -> StepProblem:
         transfer_seconds=sum_rows(problem.transfer_seconds, fusion.tensor, graph.num_tensors),
         capacity=problem.capacity,
         orders=problem.orders,
+        memory_moves=problem.memory_moves,
     )
 
 

@@ -11,6 +11,8 @@ from agents.linear_program import LinearProgram
 from agents.step.grouping import GroupedProblem, interchangeable
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
+from envs.hardware.hosts import host_link
+from envs.step.problem import OFFLOAD, RECOMPUTE
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -29,10 +31,16 @@ class AssignmentModel:
     * load: T >= seconds of the groups on d, for every device d;
     * memory: state on d, and what `live_bytes` says it keeps of a micro-batch, <= capacity of d.
 
+    Where the problem allows memory moves, a group may take its live bytes off the memory of its
+    device: by computing its forward pass again, which adds to the load, or by way of the host:
+
+    * host: T >= seconds that what goes to the host of d takes, one way.
+
     Co-location holds by construction. Of devices that can change places without a difference, the
     later one holds one of the first groups only if the earlier one holds a group before it.
 
-    Variables: x[g, d] = 1 (`place`): group g is on device d.
+    Variables: x[g, d] = 1 (`place`): group g is on device d; by memory move, 1 (`moves`): group g
+    is on device d and makes that move.
     """
 
     def __init__(self, grouped: GroupedProblem) -> None:
@@ -45,7 +53,14 @@ class AssignmentModel:
         self.place = self.program.add_columns(
             grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
         )
+        self.moves: dict[str, IntArray] = {
+            move: self.program.add_columns(
+                grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
+            )
+            for move in grouped.problem.memory_moves
+        }
         self._add_assignment(finite)
+        self._add_moves()
         self._break_symmetry()
 
     def devices(self, solution: FloatArray) -> IntArray:
@@ -58,34 +73,62 @@ class AssignmentModel:
         The peak is taken to be the state of the groups on the device in `device` (G,) and as many
         times their live bytes as that takes: that set of groups, and any with more, is ruled out.
         Without live bytes it is taken to be in proportion to the state, and groups without
-        state count alike.
+        state count alike. A memory move takes the live bytes of its group off.
         """
         for d in np.flatnonzero(excess > 0.0):
             mine = device == d
-            size = self.grouped.state
+            size, freed = self.grouped.state, np.zeros(len(self.live))
             capacity = float(self.grouped.problem.capacity[d])
             if self.live[mine].any():
                 beyond = max(capacity + float(excess[d]) - float(size[mine].sum()), 0.0)
-                size = size + beyond / self.live[mine].sum() * self.live
+                freed = beyond / self.live[mine].sum() * self.live
+                size = size + freed
             size = size if size[mine].any() else mine.astype(np.float64)
             share = size / size[mine].sum()
             limit = capacity / (capacity + float(excess[d])) * (1.0 - _MARGIN)
-            self.program.add_row([(self.place[:, d], share)], upper=limit)
+            moved = self._moved(d, -freed / size[mine].sum())
+            self.program.add_row([(self.place[:, d], share), *moved], upper=limit)
 
     def _add_assignment(self, seconds: FloatArray) -> None:
         capacity = self.grouped.problem.capacity
         for group in range(self.grouped.num_groups):
             self.program.add_row([(self.place[group], 1.0)], lower=1.0, upper=1.0)
         for d in range(len(capacity)):
-            self.program.add_row(
-                [(self.finish, 1.0), (self.place[:, d], -seconds[:, d] / self.scale)], lower=0.0
-            )
+            load: Terms = [(self.finish, 1.0), (self.place[:, d], -seconds[:, d] / self.scale)]
+            if RECOMPUTE in self.moves:
+                again = self._forward_seconds()[:, d] / self.scale
+                load.append((self.moves[RECOMPUTE][:, d], -again))
+            self.program.add_row(load, lower=0.0)
             if np.isfinite(capacity[d]):
                 unit = max(float(capacity[d]), 1.0)
+                held = self.place[:, d], (self.grouped.state + self.live) / unit
+                moved = self._moved(d, -self.live / unit)
+                self.program.add_row([held, *moved], upper=capacity[d] / unit)
+
+    def _moved(self, device: int, freed: FloatArray) -> Terms:
+        """Terms of what each group takes off `device` by each of its moves, `freed` (G,)."""
+        return [(columns[:, device], freed) for columns in self.moves.values()]
+
+    def _add_moves(self) -> None:
+        """A group makes one move at most, where it is; what is sent to hosts takes time."""
+        if self.moves:
+            moved: Terms = [(columns.ravel(), -1.0) for columns in self.moves.values()]
+            self.program.add_rows(self.place.size, [(self.place.ravel(), 1.0), *moved], lower=0.0)
+        if OFFLOAD in self.moves:
+            problem = self.grouped.problem
+            for d in range(self.place.shape[1]):
+                speed = host_link(problem.topology, d).bandwidth * self.scale
+                away = self.grouped.live * problem.graph.num_micro_batches / speed
                 self.program.add_row(
-                    [(self.place[:, d], (self.grouped.state + self.live) / unit)],
-                    upper=capacity[d] / unit,
+                    [(self.finish, 1.0), (self.moves[OFFLOAD][:, d], -away)], lower=0.0
                 )
+
+    def _forward_seconds(self) -> FloatArray:
+        """(G, D) of the forward pieces of each group; 0 where one is not supported."""
+        problem, fusion = self.grouped.problem, self.grouped.fusion
+        forward = (problem.graph.phase == Phase.FORWARD)[:, None] & np.isfinite(problem.op_seconds)
+        seconds = np.where(forward, problem.op_seconds, 0.0)
+        return sum_rows(seconds, fusion.piece_group, fusion.num_groups)
 
     def _alike(self, a: int, b: int) -> bool:
         return interchangeable(self.grouped.problem, a, b)

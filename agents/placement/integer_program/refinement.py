@@ -183,7 +183,8 @@ class Refinement:
     def price(self, device: IntArray) -> Placed:
         """Placement `device` (N,) in the order that suits it; offered, if it is the best."""
         price = self._pricer.price(device)
-        if price.excess == 0.0 and price.seconds < self.incumbent.step_time:
+        fits = price.excess == 0.0
+        if price.seconds < self.incumbent.step_time and (fits or self.incumbent.may_move):
             self.incumbent.offer(device, price.order)
         return Placed(device, price.seconds, price.excess, price.order)
 

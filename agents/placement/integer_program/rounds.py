@@ -171,9 +171,11 @@ class Rounds:
         elif order is None:
             return
         if order is not None:
-            excess = np.maximum(
-                excess, self.incumbent.offer(placed, self._expand(order))[self.devices]
-            )
+            expanded = self._expand(order)
+            excess = np.maximum(excess, self.incumbent.offer(placed, expanded)[self.devices])
+            if self.incumbent.may_move:  # the model moves, too: it learns what there is to move
+                simulator = self.incumbent.simulator
+                excess = self.incumbent.excess(simulator, placed, expanded)[self.devices]
         lessons.append((solution, device, expected, excess))
 
     def _hinted(self, hint: IntArray) -> tuple[IntArray, IntArray]:
@@ -216,7 +218,7 @@ def first_plan(
     plan = planner.plan(incumbent.problem, budget_s * _WARM, limit).plan
     if plan is None:
         return None
-    incumbent.offer(plan.placement.device, plan.order)
+    incumbent.offer_plan(plan)
     return plan.placement.device
 
 

@@ -136,3 +136,16 @@ def test_what_is_offered_is_moved_where_it_overflows() -> None:
     without = StepIncumbent(replace(problem, memory_moves=()))
     assert without.offer(device).any()
     assert without.plan is None
+
+
+def test_moves_of_the_best_plan_are_changed_while_that_helps() -> None:
+    problem = replace(chain(3), capacity=np.array([32 * GB]), memory_moves=("recompute",))
+    incumbent = StepIncumbent(problem)
+    device, order = np.zeros(6, dtype=np.int64), np.arange(6)
+    everything = np.where(problem.graph.phase == Phase.FORWARD, int(RECOMPUTE), 0)
+    incumbent.offer_plan(Plan(Placement(device), order, everything))
+    assert incumbent.step_time == 12.0
+    incumbent.improve_moves(60.0)
+    assert incumbent.step_time == 9.0
+    assert incumbent.plan is not None
+    assert incumbent.plan.violations(problem) == []
