@@ -25,7 +25,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _GROUPS = 64  # of a step, for each of which memory moves are chosen
-_PATIENCE = 4  # placements in a row that memory moves do not help, before some are passed over
+_PATIENCE = 2  # placements in a row that memory moves do not help, before some are passed over
 _PAUSES = 6  # at most 2**6 refused plans are not repaired after one that was in vain
 AT_THE_BOUND = 1e-9  # relative distance from the lower bound that counts as optimal
 

@@ -25,7 +25,7 @@ BoolArray = NDArray[np.bool_]
 
 _KEEP = int(Residence.KEEP)
 _ROUNDS = 6  # of the knapsack, with what overflowed in the round before added to the need
-_ORDERS = 3  # in which a placement is repaired, at most
+_NEAR = 0.25  # of the capacity: what may be missing for groups to be changed one by one
 _CLIMB = 64  # plans tried that differ in one group from the tightest, where none fits ...
 _CLIMB_OPERATORS = 100_000  # ... and so many operators of them all
 _CLOSER = 3  # bisections between a need that was too small and one that was enough
@@ -75,7 +75,7 @@ class MemoryMoves:
     by `residence.cheapest`: the bytes that each frees at the instant of the peak against the
     seconds of its second runs, and against those of its transfers, which overlap computing. What
     then still overflows in the simulation is added to the need, until the plan fits; where that
-    fails, everything is moved, and groups are changed one by one.
+    fails and no plan is known, everything is moved, and groups are changed one by one.
 
     Args:
         problem: with `memory_moves`.
@@ -94,33 +94,34 @@ class MemoryMoves:
     def best(self, device: IntArray, order: IntArray | None, below: float) -> Moved | None:
         """The fastest plan found with placement `device` (N,) that fits, else the tightest.
 
-        In `order`, or in those that the problem allows, the fastest first, while without moves they
-        would take less than `below` seconds and than the best; None where none of them does.
+        In `order`, in the fastest that the problem allows, in that which overflows the least and in
+        one between, if without moves they would take less than `below` seconds; None where none of
+        them does.
         """
         if (np.bincount(device, self.problem.graph.state_bytes, len(self.problem.capacity))
                 > self.problem.capacity).any():  # fmt: skip
             return None
         prices = [self.pricer.price(device, (rule,)) for rule in self.pricer.rules]
-        orders = [(price.seconds, price.order) for price in prices]
-        if order is not None:
-            orders.append((self.simulator.step_time(device, order), order))
+        prices.sort(key=lambda price: (price.seconds, price.excess))
+        front = prices[:1]  # the slower, the less overflows
+        for price in prices:
+            if price.excess < front[-1].excess:
+                front.append(price)
+        orders = [front[at].order for at in (0, len(front) // 2, -1)]
+        orders += [] if order is None else [order]
         found: Moved | None = None
-        known: set[bytes] = set()
-        for seconds, each in sorted(orders, key=lambda one: one[0]):
-            if seconds >= below or (found is not None and found.fits and seconds >= found.seconds):
-                break
-            if each.tobytes() in known or len(known) == _ORDERS:
-                continue
-            known.add(each.tobytes())
-            made = self.repair(device, each)
-            if found is None or _rank(made) < _rank(found):
-                found = made
+        for each in {one.tobytes(): one for one in orders}.values():
+            least = below if found is None or not found.fits else min(below, found.seconds)
+            if self.simulator.step_time(device, each) < least:
+                made = self.repair(device, each, least)
+                found = made if found is None else min(found, made, key=_rank)
         return found
 
-    def repair(self, device: IntArray, order: IntArray) -> Moved:
+    def repair(self, device: IntArray, order: IntArray, below: float = np.inf) -> Moved:
         """The fastest plan found with this placement and order that fits, else the tightest.
 
-        Only devices that overflow move anything, as long as that is enough.
+        Only devices that overflow move anything, as long as that is enough. Plans of `below`
+        seconds or more are not improved.
         """
         problem = self.problem
         timeline = self.simulator.run(device, order)
@@ -133,17 +134,21 @@ class MemoryMoves:
         every = list(range(len(self.options)))
         alone = [o for o in every if self.options[o].border != Residence.OFFLOAD]
         for allowed in (alone, every) if 1 < len(alone) < len(every) else (every,):
-            made = self._search(items, allowed, device, order, excess)
+            made = self._search(items, allowed, device, order, excess, below)
             found = min(found, made, key=_rank)
+        if below < np.inf:
+            return found
         if not found.fits:
             extremes = self._extremes(items, device, excess)
             tried = (self.play(device, order, residence) for residence in extremes)
             found = min(found, *tried, key=_rank)
-        return found if found.fits else self._climb(items, device, found)
+        if (found.excess <= _NEAR * problem.capacity).all():
+            found = self._climb(items, device, found)
+        return found
 
     def play(self, device: IntArray, order: IntArray, residence: IntArray) -> Moved:
         """A placement and an order with their moves, simulated on all operators."""
-        made = rematerialised(self.problem, device, order, residence)
+        made = rematerialised(self.problem, device, order, residence, named=False)
         timeline = StepSimulator(made.problem).run(made.device, made.order)
         over = np.maximum(timeline.peak_memory - made.problem.capacity, 0.0)
         count = len(self.problem.capacity)
@@ -172,7 +177,13 @@ class MemoryMoves:
         return found
 
     def _search(
-        self, items: _Items, allowed: list[int], device: IntArray, order: IntArray, need: FloatArray
+        self,
+        items: _Items,
+        allowed: list[int],
+        device: IntArray,
+        order: IntArray,
+        need: FloatArray,
+        below: float,
     ) -> Moved:
         """Raise the need until the plan fits, then lower it as far as that lasts."""
         least, found = np.zeros(len(need)), None  # least: needs that were too small
@@ -182,7 +193,7 @@ class MemoryMoves:
             found = made if found is None else min(found, made, key=_rank)
             over = made.excess > 0.0
             least = np.where(over, need, least)
-            if made.fits or (everything | ~over).all():
+            if made.fits or (everything | ~over).all() or made.seconds >= below:
                 break
             need = np.where(over, np.maximum(need, 0.0) + made.excess, need)
         assert found is not None

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_LABELS = 256  # kept after each group; exact where there are never more
-_PEAKS = 8  # transient peaks that are tried; exact where there are no more
+_LABELS = 128  # kept after each group; exact where there are never more
+_PEAKS = 6  # transient peaks that are tried; exact where there are no more
 
 
 def cheapest(

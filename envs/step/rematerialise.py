@@ -58,6 +58,8 @@ def rematerialised(
     device: IntArray,  # (N,)
     order: IntArray,  # (N,)
     residence: IntArray,  # (N,) Residence of forward operators, KEEP of others
+    *,
+    named: bool = True,
 ) -> Rematerialised:
     """The step of a placement and an order when saved activations are treated as `residence` says.
 
@@ -78,7 +80,8 @@ def rematerialised(
     derivative of an activation. Those that read what is not kept stand in the order right before
     the first operator of their device that needs them.
 
-    A second run takes as long as the first and the parameters it reads are there already.
+    A second run takes as long as the first and the parameters it reads are there already. Where
+    nobody reads the names of operators, `named=False` numbers them, which is faster.
     """
     graph = problem.graph
     n, t = graph.num_operators, graph.num_tensors
@@ -120,7 +123,7 @@ def rematerialised(
     )
     where = np.concatenate([device, device[copied], hosts])[by_time]
     expanded, tensor_of = _graph(
-        graph, device, place, order, of, made, copied, fetched, need, trigger, residence
+        graph, device, order, of, made, copied, fetched, need, trigger, named
     )
     real = tensor_of != NONE
     moved = np.concatenate([problem.transfer_seconds, to_host], axis=1)
@@ -166,7 +169,6 @@ class _Numbers:
 def _graph(
     graph: OpGraph,
     device: IntArray,
-    place: IntArray,
     order: IntArray,
     of: IntArray,
     made: _Numbers,
@@ -174,7 +176,7 @@ def _graph(
     fetched: IntArray,
     need: IntArray,
     trigger: IntArray,
-    residence: IntArray,
+    named: bool,
 ) -> tuple[OpGraph, IntArray]:
     """The graph, and (T',) the tensor that each of its tensors has the bytes of, NONE: no bytes."""
     n, t = graph.num_operators, graph.num_tensors
@@ -217,7 +219,7 @@ def _graph(
     is_fetch, is_again = np.zeros((2, len(of)), dtype=np.bool_)
     is_fetch[made.fetch], is_again[made.again] = True, True
     new = is_fetch | is_again
-    name: list[str] = [graph.op_names[op] for op in of.tolist()]
+    name = [graph.op_names[op] if named else str(at) for at, op in enumerate(of.tolist())]
     for op in made.again.tolist():
         name[op] += "/again"
     for op, what in zip(made.fetch.tolist(), fetched.tolist(), strict=True):
