@@ -142,7 +142,8 @@ class LocalSearch:
         else:
             level = level_around(incumbent.problem, incumbent.plan, self.operators)
             kind = Walker if incumbent.problem.any_order else RuledWalker
-            search.run(level, kind, 1.0)
+            search.run(level, kind, 1.0 - _MOVED if incumbent.may_move else 1.0)
+            incumbent.improve_moves(budget_s)
         return search.judged
 
     def partition(

@@ -75,7 +75,7 @@ class AssignmentModel:
         Without live bytes it is taken to be in proportion to the state, and groups without
         state count alike. A memory move takes the live bytes of its group off.
         """
-        for d in np.flatnonzero(excess > 0.0):
+        for d in np.flatnonzero(excess > 0.0).tolist():
             mine = device == d
             size, freed = self.grouped.state, np.zeros(len(self.live))
             capacity = float(self.grouped.problem.capacity[d])
