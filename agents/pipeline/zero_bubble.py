@@ -22,16 +22,7 @@ from envs.step.pipeline import Action, Orders, Pipeline, Work
 ByteArray = NDArray[np.int8]
 Value = tuple[float, float]  # the objective, and what decides between equals
 
-_SLOPES = (
-    1.0,
-    1.25,
-    1.5,
-    1.75,
-    2.0,
-    2.25,
-    2.5,
-    3.0,
-)  # more forward passes first per rank before it
+_SLOPES = np.linspace(1.0, 3.0, 17)  # more forward passes first per rank before it
 _STEPS = (1, 2, 3)  # from stage to stage in a block, in passes
 _WAITS = (0, 1, 3)  # where a block turns around, in passes
 _BUDGETS = 24  # idle times that are tried

@@ -35,7 +35,12 @@ from experiments.run.declared import config_folders, form_of, use_config_folders
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Grid, quoted
 from experiments.run.one_run import Run
-from experiments.run.overrides import check_command_line, hydra_over_configs, hydra_words
+from experiments.run.overrides import (
+    check_command_line,
+    hydra_over_configs,
+    hydra_words,
+    plain_groups,
+)
 from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.tables import Table, write_tables
@@ -143,6 +148,10 @@ def check_sweep(config_name: str, schema: type[Any], words: Sequence[str]) -> As
     given = [word for word in rest if _key(word) != "json"]
     with hydra_over_configs() as loader:
         parsed = _parsed(given, loader)
+        plain = plain_groups(loader, config_name)
+    for key in [_key(x) for x in given if parsed[x].is_sweep_override()]:
+        if key in plain:  # Hydra takes it for a group
+            raise InputError(f"config key '{key}': cannot be swept")
     fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
     values = [_values(parsed[x]) for x in given if parsed[x].is_sweep_override()]
     firsts = [one[0] for one in values]

@@ -100,7 +100,7 @@ def check_command_line(
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise _fault(parsed, groups, config_name, error) from error
     own = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
-    for key in groups & plain_keys(config_name):
+    for key in plain_groups(loader, config_name):
         if isinstance(own[key], DictConfig) and list(own[key]) == [PLAIN]:
             own[key] = own[key][PLAIN]
     config = typed(own, schema)
@@ -157,9 +157,13 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
     Raises:
         InputError: there is no such option, file or name.
     """
-    plain = plain_keys(config_name)
-    groups = _groups(loader)
+    groups, plain = _groups(loader), plain_groups(loader, config_name)
     return [word for argument in arguments for word in _option(argument, groups, plain, loader)]
+
+
+def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
+    """The keys of an app that hold a value and are groups of other apps."""
+    return _groups(loader) & plain_keys(config_name)
 
 
 def _groups(loader: ConfigLoader) -> set[str]:

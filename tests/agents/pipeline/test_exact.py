@@ -1,0 +1,109 @@
+"""The optimum of a pipeline: proved values, and brute force over all orders of tiny ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.pipeline.exact import Proved, optimum
+from agents.pipeline.published import looped, v_shaped
+from agents.pipeline.zero_bubble import Memory
+from agents.placement.constraint_program.solver import CpSettings
+from envs.errors import InputError
+from envs.step.pipeline import Action, Pipeline, Work, play
+from tests.strength import at_full_strength
+
+ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
+DEMANDING = 0.02  # seconds that a proof took when it was made: more only in `make proof`
+pytestmark = pytest.mark.slow
+
+
+def best(
+    rank: tuple[int, ...], m: int, times: tuple[int, int, int], *, communication: float = 0,
+    limit: float | None = None, split: bool = True, span: bool = False, directions: int = 1,
+) -> Proved:  # fmt: skip
+    stages = len(rank)
+    f, i, w = ((x,) * stages for x in times)
+    chains = (tuple(range(stages)),)
+    if directions == 2:
+        chains = tuple(range(stages // 2)), tuple(range(stages // 2, stages))
+    pipeline = Pipeline(rank, m, f, i, w, communication, chains)
+    held = (2.0,) * stages, (-1.0,) * stages, (-1.0,) * stages
+    memory = None if limit is None else Memory(*held, limit)
+    settings = CpSettings(workers=1, seed=0)
+    return optimum(pipeline, memory, split=split, span=span, seconds=120, settings=settings)
+
+
+def test_brute_force_finds_nothing_better() -> None:
+    p, m, times = 2, 2, (2, 3, 1)
+    pipeline = Pipeline((0, 1), m, *((x, x) for x in times), 1, ((0, 1),))
+    works = (Work.FORWARD, Work.INPUT, Work.WEIGHT)
+    rows = [list(permutations(Action(w, s, k) for w in works for k in range(m))) for s in range(p)]
+    rows = [[row for row in own if _in_order(row)] for own in rows]
+    values = []
+    for orders in product(*rows):
+        try:
+            played = play(pipeline, orders)
+        except InputError:
+            continue
+        values.append((played.makespan, played.max_rank_span))
+    found = best((0, 1), m, times, communication=1)
+    assert (found.status, found.objective) == ("optimal", min(v[0] for v in values))
+    found = best((0, 1), m, times, communication=1, span=True)
+    assert (found.status, found.objective) == ("optimal", min(v[1] for v in values))
+
+
+def _in_order(row: tuple[Action, ...]) -> bool:
+    at = {action: place for place, action in enumerate(row)}
+    return all(
+        at[Action(w, a.stage, a.micro_batch - 1)] < at[a] if a.micro_batch else True
+        for a in row
+        for w in [a.work]
+    ) and all(at[a._replace(work=Work(a.work - 1))] < at[a] for a in row if a.work)
+
+
+@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
+def test_the_optima_are_those_that_were_proved() -> None:
+    """In `make proof` all but three proofs of spans, which take minutes; else a few."""
+    document = json.loads((ORACLES / "zero_bubble.json").read_text())
+    shapes = {"linear": lambda p: looped(p, 1), "V": v_shaped, "loop": lambda p: looped(p, 2)}
+    cases: list[dict[str, Any]] = [e for e in document["exact_cp_sat"] if e["wall"] is not None]
+    if not at_full_strength():
+        cases = [e for e in cases if e["wall"] <= DEMANDING][::14]
+    for e in cases:
+        found = best(
+            shapes[e["tag"].split("-")[0]](e["p"]), e["m"], (e["F"], e["B"], e["W"]),
+            communication=e["comm"], limit=e["mem"], split=e["split"],
+            span=e["objective"] == "span",
+        )  # fmt: skip
+        assert (found.status, found.objective) == ("optimal", e["value"]), e
+    for e in document["ilp"] if at_full_strength() else document["ilp"][:1]:
+        times = e["f"], e["b"], e["w"]
+        found = best(
+            looped(e["p"], 1), e["m"], times, communication=e["c"], limit=e["mem"], span=True
+        )
+        assert (found.status, found.objective) == ("optimal", e["ilp_obj"]), e
+
+
+@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
+def test_two_pipelines_in_opposite_directions() -> None:
+    cases = json.loads((ORACLES / "chimera.json").read_text())["cases"]
+    for e in cases if at_full_strength() else cases[:1]:
+        times = e["F"], e["B"], 0
+        found = best(v_shaped(e["D"]), e["N"], times, split=False, directions=2)
+        assert (found.status, found.objective) == ("optimal", e["optimal_makespan"]), e
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(InputError, match="whole numbers"):
+        best((0, 1), 1, (1, 1, 1), communication=0.5)
+    pipeline = Pipeline((0,), 1, (1,), (1,), (1,), 0, ((0,),))
+    odd = Memory((2.0,), (-1.0,), (0.0,), 4.0)
+    settings = CpSettings(workers=1, seed=0)
+    with pytest.raises(InputError, match="give back"):
+        optimum(pipeline, odd, split=True, span=False, seconds=1, settings=settings)
