@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ _WAITS = (0, 1, 3)  # where a block turns around, in passes
 _BUDGETS = 24  # idle times that are tried
 _STARTS = 8  # skeletons that the search begins with; every round leaves the better half
 _ROUNDS = 4
+_EFFORT = 3e8  # passes that the starts, and that the search, may play: fewer tries of large ones
 _NOTHING = np.empty((0, 0), dtype=np.int64)
 
 
@@ -80,13 +81,14 @@ def zero_bubble(
                 del found[worse]
         return [found[key].copy() for key in sorted(found) if key[0] < np.inf]
 
-    skeletons = best(
-        _starts(facts, published), budgets[:: 1 if facts.stage.shape[1] == 1 else 8], 4 * _STARTS
-    )
+    most = int(_EFFORT / (2 * len(pipeline.tasks)))
+    few = budgets if facts.stage.shape[1] == 1 else budgets[::8]
+    starts = islice(_starts(facts, published), 4 + most // len(few))
+    skeletons = best(starts, few, 4 * _STARTS)
     skeletons = best((skeleton.passes for skeleton in skeletons), budgets, _STARTS)
     while skeletons:
         for skeleton in skeletons:
-            share = tries // (_ROUNDS * len(skeletons))
+            share = min(tries, most) // (_ROUNDS * len(skeletons))
             improve(facts, *skeleton, share, bound, weight, random)
         skeletons.sort(key=value)
         if len(skeletons) == 1 or value(skeletons[0])[0] <= bound:

@@ -18,16 +18,8 @@ from envs.errors import InputError
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
 
 NAMES = (
-    "gpipe",
-    "1f1b",
-    "looped_bfs",
-    "interleaved",
-    "zb_h1",
-    "zb_h2",
-    "zb_v",
-    "dualpipe_v",
-    "exact",
-)
+    "gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact",
+)  # fmt: skip
 SEARCHED = frozenset({"zb_h1", "zb_h2", "zb_v", "exact"})  # under a limit of memory
 V_SHAPED = frozenset({"zb_v", "dualpipe_v"})
 ONE_CHUNK = frozenset({"gpipe", "1f1b", "zb_h2"})
