@@ -202,7 +202,7 @@ class TracedCost:
             f"{share:.0%} of the time in the trace, {found.runs} runs, are operators of the graph"
         )
         if found.shared:
-            told += f"; shared by bytes: {', '.join(found.shared)}"
+            told += f"; shares of what ran in their place: {', '.join(found.shared)}"
         if found.untimed:
             listed = ", ".join(found.untimed)
             if self.untimed == "refuse":

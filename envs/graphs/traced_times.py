@@ -62,7 +62,7 @@ def traced_times(graph: OpGraph, trace: Trace) -> TracedTimes:
     Every run of a micro-batch in the trace, forward and backward, is aligned with the graph's by
     name and order; an event is the outermost one of that name, a product one of the same FLOP.
     Where several operators or other kernels ran between two that were found (a fused attention),
-    the graph's operators there share that time by their bytes. With R runs and M micro-batches,
+    the graph's operators there share that time, by FLOP or else bytes. With R runs and M micro-batches,
     run r is micro-batch r mod M where M divides R, else every run is of all; times are means.
     Updates share the time inside of `Optimizer.step` by their bytes, accumulates that of the sums
     inside of `AccumulateGrad`.
@@ -86,7 +86,16 @@ class _Matching:
         found = [_NAME.fullmatch(name) for name in self.graph.op_names]
         self.names = [_canonical(match[3]) if match else "" for match in found]
         self.keys = [(int(match[1]), match[2]) if match else (NONE, "") for match in found]
-        self.template = [op for op, (m, _) in enumerate(self.keys) if m == 0]
+        self.template: list[int] = []
+        self.parts: dict[int, list[int]] = {}  # operators that are one event
+        for op in (op for op, (m, _) in enumerate(self.keys) if m == 0):
+            before = self.template[-1] if self.template else NONE
+            same = self.names[op] == self.names[before] == "convolution_backward"
+            if same and self.graph.mirror[op] == self.graph.mirror[before]:
+                self.parts[before].append(op)
+            else:
+                self.template.append(op)
+                self.parts[op] = [op]
         self.shared: set[str] = set()
         if not self.template:
             raise InputError(
@@ -100,7 +109,8 @@ class _Matching:
         table = np.full((graph.num_operators, len(runs)), np.nan)
         for run, pairs in enumerate(runs):
             for op, index in pairs:
-                table[op, run] = self.trace.events[index].seconds
+                parts = self.parts[op]
+                table[parts, run] = self._shares(parts) * self.trace.events[index].seconds
             for ops, spent in self._gaps(pairs):
                 self.shared.update(self.names[op] for op in ops)
                 table[ops, run] = self._shares(ops) * spent
@@ -242,8 +252,11 @@ class _Matching:
         return tuple(f"{count} {name}" for name, count in sorted(missing.items()))
 
     def _shares(self, ops: Sequence[int]) -> FloatArray:
-        moved = (self.graph.bytes_read + self.graph.bytes_written)[list(ops)]
-        return moved / moved.sum() if moved.sum() > 0 else np.full(len(ops), 1 / len(ops))
+        """By FLOP where all have some, else by bytes."""
+        work = self.graph.flop[list(ops)]
+        if not work.all():
+            work = (self.graph.bytes_read + self.graph.bytes_written)[list(ops)]
+        return work / work.sum() if work.any() else np.full(len(ops), 1 / len(ops))
 
 
 Key = tuple[object, str]  # phase, name

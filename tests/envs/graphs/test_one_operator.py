@@ -111,6 +111,7 @@ def test_a_recurrent_layer_is_one_operator_each_way(layer: type[nn.RNNBase]) -> 
     weight = number[f"mb1/backward/rnn/{kind}_weight"]
     assert (one.mirror[[forward, back, weight]] == [NONE, forward, forward]).all()
     assert (one.kind[[forward, back, weight]] == Kind.FUSED).all()
+    assert one.weight_gradient[[forward, back, weight]].tolist() == [False, False, True]
     assert one.colocation[forward] == one.colocation[back] == one.colocation[weight] != NONE
     waiting = {one.op_names[op] for t in np.flatnonzero(one.producer == weight)
                for op in one.consumers(int(t))}  # fmt: skip

@@ -160,7 +160,7 @@ def test_what_is_not_in_the_trace_is_told_and_has_its_roofline_where_asked(
     topology = t4s()
     file = changed(lambda e: e.get("name", "").startswith(("Optimizer.step", "aten::max_pool2d")))
     with pytest.raises(
-        InputError, match=r"no time for 1 max_pool2d_with_indices \(forward\), 12 upd"
+        InputError, match=r"no time for 1 max_pool2d_with_indices \(forward\), 14 upd"
     ):
         TracedCost(file, "refuse").operator_seconds(graph, topology)
     seconds = TracedCost(file, "roofline").operator_seconds(graph, topology)

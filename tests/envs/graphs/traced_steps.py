@@ -20,7 +20,8 @@ def network() -> nn.Module:
     """Products, a convolution, norms and dropout; a module that is used twice."""
     shared = nn.Linear(32, 32)
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1),
+        nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(64, 32), nn.Dropout(0.1), shared, nn.LayerNorm(32), shared, nn.Linear(32, 10),
     )  # fmt: skip
 
