@@ -56,16 +56,23 @@ class LocalSearch:
     cycle after the first starts, less hot, from the best plan so far. The budget is divided evenly
     into cycles of about `cycle_moves` moves for every operator, or is one shorter cycle.
 
-    State that does not fit is charged; the charge rises with every move while state overflows and
-    falls slowly while it fits, so that the walk can cross placements that do not fit where those
-    that do are far apart. When the activations of an improvement do not fit in the full simulation,
-    the room for state on that device is lowered by the excess.
+    Memory that does not fit at the peak, activations included, is charged
+    (`envs.step.live_memory`); the charge rises with every move while memory overflows and falls
+    while it fits, so that the walk can cross placements that do not fit where those that do are far
+    apart. The best plan is the one that overflows least, then the fastest. While none fits, the
+    search goes on from one start after the other. On groups the peaks are those of the pieces, each
+    with what it needs inside; where a plan then exceeds a peak on all operators, the room on that
+    device is lowered by the excess.
 
-    The search starts from the best of the fastest single device, a list schedule, and, where the
-    graph is too large to begin with its operators, contiguous splits. Large graphs are searched
-    coarse to fine (`levels_of`): groups of a fused graph first, each level starting from the best
-    plan of the one before, with an equal part of the budget. The result is never slower than the
-    fastest single device that holds the whole step.
+    The search starts from the best of the fastest single device, a list schedule, contiguous splits
+    (of work and of bytes; straight, as a loop, as a V) and the plans of `starts`, each in all
+    orders that the problem allows. Where micro-batches make pipelines and memory does not bind, the
+    larger part of the budget goes to placements alone, each priced in the order that the best rule
+    gives it; the order is free from there on, and its best placement is tried in all orders again
+    from time to time. Where only named orders are allowed, nothing but placements is searched, and
+    the plan is in one of those orders. Large graphs are searched coarse to fine (`levels_of`):
+    groups of a fused graph first, each level starting from the best plan of the one before, with an
+    equal part of the budget.
 
     Several workers walk independently, each in a thread of its own, and share the best plan from
     cycle to cycle. Where plans may move activations, what becomes of those of each group is changed
@@ -88,7 +95,8 @@ class LocalSearch:
         hot: first temperature of a cycle, as a fraction of the starting step time.
         cold: last temperature of a cycle, likewise.
         workers: walks at the same time.
-        starts: planners whose plans are starts as well, while their share of the budget lasts.
+        starts: planners whose plans are starts as well, where memory does not bind and while their
+            share of the budget lasts.
         start_share: of the budget, for them.
         partitions: who searches partition problems.
         seed: of the random numbers.
@@ -158,11 +166,12 @@ class LocalSearch:
             return incumbent.result()
         search = _Search(self.pace, incumbent, budget_s, limit)
         search.offer_single_device()
-        for planner in self.starts:
-            search.ask(planner, self.start_share)
         levels = levels_of(problem, self.groups, self.operators)
         finest = [level.grouped for level in levels if level.grouped is not None][-1:]
         search.splits = tuple(splits(*finest or (GroupedProblem.of(problem, _SPLIT_GROUPS),)))
+        if not search.binds(levels[0]):
+            for planner in self.starts:
+                search.ask(planner, self.start_share)
         search.run_all(levels)
         return incumbent.result(evaluations=search.judged)
 
@@ -233,7 +242,7 @@ class _Search:
         """
         problem, begun = self.incumbent.problem, self.progress
         ruled = 0.0 if problem.any_order else 1.0
-        if problem.any_order and problem.graph.num_micro_batches > 1 and not self._binds(levels[0]):
+        if problem.any_order and problem.graph.num_micro_batches > 1 and not self.binds(levels[0]):
             ruled = _RULED
         stages: list[tuple[Level, type[Walker], float]] = []
         if ruled > 0.0:
@@ -248,10 +257,11 @@ class _Search:
             self.run(level, kind, min(until, 1.0))
         self.incumbent.improve_moves(self.budget_s)
 
-    def _binds(self, level: Level) -> bool:
+    def binds(self, level: Level) -> bool:
         """Whether memory rules out the fastest of the plans to start from."""
-        self.kind = Walker
-        self._start(level, Pricer(level.problem))
+        if not self.seeds:
+            self.kind = Walker
+            self._start(level, Pricer(level.problem))
         overflow, _ = min(self.seeds, key=lambda seed: seed[0][::-1])[0]
         return overflow > 0.0
 
