@@ -62,8 +62,9 @@ def traced_times(graph: OpGraph, trace: Trace) -> TracedTimes:
     Every run of a micro-batch in the trace, forward and backward, is aligned with the graph's by
     name and order; an event is the outermost one of that name, a product one of the same FLOP.
     Where several operators or other kernels ran between two that were found (a fused attention),
-    the graph's operators there share that time, by FLOP or else bytes. With R runs and M micro-batches,
-    run r is micro-batch r mod M where M divides R, else every run is of all; times are means.
+    the graph's operators there share that time, by FLOP or else bytes. With R runs and M
+    micro-batches, run r is micro-batch r mod M where M divides R, else every run is of all; times
+    are means.
     Updates share the time inside of `Optimizer.step` by their bytes, accumulates that of the sums
     inside of `AccumulateGrad`.
 
