@@ -33,8 +33,8 @@ placement: $(STAMP)  ## all planners on all problems: hours (ARGS="suite=placeme
 ratio: $(STAMP)  ## search time without fusion over that with it, four opponents: five hours
 	@$(BIN)/python -m experiments.benchmark suite=search_ratio $(ARGS)
 
-gain: $(STAMP)  ## step time of the searches against the expert split, m-SCT and HEFT: an hour
-	@$(BIN)/python -m experiments.benchmark suite=step_time $(ARGS)
+gain: $(STAMP)  ## what the order of a plan brings, and what a search brings beyond it: an hour
+	@$(BIN)/python -m experiments.benchmark suite=order_gain $(ARGS)
 
 joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
 	@$(BIN)/python -m experiments.benchmark suite=joint $(ARGS)

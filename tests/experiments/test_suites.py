@@ -18,7 +18,6 @@ from experiments.step.suites.contest import Contest
 from experiments.step.suites.order_gain import OrderGain
 from experiments.step.suites.placement import Part, PlacementSuite
 from experiments.step.suites.search_ratio import Ratio, SearchRatio
-from experiments.step.suites.step_time import StepTime
 from experiments.step.tasks import Verdict
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"t": []})
@@ -158,40 +157,6 @@ def test_an_opponent_that_could_not_run_has_no_ratio() -> None:
     assert isinstance(rows, list)
     assert rows[0]["ratios"] == []
     assert rows[0]["at_fused_plan"] is None
-
-
-def test_reductions_are_against_the_best_reference_and_losses_stay_losses() -> None:
-    suite = StepTime("gain", [CASES], {"new": []}, {"heft": [], "expert": []}, 5)
-    found = {
-        ("g", "new"): outcome([(1.0, 6.0)]),
-        ("g", "heft"): outcome([(1.0, 8.0)]),
-        ("g", "expert"): outcome([(1.0, 9.0)]),
-        ("h", "new"): outcome([(1.0, 11.0)]),
-        ("h", "expert"): outcome([(1.0, 10.0)]),
-    }
-    report = suite.report(answers(suite.cells(), found))
-    rows = report.numbers["rows"]
-    assert isinstance(rows, list)
-    assert [row["reference"] for row in rows] == ["heft", "expert"]
-    assert [row["reduction"]["new"] for row in rows] == [pytest.approx(0.25), pytest.approx(-0.1)]
-    assert report.headline["best_reduction_new"] == pytest.approx(0.25)
-    assert report.headline["median_reduction_new"] == pytest.approx(0.075)
-    assert report.tables[1].rows[0] == ("new", "2", "+25.0%", "+7.5%", "-10.0%", "1")
-
-
-def test_a_tie_is_no_loss() -> None:
-    suite = StepTime("gain", [CASES], {"new": []}, {"heft": []}, 5)
-    found = {("g", "new"): outcome([(1.0, 0.3 + 1e-16)]), ("g", "heft"): outcome([(1.0, 0.1 * 3)])}
-    report = suite.report(answers(suite.cells(), found))
-    assert report.tables[1].rows[0][-2:] == ("+0.0%", "0")
-
-
-def test_a_problem_without_a_reference_plan_is_in_no_median() -> None:
-    suite = StepTime("gain", [CASES], {"new": []}, {"heft": []}, 5)
-    found = {("g", "new"): outcome([(1.0, 6.0)])}
-    report = suite.report(answers(suite.cells(), found))
-    assert report.headline == {}
-    assert report.tables[0].rows[0][2:4] == ("none", "no plan")
 
 
 def test_gaps_are_to_the_best_bound_and_to_the_best_or_published_value() -> None:
