@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
 
 from agents.pipeline.zero_bubble import Memory
 from agents.placement.constraint_program.program import ConstraintProgram
@@ -13,6 +16,7 @@ from envs.errors import InputError
 from envs.step.pipeline import Action, Bar, Orders, Pipeline, PlayedPipeline, Work, play
 
 _LARGEST = 2**31  # of a time: see `CpSolver.search`
+_SHARE = 0.25  # of the time for a first span, which bounds the times of the second search
 
 
 @dataclass(frozen=True)
@@ -49,30 +53,51 @@ def optimum(
     Raises:
         InputError: times are not whole, memory does not add up, or nothing was found.
     """
-    model = _Model(pipeline, memory, split, span)
-    values: list[int] | None = None
-    bound = float(model.least)
+    end = time.perf_counter() + seconds
+    model = _Model(pipeline, memory, split, span, None)
+    share = _SHARE * seconds if span else seconds
+    values, bound = _searched(model, settings, share)
+    if values is None:
+        raise InputError(f"config key 'budget_s': CP-SAT found no order within {share:g} s")
+    found = model.played(values)
+    if span and bound < found.max_rank_span:
+        model = _Model(pipeline, memory, split, span, int(found.max_rank_span))
+        values, better = _searched(model, settings, end - time.perf_counter())
+        found = model.played(values) if values is not None else found
+        bound = max(bound, min(better, found.max_rank_span))
+    again = play(pipeline, model.orders(found))
+    if span:
+        found = again if again.max_rank_span <= found.max_rank_span else found
+        return Proved(found, found.max_rank_span, bound)
+    return Proved(again, again.makespan, bound)
+
+
+def _searched(
+    model: _Model, settings: CpSettings, seconds: float
+) -> tuple[list[int] | None, float]:
+    """The best values, None where there are none; a bound, inf where there can be none."""
+    values, bound = None, float(model.least)
     with CpSolver() as solver:
         for event in solver.search(
             model.program, model.watched, settings, seconds=seconds, deterministic_limit=None
         ):
             values = event.values or values
             bound = max(bound, event.bound if event.bound is not None else bound)
-    if values is None:
-        raise InputError(f"config key 'budget_s': CP-SAT found no order within {seconds:g} s")
-    found = model.played(values)
-    again = play(pipeline, model.orders(found))
-    objective = found.max_rank_span if span else found.makespan
-    if (again.max_rank_span if span else again.makespan) <= objective:
-        found = again
-        objective = found.max_rank_span if span else found.makespan
-    return Proved(found, objective, bound)
+            bound = np.inf if event.status == "INFEASIBLE" else bound
+    return values, bound
 
 
 class _Model:
-    """Starts of all actions as variables."""
+    """Starts of all actions as variables.
 
-    def __init__(self, pipeline: Pipeline, memory: Memory | None, split: bool, span: bool) -> None:
+    `known` is a span that is to be beaten. Every rank's first action waits for the first stage of a
+    chain, and that stage's last gradient for the others: all ranks are at work within two spans, or
+    three where chains begin on different ranks.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, memory: Memory | None, split: bool, span: bool, known: int | None
+    ) -> None:
         self._pipeline = pipeline
         self._works = (
             (Work.FORWARD, Work.INPUT, Work.WEIGHT) if split else (Work.FORWARD, Work.BACKWARD)
@@ -90,6 +115,8 @@ class _Model:
         )
         if self.horizon >= _LARGEST:
             raise InputError(f"config key 'name': exact needs times whose sum is below {_LARGEST}")
+        if known is not None:
+            self.horizon = min(self.horizon, (1 + len(pipeline.chains)) * known)
         self.least = int(max(pipeline.work))
         self.program = program = ConstraintProgram()
         self.start = {
@@ -98,7 +125,10 @@ class _Model:
             for work in self._works
         }
         self.watched = list(self.start.values())
-        self.objective = program.integer(self.least, self.horizon)
+        most = self.horizon if known is None else known - 1
+        self.objective = program.integer(self.least, most)
+        if len(pipeline.chains) == 1:  # all others wait for it
+            program.add_linear([(self.watched[0], 1)], lower=0, upper=0)
         program.minimize(self.objective)
         self._order()
         self._ranks(span)
