@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import highspy
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from agents.placement.integer_program.model import AssignmentModel, PlacementMod
 from agents.placement.milp import unfused
 from agents.placement.neighbourhood.levels import topological
 from agents.step.grouping import GroupedProblem
+from envs.graphs.contraction import contract
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.envs.step.test_rematerialise import GB, chain
 from tests.strength import examples
 
 pytestmark = pytest.mark.slow
@@ -109,3 +113,24 @@ def test_live_bytes_live_together_whatever_the_placement_and_the_order(
 def test_a_pipeline_keeps_what_its_forward_pass_hands_on() -> None:
     problem = pipeline([1.0] * 3, 2, cluster([0, 0], [100.0] * 2), [1, 1])
     np.testing.assert_array_equal(live_bytes(GroupedProblem.of(problem, 3)), [0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "moves", "seconds"),
+    [
+        (12, (), np.inf), (12, ("recompute",), 11.0), (22, ("recompute",), 10.0),
+        (31, ("recompute",), 9.0), (12, ("recompute", "offload"), 9.0),
+    ],
+)  # fmt: skip
+def test_groups_make_the_moves_that_memory_asks_for(
+    gigabytes: float, moves: tuple[str, ...], seconds: float
+) -> None:
+    """Three layers of 10 GB on one device: 1 s forward each, 2 s back; the host is not busy."""
+    problem = replace(chain(3), capacity=np.array([gigabytes * GB]), memory_moves=moves)
+    layer = np.array([int(name[1]) for name in problem.graph.op_names])
+    model = AssignmentModel(GroupedProblem.fused(problem, contract(problem.graph, layer)))
+    solver = model.program.solver(time_limit=10.0)
+    solver.run()
+    infeasible = solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible
+    found = np.inf if infeasible else solver.getInfo().objective_function_value * model.scale
+    assert found == pytest.approx(seconds)
