@@ -101,6 +101,22 @@ def test_a_training_step_by_hand(tmp_path: Path) -> None:
         assert graph.colocation[back] == graph.colocation[graph.mirror[back]]
 
 
+def test_a_product_of_activations_has_two_gradients_and_a_table_is_read_where_asked(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["a"], name="g"),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[1, 0]),
+        helper.make_node("MatMul", ["a", "b"], ["y"], name="m"),
+    ]
+    path = write(tmp_path / "scores.onnx", nodes, {"x": [3]}, [weight("table", 50, 4)])
+    found = facts(OnnxReader(training=True).read(path).graph)
+    assert found["mb0/forward/g/Gather"] == (0, 4 * (12 + 3), 4 * 12)
+    assert found["mb0/forward/m/MatMul"][0] == 2 * 3 * 3 * 4
+    assert found["mb0/backward/m/MatMul"] == (2 * 2 * 3 * 3 * 4, 4 * (12 + 12 + 9), 4 * (12 + 12))
+    assert found["mb0/backward/g/Gather_weight"][2] == 4 * 50 * 4
+
+
 def test_a_weight_of_two_layers_has_one_gradient(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),

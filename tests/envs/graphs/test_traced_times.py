@@ -92,6 +92,9 @@ def test_times_are_those_of_the_events_of_that_name(graph: OpGraph, path: Path) 
     )
     each = np.array([length for _, length in products]).reshape(STEPS, MICRO_BATCHES, 4) * 1e-6
     assert seconds[named(graph, "addmm")] == pytest.approx(each.mean(axis=0).ravel())
+    means = sorted((e["ts"], -e["dur"]) for e in operators(document) if e["name"] == "aten::mean")
+    outer = -1e-6 * sum(length for _, length in means[::2])  # each has another one inside
+    assert seconds[named(graph, "mean")].sum() * STEPS == pytest.approx(outer)
     assert (seconds[graph.phase == Phase.OPTIMIZER] > 0).all()
 
 
