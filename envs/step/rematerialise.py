@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
 
 import numba
 import numpy as np
@@ -219,16 +220,19 @@ def _graph(
     is_fetch, is_again = np.zeros((2, len(of)), dtype=np.bool_)
     is_fetch[made.fetch], is_again[made.again] = True, True
     new = is_fetch | is_again
-    name = [graph.op_names[op] if named else str(at) for at, op in enumerate(of.tolist())]
-    for op in made.again.tolist():
-        name[op] += "/again"
-    for op, what in zip(made.fetch.tolist(), fetched.tolist(), strict=True):
-        name[op] += f"/fetch{what}"
+    names = _numbers(1 << len(of).bit_length())[: len(of)]
+    if named:
+        name = [graph.op_names[op] for op in of.tolist()]
+        for op in made.again.tolist():
+            name[op] += "/again"
+        for op, what in zip(made.fetch.tolist(), fetched.tolist(), strict=True):
+            name[op] += f"/fetch{what}"
+        names = tuple(name)
     mirror = np.where(graph.mirror[of] == NONE, NONE, made.first[graph.mirror[of]])
     real = tensor_of != NONE
     expanded = replace(
         graph,
-        op_names=tuple(name),
+        op_names=names,
         kind=np.where(is_fetch, int(Kind.DATA_MOVEMENT), graph.kind[of]),
         phase=np.where(new, int(Phase.BACKWARD), graph.phase[of]),
         micro_batch=graph.micro_batch[of],
@@ -251,6 +255,11 @@ def _graph(
         link_seconds=np.zeros((0, 0)),
     )
     return expanded, tensor_of
+
+
+@cache
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
 
 
 @numba.njit(cache=True, nogil=True)
