@@ -33,8 +33,9 @@ _FEW = 8  # devices of the first model where there are more
 _WORTH = 1.15  # times the best step time: a solution of the MILP that is refined
 _REFINED = 2  # solutions of one round that are refined, at most
 _KICK_NODES = 10  # what a kick counts for, at least, in the deterministic limit
-_START, _START_SECONDS = 0.1, 1.0  # share of the budget for each of the starts, at least seconds
+_START, _START_SECONDS = 0.05, 0.5  # share of the budget for each of the starts, at least seconds
 _MOVES = 1000  # proposed moves of the polish that count for one node in the deterministic limit
+_FULL, _TIGHT_SHARE = 0.85, 0.8  # a device used so far: memory binds, and polish has this share
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
 
 
@@ -62,7 +63,7 @@ class FusionMilp:
        random moves, lead away from the best plan, and it descends again (`Refinement.kick`).
     4. *Polished.* From a share of the budget on, `polish` changes the placement and the order of
        single operators, starting from the best plan, until the budget ends or the plan reaches
-       the lower bound.
+       the lower bound. Where memory binds, its share is larger: what fits then hangs on the order.
 
     Placements are priced in the best of the orders that the problem allows, live activations
     included. While no plan fits, the bytes that overflow are what the descents make smaller, and
@@ -133,6 +134,8 @@ class FusionMilp:
         )  # fmt: skip
         starts = self._offer_starts(incumbent, budget_s)
         share = self.polish_share if self.polish is not None else 0.0
+        if share > 0.0 and _binds(incumbent):
+            share = max(share, _TIGHT_SHARE)
         until = incumbent.seconds + (1.0 - share) * max(budget_s - incumbent.seconds, 0.0)
         limit = deterministic_limit and max(round((1.0 - share) * deterministic_limit), 1)
         reason = self.search(incumbent, refinement, until, limit, starts)
@@ -275,6 +278,15 @@ class _Search:
         if self.node_limit is None:
             return int(highspy.kHighsIInf)
         return min(self.node_limit - self.nodes, ROUND_NODES)
+
+
+def _binds(incumbent: StepIncumbent) -> bool:
+    """Whether the best plan nearly fills a device, or none is known."""
+    plan, problem = incumbent.plan, incumbent.problem
+    if plan is None:
+        return True
+    peak = incumbent.simulator.run(plan.placement.device, plan.order).peak_memory
+    return bool((peak > _FULL * problem.capacity).any())
 
 
 def _device_sets(grouped: GroupedProblem) -> list[IntArray]:

@@ -138,20 +138,18 @@ class LocalSearch:
     ) -> int:
         """Search from the best plan of `incumbent` until it is `budget_s` seconds old.
 
-        A graph that is too large to be searched operator by operator is searched in groups that its
-        placement does not divide. Returns the moves judged; the limit counts proposed moves.
+        A graph that is too large to be searched operator by operator is in the end searched in
+        groups that its placement does not divide. Returns the moves judged; the limit counts
+        proposed moves.
         """
         _compile()
         search = _Search(self.pace, incumbent, budget_s, deterministic_limit)
         search.offer_single_device()
-        if incumbent.plan is None:
-            levels = levels_of(incumbent.problem, self.groups, self.operators)
-            search.run_all(levels)
-        else:
-            level = level_around(incumbent.problem, incumbent.plan, self.operators)
-            kind = Walker if incumbent.problem.any_order else RuledWalker
-            search.run(level, kind, 1.0 - _MOVED if incumbent.may_move else 1.0)
-            incumbent.improve_moves(budget_s)
+        levels = levels_of(incumbent.problem, self.groups, self.operators)
+        search.split(levels)
+        if incumbent.plan is not None and levels[-1].problem is not incumbent.problem:
+            levels.append(level_around(incumbent.problem, incumbent.plan, self.operators))
+        search.run_all(levels)
         return search.judged
 
     def partition(
@@ -167,8 +165,7 @@ class LocalSearch:
         search = _Search(self.pace, incumbent, budget_s, limit)
         search.offer_single_device()
         levels = levels_of(problem, self.groups, self.operators)
-        finest = [level.grouped for level in levels if level.grouped is not None][-1:]
-        search.splits = tuple(splits(*finest or (GroupedProblem.of(problem, _SPLIT_GROUPS),)))
+        search.split(levels)
         if not search.binds(levels[0]):
             for planner in self.starts:
                 search.ask(planner, self.start_share)
@@ -232,6 +229,12 @@ class _Search:
             found = planner.plan(self.incumbent.problem, left, self.limit).plan
             if found is not None:
                 self.incumbent.offer_plan(found)
+
+    def split(self, levels: list[Level]) -> None:
+        """Start from splits of the finest groups of `levels`, too."""
+        finest = [level.grouped for level in levels if level.grouped is not None][-1:]
+        grouped = finest or (GroupedProblem.of(self.incumbent.problem, _SPLIT_GROUPS),)
+        self.splits = tuple(splits(*grouped))
 
     def run_all(self, levels: list[Level]) -> None:
         """Search all levels in what is left of the budget, less a share for memory moves.

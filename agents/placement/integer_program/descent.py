@@ -19,7 +19,8 @@ from envs.step.step import Simulator
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_BATCH = 256  # moves drawn together
+_BATCH, _LEAST_BATCH = 256, 32  # moves drawn together, the fewer the more pieces there are ...
+_PIECES = 100_000  # ... so that they have about so many pieces together
 _TRIES = 4000  # moves in a row that bring nothing, after which a placement counts as best
 _TRIES_PER_CHOICE = 40  # ... or so many for every group and device, if that is less
 _COLUMNS = 64  # moves in one MILP at most, the best
@@ -118,13 +119,15 @@ class MovePricing:
     def descend(self, device: IntArray, out_of_time: Callable[[], bool]) -> IntArray:
         """(G,) the best placement reached from `device` (G,)."""
         tries = min(_TRIES, _TRIES_PER_CHOICE * self.grouped.allowed.size)
+        pieces = max(self.grouped.problem.graph.num_operators, 1)
+        batch = max(min(_BATCH, _PIECES // pieces), _LEAST_BATCH)
         self.prices.settle(self.grouped.fusion.expand_pieces(device))
         while True:
             self.moves.forget()
             cost, idle = self._charged(device), 0
             while idle < tries and not out_of_time():
-                moved = self.moves.draw(device, self.grouped.allowed, _BATCH)
-                idle += _BATCH
+                moved = self.moves.draw(device, self.grouped.allowed, batch)
+                idle += batch
                 after = self.costs(moved)
                 pays = np.flatnonzero(after < cost * (1.0 - _LEAST_GAIN))
                 if len(pays):

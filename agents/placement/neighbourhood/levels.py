@@ -72,13 +72,8 @@ def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> 
 
 
 def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
-    """The operators, if there are at most `operators`; else about so many pieces.
-
-    No piece has operators that `plan` puts on two devices.
-    """
+    """About so many pieces as `operators`, none with operators that `plan` puts on two devices."""
     graph, device = problem.graph, plan.placement.device
-    if graph.num_operators <= operators:
-        return _finest(problem)
     groups = max(operators // (2 * graph.num_micro_batches + 1), 1)
     group = fused_around(problem, fuse(problem, groups), device)
     fusion = contract(graph, group, weight_gradients=problem.defers)
