@@ -34,7 +34,7 @@ _WORTH = 1.15  # times the best step time: a solution of the MILP that is refine
 _REFINED = 2  # solutions of one round that are refined, at most
 _KICK_NODES = 10  # what a kick counts for, at least, in the deterministic limit
 _START, _START_SECONDS = 0.05, 0.5  # share of the budget for each of the starts, at least seconds
-_MOVES = 1000  # proposed moves of the polish that count for one node in the deterministic limit
+_MOVES = 100  # proposed moves of the polish that count for one node in the deterministic limit
 _FULL, _TIGHT_SHARE = 0.85, 0.8  # a device used so far: memory binds, and polish has this share
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
 
