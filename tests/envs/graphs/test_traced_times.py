@@ -25,7 +25,7 @@ from envs.hardware.topology import Topology
 from envs.step.problem import StepProblem
 from tests.envs.graphs.traced_steps import captured, write_trace
 
-STEPS, MICRO_BATCHES = 3, 2
+STEPS, MICRO_BATCHES = 2, 2
 
 
 @pytest.fixture(scope="module")
