@@ -102,17 +102,11 @@ class _Model:
         self._works = (
             (Work.FORWARD, Work.INPUT, Work.WEIGHT) if split else (Work.FORWARD, Work.BACKWARD)
         )
-        whole = all(float(x).is_integer() for x in self._times())
-        if not whole:
+        own = (*pipeline.forward, *pipeline.input_gradient, *pipeline.weight_gradient)
+        if not all(float(x).is_integer() for x in (pipeline.communication, *own)):
             raise InputError("config key 'name': exact needs times that are whole numbers")
-        self.horizon = int(
-            sum(
-                pipeline.seconds(w, s)
-                for w in (Work.FORWARD, Work.BACKWARD)
-                for s, _ in pipeline.tasks
-            )
-            + 2 * pipeline.communication * len(pipeline.tasks)
-        )
+        late = 2 * pipeline.communication * len(pipeline.tasks)
+        self.horizon = int(sum(pipeline.work) + late)  # one action at a time
         if self.horizon >= _LARGEST:
             raise InputError(f"config key 'name': exact needs times whose sum is below {_LARGEST}")
         if known is not None:
@@ -150,11 +144,6 @@ class _Model:
     def orders(played: PlayedPipeline) -> Orders:
         return [[Action(b.work, b.stage, b.micro_batch) for b in row] for row in played.bars]
 
-    def _times(self) -> list[float]:
-        pipeline = self._pipeline
-        seconds = (pipeline.forward, pipeline.input_gradient, pipeline.weight_gradient)
-        return [pipeline.communication, *(x for times in seconds for x in times)]
-
     def _length(self, action: Action) -> int:
         return int(self._pipeline.seconds(action.work, action.stage))
 
@@ -166,7 +155,8 @@ class _Model:
         """What waits for what, and micro-batches one after the other."""
         back = self._works[1]
         passed: dict[tuple[Work, int], list[Action]] = defaultdict(list)
-        for chain, batch in _routes(self._pipeline):
+        for batch in range(self._pipeline.micro_batches):
+            chain = self._pipeline.chain(batch)
             for a, b in pairwise(chain):
                 self._after(Action(Work.FORWARD, a, batch), Action(Work.FORWARD, b, batch))
                 self._after(Action(back, b, batch), Action(back, a, batch))
@@ -224,9 +214,3 @@ class _Model:
                     intervals.append(program.interval(begin, length, until, program.true))
                     demands.append(int(size))
             program.add_cumulative(intervals, demands, capacity)
-
-
-def _routes(pipeline: Pipeline) -> list[tuple[tuple[int, ...], int]]:
-    """(chain, micro-batch) of every micro-batch."""
-    count = len(pipeline.chains)
-    return [(pipeline.chains[k % count], k) for k in range(pipeline.micro_batches)]

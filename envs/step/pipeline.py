@@ -77,8 +77,7 @@ class Pipeline:
     @property
     def tasks(self) -> list[tuple[int, int]]:
         """All (stage, micro-batch), those of one micro-batch after the other."""
-        count = len(self.chains)
-        return [(s, k) for k in range(self.micro_batches) for s in self.chains[k % count]]
+        return [(s, k) for k in range(self.micro_batches) for s in self.chain(k)]
 
     @property
     def before(self) -> Mapping[int, int]:
@@ -99,15 +98,15 @@ class Pipeline:
             total[self.rank[stage]] += self.seconds(Work.BACKWARD, stage)
         return tuple(total)
 
+    def chain(self, micro_batch: int) -> tuple[int, ...]:
+        """The stages that a micro-batch passes."""
+        return self.chains[micro_batch % len(self.chains)]
+
     def seconds(self, work: Work, stage: int) -> float:
         """How long `work` takes."""
-        if work is Work.FORWARD:
-            return self.forward[stage]
-        if work is Work.INPUT:
-            return self.input_gradient[stage]
-        if work is Work.WEIGHT:
-            return self.weight_gradient[stage]
-        return self.input_gradient[stage] + self.weight_gradient[stage]
+        if work is Work.BACKWARD:
+            return self.input_gradient[stage] + self.weight_gradient[stage]
+        return (self.forward, self.input_gradient, self.weight_gradient)[work][stage]
 
     def delay(self, source: int, destination: int) -> float:
         """From the end of one stage to the start of another."""
