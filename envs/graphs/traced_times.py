@@ -119,8 +119,9 @@ class _Matching:
         seconds: FloatArray = np.full(graph.num_operators, np.nan)
         for op, (m, key) in enumerate(self.keys):
             if key in first:
-                own = table[first[key]]
-                seconds[op] = (own[m::count] if len(runs) % count == 0 else own).mean()
+                own = table[first[key], m::count] if len(runs) % count == 0 else table[first[key]]
+                found = own[~np.isnan(own)]
+                seconds[op] = found.mean() if len(found) else np.nan
         matched = float(np.nansum(table)) + self._accumulate_and_update(seconds)
         idle = graph.flop + graph.bytes_read + graph.bytes_written == 0
         seconds[np.isnan(seconds) & idle] = 0.0
@@ -204,7 +205,8 @@ class _Matching:
             while (index := events[index].parent) != NONE and index not in around:
                 around.add(index)
         for (before, left), (after, right) in pairwise(pairs):
-            ops = self.template[place[before] + 1 : place[after]]
+            missing = self.template[place[before] + 1 : place[after]]
+            ops = [part for op in missing for part in self.parts[op]]
             ran: list[Event] = []
             inside = {left}
             for index in range(left + 1, right if ops else 0):
