@@ -15,9 +15,11 @@ from agents.partition.search import PartitionSearch
 from agents.placement.baselines import SingleDevice
 from agents.placement.local_search import LocalSearch
 from agents.placement.neighbourhood.levels import inner_bytes, levels_of, list_schedule, topological
+from agents.placement.neighbourhood.seeds import splits
 from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.errors import InputError
+from envs.graphs.op_graph import Phase
 from envs.graphs.readers.moirai import read_moirai
 from envs.partition.max_load import MaxLoadProblem
 from envs.step.plans import Placement, Plan
@@ -170,6 +172,18 @@ def test_a_list_schedule_respects_room_and_order(problem: StepProblem) -> None:
         assert Placement(listed[0]).violations(problem) == []
         found = Plan(*(Placement(listed[0]), listed[1])).violations(problem)
         assert all("at its peak" in text for text in found)
+
+
+def test_splits_are_segments_in_a_line_a_loop_and_a_v() -> None:
+    problem = pipeline([1.0] * 8, 2, cluster([0, 0], [100.0] * 2), [3, 1])
+    first = problem.graph.micro_batch == 0
+    forward = np.flatnonzero(first & (problem.graph.phase == Phase.FORWARD))
+    found = [split[forward].tolist() for split in splits(GroupedProblem.of(problem, 8))]
+    assert found[:3] == [
+        [0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1, 0, 0],
+    ]  # fmt: skip
+    assert found[3] == [0, 0, 0, 0, 0, 0, 1, 1]  # a device three times as fast
+    assert found[6] == found[0]  # equal memory
 
 
 def test_partitions_are_searched_by_the_planner_for_partitions() -> None:

@@ -13,7 +13,7 @@ from envs.step.step import StepSimulator
 from tests.strength import examples
 
 
-@examples(200)
+@examples(100)
 @given(placed=placed_problems(max_operators=40), seed=st.integers(0, 2**32 - 1))
 def test_the_peak_of_a_schedule_is_that_of_its_timeline(placed, seed: int) -> None:
     problem, device, order = placed
