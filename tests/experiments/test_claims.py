@@ -140,7 +140,7 @@ def test_the_app_writes_the_table_and_runs_a_command_again(
 
 
 def test_what_a_person_reads_is_not_run_again(known: dict[str, Claim], tmp_path: Path) -> None:
-    told(lambda: rerun(known["moirai_search"], tmp_path), ["moirai_latency", "a person"])
+    told(lambda: rerun(known["moirai_search"], tmp_path), ["moirai_search", "a person"])
 
 
 def test_sources_are_complete() -> None:
