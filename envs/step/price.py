@@ -288,7 +288,7 @@ def _peaks(held: Holdings, work: Play, device: IntArray, transfers: int) -> None
             while gone < last_gone and departed[left[gone]] <= at:
                 now -= held.tensor[left[gone]]
                 gone += 1
-            if at_op <= at_arrival:
+            if op < last_op and at_op <= at_arrival:
                 state += held.state[by_device[op]]
                 now += held.made[by_device[op]]
                 op += 1

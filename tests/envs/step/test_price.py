@@ -29,6 +29,18 @@ def test_a_price_is_what_the_simulator_says(placed):
             np.testing.assert_allclose(peak, timeline.peak_memory, rtol=1e-12)
 
 
+def test_what_arrives_never_is_played_to_its_end() -> None:
+    builder = GraphBuilder("chain")
+    first, second = builder.add_operator("a"), builder.add_operator("b")
+    builder.add_use(builder.add_tensor(first, 1.0), second)
+    topology = topology_of([0, 0], nic_per_server=False)
+    problem = StepProblem(
+        builder.build(), topology, np.array([[np.inf, 1.0], [1.0, 1.0]]), np.ones((1, 3)),
+        topology.memory_bytes,
+    )  # fmt: skip
+    assert Pricer(problem).peaks(np.array([0, 1]), np.array([0, 1]))[0] == np.inf
+
+
 @given(placed_problems())
 def test_every_rule_gives_a_topological_order(placed):
     problem, device, _ = placed
