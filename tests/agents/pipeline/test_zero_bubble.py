@@ -50,7 +50,7 @@ def searched(entry: dict[str, Any], limit: float, tries: int) -> PlayedPipeline:
 def test_no_span_is_longer_than_the_authors() -> None:
     """In `make proof` every entry; else some of the quick ones."""
     entries = json.loads((ORACLES / "zero_bubble.json").read_text())["heuristic"]
-    for entry in entries if at_full_strength() else entries[::3]:
+    for entry in entries if at_full_strength() else entries[::6]:
         in_a_v = "zbv" in entry["algorithm"]
         if not at_full_strength() and (entry["p"] > 4 or entry["m"] > (4 if in_a_v else 8)):
             continue
@@ -115,12 +115,19 @@ def test_one_micro_batch_at_a_time_where_memory_holds_no_more() -> None:
         zero_bubble(pipe, memory(2, 1.0), None, 100, 0, 0.0)
 
 
+def test_patience_finds_what_filling_every_gap_or_none_does_not() -> None:
+    """Eight ranks: 522 where gradients fill no gap that is too short, 534 where they fill all."""
+    times = ((10.0,) * 8, (12.0,) * 8, (8.0,) * 8)
+    pipe = Pipeline(looped(8, 1), 16, *times, 0, (tuple(range(8)),))
+    assert play(pipe, zero_bubble(pipe, memory(8, 30.0), None, 0, 0, 0.0)).max_rank_span <= 516
+
+
 def test_a_seed_gives_the_same_lists_and_more_tries_no_worse_ones() -> None:
-    pipe = pipeline(3, 5, 2)
-    first = zero_bubble(pipe, memory(6, 8.0), None, 300, 7, 1.0)
-    assert first == zero_bubble(pipe, memory(6, 8.0), None, 300, 7, 1.0)
+    pipe = pipeline(3, 5, 1)
+    first = zero_bubble(pipe, memory(3, 8.0), None, 300, 7, 1.0)
+    assert first == zero_bubble(pipe, memory(3, 8.0), None, 300, 7, 1.0)
     spans = [
-        play(pipe, zero_bubble(pipe, memory(6, 8.0), None, tries, 7, 1.0)).makespan
+        play(pipe, zero_bubble(pipe, memory(3, 8.0), None, tries, 7, 1.0)).makespan
         for tries in (0, 3000)
     ]
     assert spans[1] <= spans[0]
