@@ -46,9 +46,9 @@ class ContiguousDP:
     smallest sum (`ideals.calls`).
 
     `plan` makes the split of the fused graph that a pipeline would run best, for several numbers of
-    groups and of devices and several prices of transfers, and keeps the one whose step is shortest
-    in the 1F1B order. If live activations overflow a device in the simulation, the room for state
-    is lowered by the excess and the split repeated.
+    groups and of devices and several prices of transfers, twice round the devices and there and
+    back where an order is allowed that is made for it, and keeps the one whose step is shortest in
+    the best order. `Fitting` says what happens when memory is short.
 
     Guarantees:
         For max-load the proved optimum of contiguous splits, where the lattice of ideals is small

@@ -61,7 +61,7 @@ class RandomPlacement:
 
     Groups are placed in random order, each uniformly on one of the devices that can run it and
     still have room for its parameters and state. A sample in which a group finds no room counts
-    as a sample.
+    as a sample. If none of them is feasible, more are drawn as `Fitting` says.
 
     Guarantees:
         None: it is the floor.
@@ -166,8 +166,9 @@ class ContiguousSplit:
 
     Dynamic programming over (device, groups placed so far) finds the exact optimum of
     max_d sum of weights of d's segment, subject to the segment's state fitting the device; a
-    segment may be empty. If live activations overflow a device in the simulation, the room for
-    state is lowered by the excess and the split repeated.
+    segment may be empty. The line of devices is gone along once and, where an order is allowed that
+    is made for it, twice round, and there and back. `Fitting` says what happens when memory is
+    short; then more groups are tried, too.
 
     Guarantees:
         The smallest largest load of all contiguous splits of these groups; nothing of the step.
@@ -188,7 +189,7 @@ class ContiguousSplit:
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
-        """As `Planner.plan`; needs neither budget nor limit."""
+        """As `Planner.plan`; needs neither budget nor limit, except to make room in memory."""
         incumbent = StepIncumbent(problem)
         if incumbent.impossible:
             return incumbent.result()

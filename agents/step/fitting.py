@@ -20,8 +20,9 @@ FloatArray = NDArray[np.float64]
 
 _REPAIRS = 16  # placements made with less and less room while activations overflow
 _DRAWS = 64  # rooms drawn under a deterministic limit
-_FRUITLESS = 8  # draws in a row that led to no new placement, after which none is expected
-_LEAST_ROOM = 0.4  # of the capacity, in a draw
+_FRUITLESS = 24  # draws in a row that led to no new placement, after which none is expected
+_LESS_ROOM = 0.6  # of the capacity at most, in a draw ...
+_MILDER = 0.8  # ... and so much of that after each draw without a new placement
 _SAMPLE = 64  # moves looked at for each that is made
 
 
@@ -62,6 +63,7 @@ class Fitting:
         self._draws = _DRAWS if limited else None
         self._spent = spent
         self._pricer = Pricer(incumbent.problem)
+        self._random = np.random.default_rng(0)
         self._known: set[bytes] = set()
         self._seen: list[tuple[GroupedProblem, Attempt]] = []
         self._nearest: tuple[float, GroupedProblem, IntArray] | None = None  # bytes too many
@@ -80,41 +82,42 @@ class Fitting:
 
         The room of a device is lowered by what it lacks until the placement fits. Where a device
         has overflowed, or would if all activations were live at once, further placements count the
-        activations of all micro-batches as state, then those of half of them, down to one.
+        activations of all micro-batches as state, then those of half of them, down to one. If there
+        is no plan then, what overflowed least is repaired.
         """
         self._seen.append((grouped, attempt))
         capacity, all_of_them = grouped.problem.capacity, grouped.problem.graph.num_micro_batches
         first = self._tighten(grouped, capacity, attempt, 0)
-        if first is not None and self._nearest is None:
+        if first is not None and self._nearest is None and not self.binds:
             every = grouped.holding(all_of_them).state
             if (np.bincount(first, weights=every, minlength=len(capacity)) <= capacity).all():
                 return
         self.binds = True
         for micro_batches in halved(all_of_them):
             self._tighten(grouped, capacity, attempt, micro_batches)
+        self._repair()
 
     def insist(self) -> None:
-        """While there is no plan, repair what overflowed least, and draw rooms to try again.
+        """While there is no plan, draw rooms to try again.
 
         Also with placements of any kind: a planner's own may be too narrow.
         """
-        random = np.random.default_rng(0)
+        random = self._random
         fruitless = draws = 0
         while self._incumbent.plan is None and self.goes_on and fruitless < _FRUITLESS:
             if not self._seen or draws == self._draws:
                 return
             known, draws = len(self._known), draws + 1
-            if self._nearest is not None:
-                self._relieve(*self._nearest[1:], random)
-                self._nearest = None
             grouped, attempt = self._seen[random.integers(len(self._seen))]
             capacity = grouped.problem.capacity
-            room = capacity * random.uniform(_LEAST_ROOM, 1.0, len(capacity))
+            less = _LESS_ROOM * _MILDER**fruitless
+            room = capacity * (1.0 - random.uniform(0.0, less, len(capacity)))
             micro_batches = int(random.integers(1 + grouped.problem.graph.num_micro_batches))
             if draws == 1:
                 room, micro_batches = capacity, 0
             for made_by in (attempt, _packed):
                 self._tighten(grouped, room, made_by, micro_batches)
+            self._repair()
             fruitless = fruitless + 1 if len(self._known) == known else 0
 
     def _tighten(
@@ -148,18 +151,21 @@ class Fitting:
             own = self._pricer.windowed(placed, ranking, micro_batches)
         return excess if own is None else self._incumbent.offer(placed, own)
 
-    def _relieve(
-        self, grouped: GroupedProblem, device: IntArray, random: np.random.Generator
-    ) -> None:
-        """Move one group after another from where memory overflows, until the placement fits.
+    def _repair(self) -> None:
+        """While there is no plan, move groups of what overflowed least from where it does.
 
-        Always the move after which least overflows, of a sample; ends where none helps.
+        One after another, always that after which least overflows, of a sample; ends where none
+        helps.
         """
+        if self._nearest is None or self._incumbent.plan is not None or not self.goes_on:
+            return
+        _, grouped, device = self._nearest
+        self._nearest = None
         excess = self._incumbent.offer(grouped.fusion.expand(device))
         while excess.any() and self.goes_on:
             rule = self._pricer.price(grouped.fusion.expand(device)).rule
             moves = np.argwhere(grouped.allowed & (excess[device] > 0.0)[:, None] & (excess == 0.0))
-            chosen = moves[random.permutation(len(moves))[:_SAMPLE]]
+            chosen = moves[self._random.permutation(len(moves))[:_SAMPLE]]
             if not len(chosen):
                 return
             placements = np.tile(device, (len(chosen), 1))
