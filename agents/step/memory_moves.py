@@ -25,6 +25,7 @@ BoolArray = NDArray[np.bool_]
 
 _KEEP = int(Residence.KEEP)
 _ROUNDS = 6  # of the knapsack, with what overflowed in the round before added to the need
+_HOPELESS = 0.5  # of the capacity: what may be missing when everything is moved
 _NEAR = 0.25  # of the capacity: what may be missing for groups to be changed one by one
 _CLIMB = 64  # plans tried that differ in one group from the tightest, where none fits ...
 _CLIMB_OPERATORS = 100_000  # ... and so many operators of them all
@@ -131,6 +132,10 @@ class MemoryMoves:
         if found.fits or len(self.options) == 1:
             return found
         items = _Items.build(self, device, timeline, excess > 0.0)
+        move = np.where(items.of >= 0, int(self.options[-1].inside), _KEEP)
+        found = min(found, self.play(device, order, move), key=_rank)
+        if (found.excess > _HOPELESS * problem.capacity).any():
+            return found
         every = list(range(len(self.options)))
         alone = [o for o in every if self.options[o].border != Residence.OFFLOAD]
         for allowed in (alone, every) if 1 < len(alone) < len(every) else (every,):
@@ -139,7 +144,7 @@ class MemoryMoves:
         if below < np.inf:
             return found
         if not found.fits:
-            extremes = self._extremes(items, device, excess)
+            extremes = self._extremes(items)
             tried = (self.play(device, order, residence) for residence in extremes)
             found = min(found, *tried, key=_rank)
         if (found.excess <= _NEAR * problem.capacity).all():
@@ -227,13 +232,10 @@ class MemoryMoves:
                         found, improved = made, True
         return found
 
-    def _extremes(self, items: _Items, device: IntArray, excess: FloatArray) -> Iterator[IntArray]:
-        """Everything by one move, or borders by another, on devices that overflow, then on all."""
-        for where in (self.forward & (excess[device] > 0.0), self.forward):
-            for option in self.options[1:]:
-                for border in {option.inside, option.border} - {Residence.KEEP}:
-                    move = np.where(items.border, int(border), int(option.inside))
-                    yield np.where(where, move, _KEEP)
+    def _extremes(self, items: _Items) -> Iterator[IntArray]:
+        """Every group by the same option, on devices that overflow."""
+        for option in range(1, len(self.options)):
+            yield items.residence(np.full(len(items.device), option))
 
 
 @cache
