@@ -22,7 +22,7 @@ from experiments.step.search import agent_of
 
 SHOWN = (
     "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",
-    "objective", "span_s", "order", "lower_bound", "unit", "gap", "feasible", "seconds",
+    "objective", "span", "order", "lower_bound", "unit", "gap", "feasible", "seconds",
     "evaluations", "peak_memory_bytes", "plan",
 )  # fmt: skip
 

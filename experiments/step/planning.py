@@ -49,7 +49,9 @@ class Planned:
             "trajectory": [[at, unit.of(best)] for at, best in found.trajectory],
         }
         if verdict is None:
-            names = ("objective", "objective_s", "span_s", "order", "gap", "peak_memory_bytes")
+            names = (
+                "objective", "objective_s", "span", "span_s", "order", "gap", "peak_memory_bytes",
+            )  # fmt: skip
             return {**values, **dict.fromkeys(names), "feasible": False, "violations": []}
         return {
             **values,
@@ -63,12 +65,13 @@ class Planned:
         }
 
     def _schedule(self, verdict: Verdict) -> dict[str, object]:
-        """The period of the schedule in seconds and the name of its order, of a step that ran."""
+        """The period of the schedule and the name of its order, of a step that ran."""
         plan, played = self.found.plan, verdict.evaluation
         if plan is None or played is None or not isinstance(self.task, StepTask):
-            return dict.fromkeys(("span_s", "order"))
+            return dict.fromkeys(("span", "span_s", "order"))
         order = name_of_order(self.task.problem, plan.placement.device, plan.order)
-        return {"span_s": played.timeline.span, "order": order}
+        span = played.timeline.span
+        return {"span": self.unit.of(span), "span_s": span, "order": order}
 
     def write(self, folder: Path, provenance: Provenance) -> Path | None:
         """Write the plan into `folder`, where there is one; returns the file."""
