@@ -147,7 +147,7 @@ class PlacementModel(AssignmentModel):
 
     * port: T >= seconds of all transfers through it, a tensor once per receiving device.
 
-    `windows.WindowModel` adds what a pipeline costs, `order.OrderModel` the order.
+    `order.OrderModel` adds the order.
 
     Variables: z[u, v, s, d] = x[u, s] x[v, d] (`together`) for groups that exchange a tensor, exact
     by the transportation equalities sum_d z[u, v, s, d] = x[u, s] and

@@ -39,6 +39,8 @@ def splits(grouped: GroupedProblem) -> Iterator[IntArray]:
 
 def _cut(load: FloatArray, share: FloatArray) -> IntArray:
     """(G,) segment of each of the groups in a line, by the middle of their loads (G,)."""
+    share = np.where(np.isfinite(share), share, 0.0)
+    share = share if share.sum() > 0.0 else np.ones(len(share))
     middle = (np.cumsum(load) - load / 2) / max(float(load.sum()), 1e-300)
     ends = np.cumsum(share) / share.sum()
     return np.minimum(np.searchsorted(ends, middle, side="right"), len(share) - 1)

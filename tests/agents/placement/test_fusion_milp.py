@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from agents.base import Planner
 from agents.placement.baselines import SingleDevice
 from agents.placement.fusion_milp import FusionMilp
+from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import Refinement
-from agents.placement.integer_program.windows import (
-    WindowFormulation,
-    WindowModel,
-    critical_seconds,
-)
 from agents.placement.list_planners import Heft
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -29,7 +25,7 @@ from tests.strength import examples
 pytestmark = pytest.mark.slow
 
 LAYERS = st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=4)
-WINDOWS = WindowFormulation(forgiven=0.5)
+FORMULATION = OrderFormulation(gap=0.02, at_once=8)
 
 
 def best_placement(problem: StepProblem, grouped: GroupedProblem) -> float:
@@ -45,7 +41,7 @@ def planner(
     return FusionMilp(
         coarse=coarse,
         levels=(3, 6),
-        formulation=WINDOWS,
+        formulation=FORMULATION,
         starts=starts,
         polish=None,
         polish_share=0.0,
@@ -60,7 +56,7 @@ def test_the_model_never_says_more_than_the_best_placement_needs(
 ) -> None:
     problem = pipeline(layers, micro_batches, cluster([0, 0, 1], [100.0] * 3), [slow, slow, 1])
     grouped = GroupedProblem.of(problem, len(layers))
-    model = WindowModel(grouped, 0.5)
+    model = FORMULATION(grouped)
     solver = model.program.solver(time_limit=20.0)
     solver.run()
     bound = solver.getInfo().objective_function_value * model.scale
@@ -133,37 +129,9 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
     assert result.reason == "group 0 of 1 fits no device: use more groups"
 
 
-@examples(60)
-@given(data=st.data(), problem=problems(tight=False, unsupported=False))
-def test_blame_adds_up_to_the_step_time(data: st.DataObject, problem: StepProblem) -> None:
-    grouped = GroupedProblem.of(problem, 4)
-    devices = st.integers(0, problem.topology.num_devices - 1)
-    device = np.array(
-        data.draw(st.lists(devices, min_size=grouped.num_groups, max_size=grouped.num_groups))
-    )
-    simulator = StepSimulator(grouped.problem)
-    blame = critical_seconds(simulator, grouped, device)
-    assert (blame >= 0.0).all()
-    step_time = simulator.step_time(grouped.fusion.expand_pieces(device))
-    assert blame.sum() == pytest.approx(step_time)
-
-
-def test_a_lesson_binds_where_it_was_learned_and_loosens_with_distance() -> None:
-    problem = pipeline([1.0] * 4, 2, cluster([0, 1], [100.0] * 2), [2, 1])
-    model = WindowModel(GroupedProblem.of(problem, 4), 0.5)
-    device, blame = np.array([0, 0, 1, 1]), np.array([40.0, 30.0, 20.0, 10.0])
-    model.add_lesson(device, blame, 0.5)
-    for moved, expected in ((device, 100.0), (np.array([1, 0, 1, 1]), 80.0)):
-        fixed = model.program.solver(time_limit=5.0)
-        for group, chosen in enumerate(moved):
-            fixed.changeColBounds(int(model.place[group, chosen]), 1.0, 1.0)
-        fixed.run()
-        assert fixed.getInfo().objective_function_value * model.scale == pytest.approx(expected)
-
-
 def test_interchangeable_devices_are_told_apart_by_their_first_group() -> None:
     problem = pipeline([1.0] * 3, 1, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
-    model = WindowModel(GroupedProblem.of(problem, 3), 0.5)
+    model = FORMULATION(GroupedProblem.of(problem, 3))
     solver = model.program.solver(time_limit=5.0)
     solver.changeColBounds(int(model.place[0, 1]), 1.0, 1.0)
     solver.run()
@@ -179,7 +147,7 @@ def test_a_neighbourhood_is_found_whatever_equal_devices_are_called() -> None:
         incumbent = StepIncumbent(problem)
         incumbent.offer(np.array(names)[group * 3 // layers])
         refinement = Refinement(
-            incumbent, levels=(), kick_groups=layers, formulation=WINDOWS, seed=0
+            incumbent, levels=(), kick_groups=layers, formulation=FORMULATION, seed=0
         )
         refinement.kick(60.0, 100)
         assert incumbent.evaluations > 1

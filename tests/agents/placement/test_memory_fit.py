@@ -15,7 +15,7 @@ from agents.base import Planner
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import ContiguousSplit, RandomPlacement, SpeedShares
 from agents.placement.fusion_milp import FusionMilp
-from agents.placement.integer_program.windows import WindowFormulation
+from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.list_planners import Heft, MEtf, MSct
 from agents.placement.local_search import LocalSearch
 from agents.step.grouping import GroupedProblem
@@ -86,7 +86,7 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
     "fusion_milp": lambda groups: FusionMilp(
         coarse=(groups,),
         levels=(groups,),
-        formulation=WindowFormulation(forgiven=0.5),
+        formulation=OrderFormulation(gap=0.02, at_once=8),
         starts=None,
         polish=None,
         polish_share=0.0,
