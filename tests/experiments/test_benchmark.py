@@ -163,9 +163,9 @@ COMMANDS = {
     "workers=0": ["'workers'", "0"],
     "workers=many": ["'workers'", "many"],
     "suite=search_ratio suite.fused_budget_s=0": ["'suite'", "fused_budget_s", "positive"],
-    "suite=search_ratio suite.fused=heft": ["'suite'", "fused", "mapping"],
-    "suite=step_time suite.budget_s=inf": ["'suite'", "budget_s", "inf"],
-    "suite=step_time suite.budgt_s=3": ["'suite.budgt_s'", "budget_s"],
+    "suite=search_ratio suite.fused=heft": ["'suite.fused'", "mapping"],
+    "suite=order_gain suite.budget_s=inf": ["'suite'", "budget_s", "inf"],
+    "suite=order_gain suite.budgt_s=3": ["'suite.budgt_s'", "budget_s"],
     "resume=absent": ["absent", "config.yaml"],
 }
 
@@ -247,7 +247,7 @@ def test_a_key_that_stands_twice_in_a_suite_file_is_refused(
 def test_a_resumed_run_keeps_its_suite(
     killed: Path, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = refused(capsys, f"resume={killed}", "suite=step_time")
+    line = refused(capsys, f"resume={killed}", "suite=order_gain")
     assert "'suite'" in line
 
 

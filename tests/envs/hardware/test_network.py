@@ -20,7 +20,7 @@ TOPOLOGIES = CONF / "topology"
 BUILT = sorted(
     path.stem
     for path in TOPOLOGIES.glob("*.yaml")
-    if path.stem not in {"file", "from_graph", "own_devices"}
+    if path.stem not in {"file", "from_graph", "own_devices", "tight_memory"}
 )
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}

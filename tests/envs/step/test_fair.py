@@ -27,7 +27,7 @@ from tests.strength import examples
 
 TOPOLOGIES = CONF / "topology"
 ROUTED = ("planes_4x1", "leaf_spine", "fat_tree", "torus", "h100_2x8", "dgx1", "mixed_v100_p100")
-ELSEWHERE = {"file", "from_graph", "own_devices"}  # their devices come with a file
+ELSEWHERE = {"file", "from_graph", "own_devices", "tight_memory"}  # made for a graph
 SMALL = ("planes_4x1", "leaf_spine", "torus", "dgx1", "mixed_v100_p100")
 
 

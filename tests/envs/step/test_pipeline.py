@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from agents.pipeline.published import PUBLISHED, dualpipe_v, looped, one_f_one_b, v_shaped, zb_h1
@@ -132,7 +132,10 @@ def test_the_simulator_finds_the_longest_paths(
     pipe = pipeline(name, p, m, v, (0, 0, 0), data.draw(st.integers(0, 5)))
     drawn = (data.draw(times) for _ in range(3))
     pipe = Pipeline(pipe.rank, m, *drawn, pipe.communication, pipe.chains)
-    orders = PUBLISHED[name](p, m, v)
+    try:
+        orders = PUBLISHED[name](p, m, v)
+    except InputError:  # torch refuses it as well
+        reject()
     ends = longest_paths(pipe, orders)
     for row in play(pipe, orders).bars:
         for bar in row:
