@@ -158,7 +158,7 @@ def assert_same(found: Schedule, expected: Schedule) -> None:
     np.testing.assert_array_equal(found.preemptions, expected.preemptions)
 
 
-@pytest.mark.parametrize("schedulers", [1, 2])
+@pytest.mark.parametrize("schedulers", [pytest.param(1, marks=pytest.mark.proof), 2])
 def test_a_policy_that_follows_makes_the_schedule_of_its_adviser(
     learned: Made, tmp_path: Path, schedulers: int
 ) -> None:

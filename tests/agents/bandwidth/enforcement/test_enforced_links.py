@@ -181,6 +181,7 @@ def test_every_channel_sends_at_its_rate(links: Cluster, listeners: int, tmp_pat
     steady(lambda: goodput(links, flows), [PAYLOAD(value) for value in rate], 0.02)
 
 
+@pytest.mark.proof  # ten seconds and more of real traffic
 def test_rates_are_not_borrowed(links: Cluster, listeners: int, tmp_path: Path) -> None:
     apply(links, rates(NETWORK, {(0, 1): (LINK / 4, 0.0)}), tmp_path)
     flows = [(0, ("-c", links.address(1, 0))), (0, ("-c", links.address(2, 0)))]
@@ -196,6 +197,7 @@ def test_rates_are_not_borrowed(links: Cluster, listeners: int, tmp_path: Path) 
     assert max(others) < 0.04 * LINK  # the class for the rest has 3 % of the link
 
 
+@pytest.mark.proof  # ten seconds and more of real traffic
 def test_a_destination_gets_more_than_one_link(
     links: Cluster, listeners: int, tmp_path: Path
 ) -> None:
