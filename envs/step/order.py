@@ -77,10 +77,11 @@ def checked_orders(orders: Sequence[str]) -> tuple[str, ...]:
 
 
 def rules_of(orders: Sequence[str], micro_batches: int) -> tuple[Rule, ...]:
-    """The rules behind some `ORDERS`, those that are one with a single micro-batch once."""
+    """The rules behind some `ORDERS`, 1F1B first; those that are one with a micro-batch once."""
     same = {Rule.GPIPE: Rule.ONE_F_ONE_B, Rule.INTERLEAVED: Rule.ONE_F_ONE_B}
     same |= {rule: Rule.DEFERRED for rule in Rule if rule.name.startswith("WINDOW")}
     found = [rule for order in orders for rule in _RULES[order]]
+    found.sort(key=lambda rule: rule != Rule.ONE_F_ONE_B)  # of equals it needs the least memory
     return tuple(dict.fromkeys(same.get(r, r) if micro_batches == 1 else r for r in found))
 
 

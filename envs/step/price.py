@@ -300,6 +300,7 @@ def _peaks(held: Holdings, work: Play, device: IntArray, transfers: int) -> None
         work.peak[d] = state + highest
 
 
+_ROUNDING = 1e-9  # relative: orders that are no faster than that are equals
 _LISTED = int(Rule.WINDOW_S)  # the first of the rules that a dynamic runtime makes
 _CRITICAL, _READY = int(Rule.CRITICAL), int(Rule.READY)
 _WINDOW_S, _WINDOW_2S = int(Rule.WINDOW_S), int(Rule.WINDOW_2S)
@@ -424,7 +425,7 @@ class Pricer:
     def price(self, device: IntArray, rules: tuple[Rule, ...] = ()) -> Price:
         """The fastest of the orders in which placement `device` (N,) fits, else the tightest.
 
-        `rules` are tried, by default all that the problem allows.
+        `rules` are tried, by default all that the problem allows; of equals the first.
         """
         device = np.ascontiguousarray(device, dtype=np.int64)
         best: Price | None = None
@@ -433,7 +434,8 @@ class Pricer:
                 int(rule), self.arrays, self.held, self.work, self.ready, self.num_ports, device
             )
             seconds, excess = price_in_order(self.arrays, self.held, self.work, device, False)
-            if best is None or (excess, seconds) < (best.excess, best.seconds):
+            faster = best is None or seconds < best.seconds * (1.0 - _ROUNDING)
+            if best is None or excess < best.excess or (excess == best.excess and faster):
                 best = Price(seconds, excess, rule, self.work.order.copy())
         assert best is not None
         return best
