@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from envs.step.kernel import FloatArray, IndexArray, IntArray, Scratch, StepArrays, scratch
+from envs.step.kernel import (
+    FloatArray,
+    IndexArray,
+    IntArray,
+    Scratch,
+    StepArrays,
+    scratch,
+    step_arrays,
+)
 from envs.step.order import OrderRule, Rule, rules_of, sort_by_key
 from envs.step.problem import StepProblem
 from envs.step.ready import runtime_starts
@@ -414,8 +422,7 @@ class Pricer:
     """
 
     def __init__(self, problem: StepProblem, communication: Ports = SINGLE_PORT) -> None:
-        own = StepSimulator(problem, communication=communication)
-        self.arrays = own.arrays
+        self.arrays = step_arrays(problem)
         self.held = holdings(problem)
         self.num_ports = problem.topology.num_ports if communication.uses_ports else 0
         self.work = play_room(self.arrays, self.held, self.num_ports)
