@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.op_graph import OpGraph
+from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -72,6 +73,15 @@ def peak_memory(
         transfer_start, transfer_finish,
     )  # fmt: skip
     return peaks(graph, num_devices, device, lives)[0]
+
+
+def single_device_peak(graph: OpGraph) -> float:
+    """Bytes of the whole step on one device, micro-batch after micro-batch."""
+    device, start = np.zeros((2, graph.num_operators), dtype=np.int64)
+    start[OneFOneB()(graph, device)] = np.arange(graph.num_operators)
+    none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
+    begin = start.astype(np.float64)
+    return float(peak_memory(graph, 1, device, begin, begin + 1, none, none, never, never)[0])
 
 
 def peaks(

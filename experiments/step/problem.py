@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
-import numpy as np
-
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Count, Positive, bounded
 from envs.cost import TracedCost
@@ -29,10 +27,10 @@ from envs.graphs.zoo_models import ZooModel, zoo_model
 from envs.hardware.topology import Topology
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
-from envs.step.order import OneFOneB, OrderRule
+from envs.step.order import OrderRule
 from envs.step.problem import CostModel, StepProblem
 from envs.step.step import Communication
-from envs.step.timeline import peak_memory
+from envs.step.timeline import single_device_peak
 from envs.units import MICROSECOND, MILLISECOND, NANOSECOND
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
@@ -253,15 +251,6 @@ class TightMemory:
         ]
         name = f"{self.base.name}, {self.share:g} of one device's peak"
         return replace(self.base, name=name, devices=tuple(devices))
-
-
-def single_device_peak(graph: OpGraph) -> float:
-    """Bytes of the whole step on one device, micro-batch after micro-batch."""
-    device, start = np.zeros((2, graph.num_operators), dtype=np.int64)
-    start[OneFOneB()(graph, device)] = np.arange(graph.num_operators)
-    none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
-    begin = start.astype(np.float64)
-    return float(peak_memory(graph, 1, device, begin, begin + 1, none, none, never, never)[0])
 
 
 def topology_file(path: str) -> Topology:

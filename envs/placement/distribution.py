@@ -1,0 +1,186 @@
+"""The distribution of problems that a placement policy is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from envs.bounds import Count, Share, bounded
+from envs.cost import CostByGraph
+from envs.graphs.motifs import draw_network, inference_graph, training_graph
+from envs.graphs.op_graph import NONE, FloatArray, OpGraph, Phase
+from envs.hardware.random_topologies import pairwise_topology, random_topology
+from envs.hardware.topology import Topology
+from envs.step.fusion import fuse, fused_problem
+from envs.step.problem import StepProblem
+from envs.step.timeline import single_device_peak
+
+Rng = np.random.Generator
+LEAST_LAYERS, MOST_LAYERS = 8, 160
+MOST_MICRO_BATCHES = 16
+MOST_OPERATORS = 6000  # of a synthetic step
+OPTIMIZER_STATE = (2.0, 2.0, 1.0, 0.0)  # per parameter: Adam, momentum, none
+
+
+@bounded
+@dataclass(frozen=True, eq=False)
+class TrainingProblems:
+    """Draws problems: synthetic networks and captured ones, on clusters drawn at random.
+
+    Deterministic by the generator it is given. `stage` in [0, 1] is the curriculum in size: layers,
+    groups, micro-batches and devices grow with it.
+
+    Args:
+        captured: training steps of real models, as `envs.graphs.contraction` contracts them, with
+            seconds for every kind of device; in any order.
+        captured_share: share of the problems that are made of them, where there are any.
+        inference: share of the problems without a backward pass.
+        tabulated: share of those with times drawn for every operator on every device.
+        most_groups: groups of a captured step, at most.
+        most_devices: devices of a cluster, at most.
+    """
+
+    captured: Sequence[OpGraph] = ()
+    captured_share: Share = 0.4
+    inference: Share = 0.12
+    tabulated: Share = 0.15
+    most_groups: Count = 128
+    most_devices: Count = 32
+
+    def __call__(self, rng: Rng, stage: float = 1.0) -> StepProblem:
+        """A problem: its operators are already groups, at most `most_groups` where captured."""
+        size = 0.1 + 0.9 * stage
+        devices = max(2, round(self.most_devices * size))
+        inference = rng.random() < self.inference
+        tabulated = rng.random() < self.tabulated
+        pairs = tabulated and rng.random() < 0.5
+        topology = (pairwise_topology if pairs else random_topology)(rng, devices)
+        if len(self.captured) and not inference and rng.random() < self.captured_share:
+            graph = self._captured(rng, stage)
+        else:
+            graph = _synthetic(rng, size, inference)
+        problem = _with_memory(rng, graph, topology)
+        if tabulated:
+            problem = _tabulated(rng, problem, sizeless=pairs and inference)
+        groups = max(LEAST_LAYERS, round(self.most_groups * size))
+        return fused_problem(problem, fuse(problem, groups))
+
+    def _captured(self, rng: Rng, stage: float) -> OpGraph:
+        graph = self.captured[int(rng.integers(len(self.captured)))]
+        most = min(graph.num_micro_batches, max(2, round(MOST_MICRO_BATCHES * stage)))
+        graph = first_micro_batches(graph, int(rng.integers(1, most + 1)))
+        return scaled(graph, float(np.exp(rng.uniform(np.log(0.25), np.log(4.0)))))
+
+
+def _synthetic(rng: Rng, size: float, inference: bool) -> OpGraph:
+    most = LEAST_LAYERS + (MOST_LAYERS - LEAST_LAYERS) * size
+    layers = int(rng.uniform(LEAST_LAYERS, most))
+    sketch = draw_network(rng, layers)
+    number = len(sketch.layers)
+    room = MOST_OPERATORS // (4 * number)
+    count = int(rng.choice([1, 2, 4, 4, 8, 8, 16])) if not inference else int(rng.choice([1, 1, 4]))
+    count = max(1, min(count, round(MOST_MICRO_BATCHES * size), room))
+    if inference:
+        return inference_graph(sketch, f"inference_{number}", count)
+    state = float(rng.choice(OPTIMIZER_STATE))
+    together = bool(rng.random() < 0.15)
+    return training_graph(sketch, f"training_{number}", count, state=state, together=together)
+
+
+def _with_memory(rng: Rng, graph: OpGraph, topology: Topology) -> StepProblem:
+    """The problem on devices with loose, normal or tight memory, relative to one device's need."""
+    need, devices = single_device_peak(graph), topology.num_devices
+    share = float(
+        rng.choice([3.0, rng.uniform(0.6, 1.5), _tight(rng, devices)], p=[0.4, 0.25, 0.35])
+    )
+    uneven = {device.spec.name: float(np.exp(0.3 * rng.normal())) for device in topology.devices}
+    same = rng.random() < 0.5
+    specs = {
+        device.spec.name: replace(
+            device.spec,
+            memory_bytes=max(1.0, need * share * (1.0 if same else uneven[device.spec.name])),
+        )
+        for device in topology.devices
+    }
+    held = tuple(replace(device, spec=specs[device.spec.name]) for device in topology.devices)
+    return StepProblem.build(graph, replace(topology, devices=held), CostByGraph())
+
+
+def _tight(rng: Rng, devices: int) -> float:
+    return max(0.12, float(rng.uniform(1.2, 3.0)) / devices)
+
+
+def _tabulated(rng: Rng, problem: StepProblem, sizeless: bool) -> StepProblem:
+    """Its times changed at random, for every operator on every device; every tensor on every link.
+
+    The operators of one co-location group with equal phase and kind change alike. `sizeless`:
+    tensors take no memory, as in files that give times alone.
+    """
+    graph = problem.graph
+    key = np.stack([graph.colocation, graph.phase, graph.kind], axis=1)
+    alike = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1)
+    alone = graph.colocation == NONE
+    alike[alone] = alike.max(initial=0) + 1 + np.arange(int(alone.sum()))
+    spread = float(rng.choice([0.1, 0.3, 0.8]))
+    op = np.exp(spread * rng.normal(size=(int(alike.max(initial=0)) + 1, problem.capacity.size)))
+    link = np.exp(0.5 * spread * rng.normal(size=problem.transfer_seconds.shape))
+    if sizeless:
+        graph = replace(graph, tensor_bytes=np.zeros(graph.num_tensors))
+    return replace(
+        problem,
+        graph=graph,
+        op_seconds=np.ascontiguousarray(problem.op_seconds * op[alike]),
+        transfer_seconds=np.ascontiguousarray(problem.transfer_seconds * link),
+    )
+
+
+def scaled(graph: OpGraph, factor: float) -> OpGraph:
+    """`graph` with `factor` times the samples: work and tensors, not the parameters' update."""
+    rows = np.where(graph.phase == Phase.OPTIMIZER, 1.0, factor)
+
+    def times(values: FloatArray) -> FloatArray:
+        return values * (rows if values.ndim == 1 else rows[:, None]) if values.size else values
+
+    return replace(
+        graph,
+        flop=times(graph.flop),
+        bytes_read=times(graph.bytes_read),
+        bytes_written=times(graph.bytes_written),
+        profile_seconds=times(graph.profile_seconds),
+        tensor_bytes=graph.tensor_bytes * factor,
+    )
+
+
+def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
+    """The step of the first `count` micro-batches of `graph` alone, without its tabulated links."""
+    kept = graph.micro_batch < count
+    if kept.all():
+        return graph
+    number = np.where(kept, np.cumsum(kept) - 1, NONE)
+    edges = graph.edges
+    edges = edges[kept[edges[:, 0]] & kept[edges[:, 1]]]
+    tensor, position = np.unique(edges[:, 2], return_inverse=True)
+    rows = np.bincount(position.reshape(-1), minlength=len(tensor))
+    mirror = graph.mirror[kept]
+    columns = {
+        name: getattr(graph, name)[kept]
+        for name in (
+            "kind", "phase", "micro_batch", "replica", "flop", "bytes_read", "bytes_written",
+            "op_dtype", "colocation",
+        )
+    }  # fmt: skip
+    return replace(
+        graph,
+        **columns,
+        op_names=tuple(name for name, stays in zip(graph.op_names, kept, strict=True) if stays),
+        mirror=np.where(mirror == NONE, NONE, number[mirror]),
+        tensor_bytes=graph.tensor_bytes[tensor],
+        tensor_dtype=graph.tensor_dtype[tensor],
+        producer=number[graph.producer[tensor]],
+        consumer_ptr=np.concatenate([[0], np.cumsum(rows)]).astype(np.int64),
+        consumer=number[edges[:, 1]],
+        parameter_owner=number[graph.parameter_owner],
+        profile_seconds=graph.profile_seconds[kept] if graph.profile_classes else np.zeros((0, 0)),
+    )
