@@ -1,0 +1,261 @@
+"""A whole placement problem in numbers without units: what a policy reads of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.graphs.contraction import Fusion, sum_rows
+from envs.graphs.op_graph import NONE, Phase
+from envs.placement.groups import group_seconds, group_state_bytes, group_traffic
+from envs.step.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+FeatureArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+_WAVES = 4  # wavelengths of the positional encoding, each half of the one before
+LOW, HIGH = -2.0, 6.0  # bounds of all features
+NODE, NODE_DEVICE, DEVICE, LINK, WHOLE = 13 + 2 * _WAVES, 2, 7, 4, 8  # widths of features
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementFacts:
+    """G groups and D devices of a fused problem.
+
+    Times are in units of the *ideal* step, that of all devices computing without a pause, each in
+    proportion to its speed; bytes of a group in units of the capacity of a device in the mean.
+
+    | node_features (G, 21) | |
+    |---|---|
+    | 0, 1, 2 | mean seconds over devices in forward, backward, optimizer x devices |
+    | 3, 4 | state, activations of all micro-batches under way |
+    | 5, 6 | log of seconds of transfers in, out on the mean link x devices |
+    | 7 | share of the work before the middle of the group |
+    | 8 | forward pieces per micro-batch - 1: how often the step returns to the group |
+    | 9 | share of its work that is weight gradients |
+    | 10 | share of devices that can run it |
+    | 11, 12 | edges in, out / 8 |
+    | 13 + 2k, 14 + 2k | sin, cos of 2^k pi x feature 7 |
+
+    | node_device_features (G, D, 2) | |
+    |---|---|
+    | 0 | seconds / mean seconds of the group - 1 |
+    | 1 | seconds x devices |
+
+    | device_features (D, 7) | |
+    |---|---|
+    | 0 | log of speed, relative to the mean of the devices |
+    | 1 | capacity / mean capacity |
+    | 2, 3 | where its part begins and ends in a split by speed |
+    | 4 | devices of its server / devices |
+    | 5 | log of the seconds of the step's mean group edge x edges, sent to the other devices |
+    | 6 | share of devices it shares its ports with |
+
+    | link_features (D, D, 4) | |
+    |---|---|
+    | 0 | log of the seconds that the step's traffic would take |
+    | 1 | 1: same server |
+    | 2, 3 | 1: same send port, same receive port as somebody else in the row |
+
+    | whole_features (8,) | |
+    |---|---|
+    | 0, 1, 2 | log of micro-batches, groups, devices |
+    | 3, 4 | state, state and activations / capacity of all devices |
+    | 5 | log of all transfers on the mean link |
+    | 6 | share of the work that is the forward pass |
+    | 7 | fastest speed / mean speed - 1 |
+    """
+
+    node_features: FeatureArray
+    node_device_features: FeatureArray
+    device_features: FeatureArray
+    link_features: FeatureArray
+    whole_features: FeatureArray
+    flow: FeatureArray  # (G, G) seconds of transfers from group to group, mean link
+    seconds: FloatArray  # (G, D) ideal steps; 0 where not able
+    able: BoolArray  # (G, D)
+    state: FloatArray  # (G,) mean capacities
+    live: FloatArray  # (G,) mean capacities, of one micro-batch
+    capacity: FloatArray  # (D,) mean capacities
+    begin: FloatArray  # (D,) where its part of a split by speed begins, as a share of the work
+    end: FloatArray  # (D,) and ends
+    place: FloatArray  # (G,) share of the work before the middle of the group
+    edge_seconds: FloatArray  # (E, L) ideal steps
+    edge_forward: BoolArray  # (E,) carries something of the forward pass to a later group
+    incident_ptr: IntArray  # (G + 1,) rows of `incident`
+    incident: IntArray  # (2 E, 3) of each group: neighbour, edge, 1: it sends, 0: it receives
+    link_class: IntArray  # (D, D)
+    send_port: IntArray  # (D, D)
+    receive_port: IntArray  # (D, D)
+    server: IntArray  # (D,)
+    num_ports: int
+    micro_batches: int
+    ideal_s: float  # seconds of the ideal step
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def num_devices(self) -> int:
+        return self.seconds.shape[1]
+
+    @classmethod
+    def of(cls, fused: StepProblem, fusion: Fusion) -> PlacementFacts:
+        """Of the pieces `fused` of the groups of `fusion`."""
+        graph, topology = fused.graph, fused.topology
+        groups, devices = fusion.num_groups, topology.num_devices
+        raw = group_seconds(fused, fusion)
+        able = np.isfinite(raw)
+        mean = _mean(raw)  # (G,) seconds
+        filled = np.where(able, raw, mean[:, None])
+        total = filled.sum(axis=0)  # (D,)
+        ideal_s = 1.0 / max(float((1.0 / np.maximum(total, 1e-300)).sum()), 1e-300)
+        ideal_s = ideal_s if 0.0 < ideal_s < np.inf else 1.0
+        speed = 1.0 / np.maximum(total, 1e-300)
+        speed /= speed.mean()
+        traffic = group_traffic(fused, fusion)
+        moved = traffic.seconds / ideal_s  # (E, L)
+        on_mean = _mean(moved[:, 1:]) if moved.shape[1] > 1 else np.zeros(len(moved))
+        state = group_state_bytes(fused, fusion)
+        live = _live_bytes(fused, fusion)
+        micro_batches = max(graph.num_micro_batches, 1)
+        kept = state + micro_batches * live
+        capacity = np.where(np.isinf(fused.capacity), max(kept.sum(), 1.0), fused.capacity)
+        unit = max(float(capacity.mean()), 1.0)
+        whole = max(float(mean.sum()), 1e-300)
+        place = (np.cumsum(mean) - mean / 2) / whole
+        line = _line(topology.server, speed)
+        share = np.cumsum(speed[line]) / speed.sum()
+        begin, end = np.empty((2, devices))
+        end[line], begin[line] = share, np.concatenate([[0.0], share[:-1]])
+        flow = np.zeros((groups, groups), dtype=np.float32)
+        flow[traffic.source, traffic.target] = on_mean
+        ptr, incident = _incident(traffic.source, traffic.target, groups)
+        nodes = np.zeros((groups, NODE))
+        seconds = _mean(fused.op_seconds)
+        scale = devices / (ideal_s * devices)
+        for phase in Phase:
+            part = np.where(graph.phase == phase, seconds, 0.0)
+            nodes[:, phase] = sum_rows(part, fusion.piece_group, groups) * scale
+        nodes[:, 3], nodes[:, 4] = state / unit, micro_batches * live / unit
+        nodes[:, 5], nodes[:, 6] = _log(flow.sum(axis=0) * devices), _log(flow.sum(axis=1) * devices)
+        nodes[:, 7] = place
+        first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
+        returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
+        nodes[:, 8] = np.maximum(returns, 0)
+        late = sum_rows(np.where(graph.weight_gradient, seconds, 0.0), fusion.piece_group, groups)
+        nodes[:, 9] = late / np.maximum(mean, 1e-300)
+        nodes[:, 10] = able.mean(axis=1)
+        nodes[:, 11] = np.bincount(traffic.target, minlength=groups) / 8
+        nodes[:, 12] = np.bincount(traffic.source, minlength=groups) / 8
+        waves = np.pi * place[:, None] * 2.0 ** np.arange(_WAVES)
+        nodes[:, 13::2], nodes[:, 14::2] = np.sin(waves), np.cos(waves)
+        both = np.stack([filled / np.maximum(mean, 1e-300)[:, None] - 1, filled / ideal_s], axis=2)
+        both[~able] = HIGH
+        by_class = moved.sum(axis=0)  # (L,)
+        link = np.zeros((devices, devices, LINK))
+        link[:, :, 0] = _log(by_class[topology.link_class])
+        link[:, :, 1] = topology.server[:, None] == topology.server[None, :]
+        for axis, port in ((2, topology.send_port), (3, topology.receive_port.T)):
+            shared = port[:, None, :, None] == port[None, :, None, :]  # (D, D, D, D)
+            off = ~np.eye(devices, dtype=np.bool_)
+            valid = off[:, None, :, None] & off[None, :, None, :]
+            link[:, :, axis] = (shared & valid).any(axis=(2, 3))
+        own = np.zeros((devices, DEVICE))
+        own[:, 0] = np.log(speed)
+        own[:, 1] = capacity / unit
+        own[:, 2], own[:, 3] = begin, end
+        own[:, 4] = np.bincount(topology.server)[topology.server] / devices
+        others = by_class[topology.link_class].sum(axis=1) / max(devices - 1, 1)
+        own[:, 5] = _log(others)
+        own[:, 6] = link[:, :, 2].mean(axis=1)
+        overall = np.zeros(WHOLE)
+        overall[:3] = np.log(micro_batches), np.log(groups) / 2, np.log(devices)
+        overall[3], overall[4] = state.sum() / capacity.sum(), kept.sum() / capacity.sum()
+        overall[5] = _log(on_mean.sum())
+        overall[6] = nodes[:, Phase.FORWARD].sum() / max(nodes[:, :3].sum(), 1e-300)
+        overall[7] = speed.max() - 1
+        return cls(
+            node_features=_clip(nodes),
+            node_device_features=_clip(both),
+            device_features=_clip(own),
+            link_features=_clip(link),
+            whole_features=_clip(overall),
+            flow=flow,
+            seconds=np.where(able, raw, 0.0) / ideal_s,
+            able=able,
+            state=state / unit,
+            live=live / unit,
+            capacity=capacity / unit,
+            begin=begin,
+            end=end,
+            place=place,
+            edge_seconds=np.where(np.isfinite(moved), moved, 1e3),
+            edge_forward=(traffic.forward_share > 0) & (traffic.source < traffic.target),
+            incident_ptr=ptr,
+            incident=incident,
+            link_class=topology.link_class.astype(np.int64),
+            send_port=topology.send_port.astype(np.int64),
+            receive_port=topology.receive_port.astype(np.int64),
+            server=topology.server,
+            num_ports=topology.num_ports,
+            micro_batches=micro_batches,
+            ideal_s=ideal_s,
+        )
+
+
+def _mean(seconds: FloatArray) -> FloatArray:
+    """Mean over the last axis of the finite entries; 0 where there are none."""
+    able = np.isfinite(seconds)
+    total = np.where(able, seconds, 0.0).sum(axis=-1)
+    return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
+
+
+def _log(values: FloatArray | float) -> FloatArray:
+    return np.log1p(np.where(np.isfinite(values), values, 1e3))
+
+
+def _clip(values: FloatArray) -> FeatureArray:
+    return np.nan_to_num(np.clip(values, LOW, HIGH), nan=HIGH).astype(np.float32)
+
+
+def _line(server: IntArray, speed: FloatArray) -> IntArray:
+    """(D,) devices server by server, the server with the fastest one and the fastest first."""
+    best = np.zeros(int(server.max()) + 1)
+    np.maximum.at(best, server, speed)
+    return np.lexsort((-speed, server, -best[server]))
+
+
+def _incident(source: IntArray, target: IntArray, groups: int) -> tuple[IntArray, IntArray]:
+    """Row pointer (G + 1,) and rows (2 E, 3): neighbour, edge, whether the group sends."""
+    edges = np.arange(len(source))
+    owner = np.concatenate([source, target])
+    rows = np.stack(
+        [
+            np.concatenate([target, source]),
+            np.concatenate([edges, edges]),
+            np.repeat([1, 0], len(edges)),
+        ],
+        axis=1,
+    )
+    order = np.argsort(owner, kind="stable")
+    ptr = np.zeros(groups + 1, dtype=np.int64)
+    np.cumsum(np.bincount(owner, minlength=groups), out=ptr[1:])
+    return ptr, np.ascontiguousarray(rows[order])
+
+
+def _live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
+    """(G,) bytes of activations that a group holds for each micro-batch under way."""
+    graph = fused.graph
+    forward = graph.phase == Phase.FORWARD
+    edges = graph.edges
+    kept = np.unique(edges[forward[edges[:, 0]] & ~forward[edges[:, 1]], 2])
+    kept = kept[kept != NONE]
+    group = fusion.piece_group[graph.producer[kept]]
+    held = np.bincount(group, weights=graph.tensor_bytes[kept], minlength=fusion.num_groups)
+    return np.asarray(held / max(graph.num_micro_batches, 1))

@@ -1,0 +1,304 @@
+"""Groups decided one after another or all at once: what each device would mean for a group.
+
+A *sweep* passes over all groups once. In a sequential one every group is decided given those
+decided before it in this sweep and where the later ones stand (nowhere, in a first sweep); in a
+parallel one all are decided given where all the others stood before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.placement.facts import HIGH, LOW, PlacementFacts
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+FeatureArray = NDArray[np.float32]
+
+CANDIDATE = 26  # width of the features of a group on a device
+UNPLACED = -1
+
+
+class Boards(NamedTuple):
+    """B problems, padded to G groups, D devices, E edges, L link classes."""
+
+    groups: IntArray  # (B,)
+    devices: IntArray  # (B,)
+    seconds: FloatArray  # (B, G, D)
+    able: NDArray[np.bool_]  # (B, G, D)
+    state: FloatArray  # (B, G)
+    live: FloatArray  # (B, G)
+    capacity: FloatArray  # (B, D)
+    begin: FloatArray  # (B, D)
+    end: FloatArray  # (B, D)
+    place: FloatArray  # (B, G)
+    edge_seconds: FloatArray  # (B, E, L)
+    edge_forward: NDArray[np.bool_]  # (B, E)
+    incident_ptr: IntArray  # (B, G + 1)
+    incident: IntArray  # (B, 2 E, 3)
+    link_class: IntArray  # (B, D, D)
+    send_port: IntArray  # (B, D, D)
+    receive_port: IntArray  # (B, D, D)
+    server: IntArray  # (B, D)
+    micro_batches: IntArray  # (B,)
+    ports: int
+
+
+class Standing(NamedTuple):
+    """Where the groups of S samples stand and what that comes to."""
+
+    problem: IntArray  # (S,) of the boards
+    device: IntArray  # (S, G)
+    load: FloatArray  # (S, D)
+    state: FloatArray  # (S, D)
+    live: FloatArray  # (S, D)
+    port: FloatArray  # (S, P)
+    many: IntArray  # (S, D) groups
+    visits: IntArray  # (S, D) runs of groups
+    depth: IntArray  # (S, G) device changes on a forward path to it
+    traffic: FloatArray  # (S, D) scratch
+    into: FloatArray  # (S, D) scratch
+    out: FloatArray  # (S, D) scratch
+
+
+def boards(facts: Sequence[PlacementFacts]) -> Boards:
+    """The problems side by side."""
+
+    def padded(name: str, fill: float = 0) -> Any:
+        arrays = [getattr(one, name) for one in facts]
+        shape = [max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim)]
+        found = np.full((len(arrays), *shape), fill, dtype=arrays[0].dtype)
+        for row, array in zip(found, arrays, strict=True):
+            row[tuple(slice(size) for size in array.shape)] = array
+        return found
+
+    names = set(Boards._fields) - {"groups", "devices", "micro_batches", "ports"}
+    return Boards(
+        groups=np.array([one.num_groups for one in facts]),
+        devices=np.array([one.num_devices for one in facts]),
+        micro_batches=np.array([one.micro_batches for one in facts]),
+        ports=max(one.num_ports for one in facts),
+        **{name: padded(name) for name in sorted(names)},
+    )
+
+
+def standing(given: Boards, problem: IntArray) -> Standing:
+    """Nothing placed, in as many samples as `problem` (S,) has."""
+    samples, (_, groups, devices) = len(problem), given.seconds.shape
+
+    def zeros(width: int) -> FloatArray:
+        return np.zeros((samples, width))
+
+    return Standing(
+        problem=np.ascontiguousarray(problem, dtype=np.int64),
+        device=np.full((samples, groups), UNPLACED, dtype=np.int64),
+        load=zeros(devices), state=zeros(devices), live=zeros(devices), port=zeros(given.ports),
+        many=np.zeros((samples, devices), dtype=np.int64),
+        visits=np.zeros((samples, devices), dtype=np.int64),
+        depth=np.zeros((samples, groups), dtype=np.int64),
+        traffic=zeros(devices), into=zeros(devices), out=zeros(devices),
+    )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _run_begins(device: IntArray, group: int, groups: int) -> int:
+    """1 where a run of groups on one device begins at `group`, which is placed."""
+    if group >= groups or device[group] < 0:
+        return 0
+    return 1 if group == 0 or device[group - 1] != device[group] else 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _shift(given: Boards, now: Standing, s: int, group: int, sign: int) -> None:
+    """Add what `group` of sample `s` comes to where it stands, or take it away."""
+    b = now.problem[s]
+    d = now.device[s, group]
+    now.load[s, d] += sign * given.seconds[b, group, d]
+    now.state[s, d] += sign * given.state[b, group]
+    now.live[s, d] += sign * given.live[b, group]
+    now.many[s, d] += sign
+    for k in range(given.incident_ptr[b, group], given.incident_ptr[b, group + 1]):
+        other, edge, sends = given.incident[b, k]
+        e = now.device[s, other]
+        if e < 0 or e == d:
+            continue
+        source, target = (d, e) if sends else (e, d)
+        moved = sign * given.edge_seconds[b, edge, given.link_class[b, source, target]]
+        now.port[s, given.send_port[b, source, target]] += moved
+        now.port[s, given.receive_port[b, source, target]] += moved
+
+
+@numba.njit(cache=True, nogil=True)
+def _place(given: Boards, now: Standing, s: int, group: int, d: int) -> None:
+    """Put `group` of sample `s` on `d`; `UNPLACED` takes it away."""
+    b = now.problem[s]
+    device, groups = now.device[s], given.groups[b]
+    for at in (group, group + 1):
+        if _run_begins(device, at, groups):
+            now.visits[s, device[at]] -= 1
+    if device[group] >= 0:
+        _shift(given, now, s, group, -1)
+    device[group] = d
+    if d >= 0:
+        _shift(given, now, s, group, 1)
+        now.depth[s, group] = _depth(given, now, s, group, d)
+    for at in (group, group + 1):
+        if _run_begins(device, at, groups):
+            now.visits[s, device[at]] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _depth(given: Boards, now: Standing, s: int, group: int, d: int) -> int:
+    b = now.problem[s]
+    deepest = 0
+    for k in range(given.incident_ptr[b, group], given.incident_ptr[b, group + 1]):
+        other, edge, sends = given.incident[b, k]
+        if not sends and given.edge_forward[b, edge] and now.device[s, other] >= 0:
+            deepest = max(
+                deepest, now.depth[s, other] + (1 if now.device[s, other] != d else 0)
+            )
+    return deepest
+
+
+@numba.njit(cache=True, nogil=True)
+def _features(
+    given: Boards, now: Standing, s: int, group: int, parallel: bool, again: bool, x: FeatureArray
+) -> None:
+    """Write (D, CANDIDATE) features of `group` of sample `s` on each device."""
+    b = now.problem[s]
+    device, devices, groups = now.device[s], given.devices[b], given.groups[b]
+    stood = device[group]
+    if stood >= 0:
+        _place(given, now, s, group, UNPLACED)
+    traffic, into, out = now.traffic[s], now.into[s], now.out[s]
+    traffic[:], into[:], out[:] = 0.0, 0.0, 0.0
+    known = 0.0
+    first, last = given.incident_ptr[b, group], given.incident_ptr[b, group + 1]
+    for k in range(first, last):
+        other, edge, sends = given.incident[b, k]
+        e = device[other]
+        if e < 0:
+            continue
+        mean = 0.0
+        for d in range(devices):
+            if d == e:
+                continue
+            source, target = (d, e) if sends else (e, d)
+            moved = given.edge_seconds[b, edge, given.link_class[b, source, target]]
+            mean += moved
+            if sends:
+                out[d] += moved
+            else:
+                into[d] += moved
+        mean /= max(devices - 1, 1)
+        traffic[e] += mean
+        known += mean
+    busiest, fullest, port = 0.0, 0.0, 0.0
+    done = 0.0
+    for d in range(devices):
+        busiest = max(busiest, now.load[s, d])
+        done += now.load[s, d]
+    for p in range(given.ports):
+        port = max(port, now.port[s, p])
+    before = device[group - 1] if group > 0 else UNPLACED
+    after = device[group + 1] if group + 1 < groups else UNPLACED
+    place = given.place[b, group]
+    all_batches = given.micro_batches[b]
+    for d in range(devices):
+        own = given.seconds[b, group, d]
+        load = now.load[s, d]
+        capacity = given.capacity[b, d]
+        state = (now.state[s, d] + given.state[b, group]) / capacity
+        live = (now.live[s, d] + given.live[b, group]) / capacity
+        depth = _depth(given, now, s, group, d)
+        under_way = min(all_batches, max(devices - depth, 1))
+        row = x[d]
+        row[0] = own * devices
+        row[1] = load
+        row[2] = load + own
+        row[3] = max(load + own - busiest, 0.0) * devices
+        row[4] = load + own - (done + own) / devices
+        row[5] = state
+        row[6] = state + live * under_way
+        row[7] = state + live * all_batches
+        row[8] = 1.0 if state <= 1.0 else 0.0
+        row[9] = into[d] * devices
+        row[10] = out[d] * devices
+        row[11] = traffic[d] / known if known > 0.0 else 0.0
+        row[12] = into[d] + out[d]
+        crowded = 0.0
+        for k in range(first, last):
+            other, _, sends = given.incident[b, k]
+            e = device[other]
+            if e < 0 or e == d:
+                continue
+            source, target = (d, e) if sends else (e, d)
+            crowded = max(crowded, now.port[s, given.send_port[b, source, target]])
+            crowded = max(crowded, now.port[s, given.receive_port[b, source, target]])
+        row[13] = crowded
+        row[14] = 1.0 if before == d else 0.0
+        row[15] = 1.0 if after == d else 0.0
+        row[16] = 1.0 if now.many[s, d] > 0 else 0.0
+        row[17] = now.visits[s, d] / 4
+        row[18] = depth / devices
+        row[19] = 1.0 if before >= 0 and given.server[b, before] == given.server[b, d] else 0.0
+        row[20] = 1.0 if stood == d else 0.0
+        row[21] = 1.0 if given.begin[b, d] <= place < given.end[b, d] else 0.0
+        row[22] = (place - (given.begin[b, d] + given.end[b, d]) / 2) * min(devices, 8)
+        row[23] = port
+        row[24] = 1.0 if parallel else 0.0
+        row[25] = 1.0 if again else 0.0
+        for f in range(CANDIDATE):
+            row[f] = min(max(row[f], LOW), HIGH)
+    if stood >= 0:
+        _place(given, now, s, group, stood)
+
+
+@numba.njit(cache=True, nogil=True)
+def look(
+    given: Boards, now: Standing, group: int, again: bool, x: FeatureArray, mask: NDArray[np.bool_]
+) -> None:
+    """Features (S, D, CANDIDATE) of one group of every sample, sequentially, and where it may go."""
+    for s in range(len(now.problem)):
+        b = now.problem[s]
+        if group < given.groups[b]:
+            _features(given, now, s, group, False, again, x[s])
+            mask[s] = given.able[b, group]
+
+
+@numba.njit(cache=True, nogil=True)
+def put(given: Boards, now: Standing, group: int, device: IntArray) -> None:
+    """Put one group of every sample on `device` (S,)."""
+    for s in range(len(now.problem)):
+        if group < given.groups[now.problem[s]]:
+            _place(given, now, s, group, device[s])
+
+
+@numba.njit(cache=True, nogil=True)
+def look_at_all(given: Boards, now: Standing, again: bool, x: FeatureArray) -> None:
+    """Features (S, G, D, CANDIDATE) of all groups, given where the others stand."""
+    for s in range(len(now.problem)):
+        for group in range(given.groups[now.problem[s]]):
+            _features(given, now, s, group, True, again, x[s, group])
+
+
+@numba.njit(cache=True, nogil=True)
+def put_all(given: Boards, now: Standing, device: IntArray) -> None:
+    """Put all groups on `device` (S, G)."""
+    for s in range(len(now.problem)):
+        for group in range(given.groups[now.problem[s]]):
+            _place(given, now, s, group, device[s, group])
+
+
+@numba.njit(cache=True, nogil=True)
+def replay(given: Boards, now: Standing, again: bool, device: IntArray, x: FeatureArray) -> None:
+    """A sequential sweep that decides `device` (S, G): its features (S, G, D, CANDIDATE)."""
+    for s in range(len(now.problem)):
+        for group in range(given.groups[now.problem[s]]):
+            _features(given, now, s, group, False, again, x[s, group])
+            _place(given, now, s, group, device[s, group])
