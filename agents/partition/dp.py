@@ -164,6 +164,8 @@ class ContiguousDP:
             items = pipeline.items(grouped, room)
             found = best_split(items, self.ideals, effort.after(pairs))
             pairs += found.pairs
+            if found.split is None and incumbent.evaluations == 0:
+                found = best_split(items, 0, Effort(np.inf, None))  # along a few orders: at once
             if found.split is None:
                 return None
             device = np.empty(grouped.num_groups, dtype=np.int64)

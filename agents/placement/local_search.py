@@ -13,7 +13,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
-from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
+from agents.placement.neighbourhood.levels import (
+    Level,
+    level_around,
+    level_of,
+    levels_of,
+    list_schedule,
+)
 from agents.placement.neighbourhood.ruled import RuledWalker
 from agents.placement.neighbourhood.seeds import splits
 from agents.placement.neighbourhood.walk import Walker
@@ -39,6 +45,16 @@ _PRICINGS = 16  # times, on every level, that the best placement is tried in all
 _RULED = 0.7  # of the budget: placements alone are moved, where micro-batches make pipelines
 _MOVED = 0.1  # of the budget, for the memory moves of the best plan, if there may be any
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
+
+
+@dataclass(frozen=True, eq=False)
+class Guide:
+    """What is known of good placements of one problem before a search begins."""
+
+    plans: Sequence[IntArray]  # placements (N,) to start from, the best first
+    group: IntArray  # (N,) group of every operator
+    chance: FloatArray  # (G, D) of every device for each group; rows need not add up to 1
+    share: float  # of the moves that put units elsewhere: their device is drawn by its chance
 
 
 @bounded
@@ -73,6 +89,9 @@ class LocalSearch:
     the plan is in one of those orders. Large graphs are searched coarse to fine (`levels_of`):
     groups of a fused graph first, each level starting from the best plan of the one before, with an
     equal part of the budget.
+
+    With a guide (`improve`) its groups take the place of the coarse levels, its plans are starts,
+    and on every level a share of the moves draws the device of a unit by its chances.
 
     Several workers walk independently, each in a thread of its own, and share the best plan from
     cycle to cycle. Where plans may move activations, what becomes of those of each group is changed
@@ -134,7 +153,11 @@ class LocalSearch:
         return self._plan(problem, budget_s, deterministic_limit)
 
     def improve(
-        self, incumbent: StepIncumbent, budget_s: float, deterministic_limit: int | None
+        self,
+        incumbent: StepIncumbent,
+        budget_s: float,
+        deterministic_limit: int | None,
+        guide: Guide | None = None,
     ) -> int:
         """Search from the best plan of `incumbent` until it is `budget_s` seconds old.
 
@@ -144,13 +167,24 @@ class LocalSearch:
         """
         _compile()
         search = _Search(self.pace, incumbent, budget_s, deterministic_limit)
-        search.offer_single_device()
-        levels = levels_of(incumbent.problem, self.groups, self.operators)
-        search.split(levels)
-        if incumbent.plan is not None and levels[-1].problem is not incumbent.problem:
-            levels.append(level_around(incumbent.problem, incumbent.plan, self.operators))
+        problem, plans = incumbent.problem, () if guide is None else guide.plans
+        search.offer_first(plans)
+        levels = self._levels(problem, guide)
+        search.split(levels, plans)
+        if incumbent.plan is not None and levels[-1].problem is not problem:
+            levels.append(level_around(problem, incumbent.plan, self.operators))
+        if guide is not None:
+            levels = [level.guided(guide.group, guide.chance, guide.share) for level in levels]
         search.run_all(levels)
         return search.judged
+
+    def _levels(self, problem: StepProblem, guide: Guide | None) -> list[Level]:
+        """The levels, coarse to fine."""
+        if guide is None:
+            return levels_of(problem, self.groups, self.operators)
+        few = problem.graph.num_operators <= self.operators
+        finest = levels_of(problem, (), self.operators) if few else []
+        return [level_of(problem, guide.group), *finest]
 
     def partition(
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
@@ -163,9 +197,9 @@ class LocalSearch:
         if incumbent.impossible:
             return incumbent.result()
         search = _Search(self.pace, incumbent, budget_s, limit)
-        search.offer_single_device()
-        levels = levels_of(problem, self.groups, self.operators)
-        search.split(levels)
+        search.offer_first(())
+        levels = self._levels(problem, None)
+        search.split(levels, ())
         if not search.binds(levels[0]):
             for planner in self.starts:
                 search.ask(planner, self.start_share)
@@ -201,6 +235,7 @@ class _Search:
         self.seeds: list[
             tuple[tuple[float, float], _Plan]
         ] = []  # overflow, seconds; the best first
+        self.seeded: Level | None = None  # where `seeds` are of, until a walk begins from them
         self.splits: tuple[IntArray, ...] = ()  # (N,) devices each
         self.offered = np.inf  # seconds, on the present level, of the last plan checked in full
         self.next_offer = 0.0  # seconds since the start
@@ -213,9 +248,12 @@ class _Search:
             return spent
         return self.proposed / self.limit if self.limit else 1.0
 
-    def offer_single_device(self) -> None:
-        """Offer the fastest device that holds everything by itself."""
+    def offer_first(self, plans: Sequence[IntArray]) -> None:
+        """Offer `plans` (N,) until one fits, else the fastest device that holds everything."""
         problem = self.incumbent.problem
+        for device in plans:
+            if self.incumbent.plan is None:
+                self.incumbent.offer(device)
         seconds = problem.op_seconds.sum(axis=0)
         seconds[problem.graph.state_bytes.sum() > problem.capacity] = np.inf
         for device in np.argsort(seconds, kind="stable").tolist():
@@ -230,11 +268,11 @@ class _Search:
             if found is not None:
                 self.incumbent.offer_plan(found)
 
-    def split(self, levels: list[Level]) -> None:
-        """Start from splits of the finest groups of `levels`, too."""
+    def split(self, levels: list[Level], plans: Sequence[IntArray]) -> None:
+        """Start from `plans` and from splits of the finest groups of `levels`, too."""
         finest = [level.grouped for level in levels if level.grouped is not None][-1:]
         grouped = finest or (GroupedProblem.of(self.incumbent.problem, _SPLIT_GROUPS),)
-        self.splits = tuple(splits(*grouped))
+        self.splits = (*plans, *splits(*grouped))
 
     def run_all(self, levels: list[Level]) -> None:
         """Search all levels in what is left of the budget, less a share for memory moves.
@@ -265,6 +303,7 @@ class _Search:
         if not self.seeds:
             self.kind = Walker
             self._start(level, Pricer(level.problem))
+            self.seeded = level
         overflow, _ = min(self.seeds, key=lambda seed: seed[0][::-1])[0]
         return overflow > 0.0
 
@@ -334,7 +373,12 @@ class _Search:
         """A walker at the best of the plans to start `level` from, in the best of their orders."""
         walker: Walker | None = None
         seeds: list[tuple[tuple[float, float], _Plan]] = []
-        for device, own in self._starts(level):
+        starts = self._starts(level)
+        if level is self.seeded:
+            seeds, self.seeded = self.seeds, None
+            walker = self._walker(level, *seeds[0][1], 1.0, 0)
+            starts = self._known(level)
+        for device, own in starts:
             for order in (own, *self._orders(pricer, device)):
                 if walker is None:
                     walker = self._walker(level, device, order, 1.0, 0)
@@ -352,20 +396,24 @@ class _Search:
         first = np.asarray(units.allowed.argmax(axis=1), dtype=np.int64)[units.of]
         own = np.arange(len(first))
         yield first, own
-        known = self.incumbent.plan
-        if known is not None:
-            placed = level.up(known.placement.device, known.order)
-            if units.allowed[units.of, placed[0]].all():
-                yield placed
+        yield from self._known(level)
         if self.proposed > 0:
             return
         listed = list_schedule(level, self.room)
         if listed is not None:
             yield listed
         for split in self.splits:
-            device, _ = level.up(split, np.arange(len(split)))
-            if units.allowed[units.of, device].all():
+            device = level.placed(split)
+            if device is not None:
                 yield device, own
+
+    def _known(self, level: Level) -> Iterator[_Plan]:
+        """The best plan so far."""
+        known, units = self.incumbent.plan, level.units
+        if known is not None:
+            placed = level.up(known.placement.device, known.order)
+            if units.allowed[units.of, placed[0]].all():
+                yield placed
 
     def _orders(self, pricer: Pricer, device: IntArray) -> Iterator[IntArray]:
         """The orders that are allowed for a placement (K,), where the walk does not choose one."""
@@ -411,6 +459,6 @@ def _compile() -> None:
     """Have the kernels compiled, once on a machine, before the clock starts."""
     problem = toy_pipeline()
     idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), np.inf, 1)
-    idle.offer_single_device()
+    idle.offer_first(())
     for number, kind in enumerate((Walker, RuledWalker)):
         idle.run(levels_of(problem, (), problem.graph.num_operators)[0], kind, number + 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -51,6 +51,32 @@ class Level:
         np.minimum.at(lead, self.units.of, first)
         return device[order[lead]][self.units.of], topological(self.problem.graph, first)
 
+    def placed(self, device: IntArray) -> IntArray | None:
+        """(K,) devices of the pieces from those of the operators (N,), as `up`.
+
+        None where a unit may not be on the device of its first operator.
+        """
+        units = self.units
+        lead = np.full(len(units.state), len(device), dtype=np.int64)
+        np.minimum.at(lead, units.of[self.piece], np.arange(len(device)))
+        on = device[lead]
+        return on[units.of] if units.allowed[np.arange(len(lead)), on].all() else None
+
+    def guided(self, group: IntArray, chance: FloatArray, share: float) -> Level:
+        """The same level with a guide for a `share` of the moves.
+
+        It says the `group` (N,) of every operator and the `chance` (G, D) of every device for each
+        group. A unit has the mean chances of its operators on the devices where it may be, and may
+        be anywhere where they are all 0.
+        """
+        units = self.units
+        of = units.of[self.piece].astype(np.int64)
+        mean = sum_rows(chance[group], of, len(units.state))
+        mean = np.where(units.allowed, mean, 0.0)
+        mean = np.where(mean.sum(axis=1, keepdims=True) > 0.0, mean, units.allowed)
+        likely = np.cumsum(mean, axis=1) / np.maximum(mean.sum(axis=1, keepdims=True), 1e-300)
+        return replace(self, units=units._replace(likely=likely, guided=share))
+
 
 def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> list[Level]:
     """The levels of `problem`, coarse to fine.
@@ -71,13 +97,16 @@ def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> 
     return levels or [finest]
 
 
+def level_of(problem: StepProblem, group: IntArray) -> Level:
+    """The level of the groups (N,) `group`."""
+    fusion = contract(problem.graph, group, weight_gradients=problem.defers)
+    return _fused(problem.graph, GroupedProblem.fused(problem, fusion))
+
+
 def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
     """About so many pieces as `operators`, none with operators that `plan` puts on two devices."""
-    graph, device = problem.graph, plan.placement.device
-    groups = max(operators // (2 * graph.num_micro_batches + 1), 1)
-    group = fused_around(problem, fuse(problem, groups), device)
-    fusion = contract(graph, group, weight_gradients=problem.defers)
-    return _fused(graph, GroupedProblem.fused(problem, fusion))
+    groups = max(operators // (2 * problem.graph.num_micro_batches + 1), 1)
+    return level_of(problem, fused_around(problem, fuse(problem, groups), plan.placement.device))
 
 
 def topological(graph: OpGraph, priority: IntArray) -> IntArray:
@@ -149,6 +178,8 @@ def _units(of: IntArray, state: FloatArray, allowed: BoolArray) -> Units:
         member=np.argsort(of, kind="stable").astype(np.uint32),
         state=np.ascontiguousarray(state, dtype=np.float64),
         allowed=np.ascontiguousarray(allowed),
+        likely=np.zeros((0, allowed.shape[1])),
+        guided=0.0,
     )
 
 

@@ -30,6 +30,8 @@ class Units(NamedTuple):
     member: IndexArray  # (N,) operators by unit
     state: FloatArray  # (U,) bytes
     allowed: BoolArray  # (U, D) supported, and the unit alone fits
+    likely: FloatArray  # (U, D) running sums of the chances that a guide gives the devices
+    guided: float  # share of the moves whose device the guide draws; 0: there is none
 
 
 class Move(NamedTuple):
@@ -239,7 +241,9 @@ def propose(
         exchanged: bool = _exchange(chosen, facts, units, move, op, random)
         return exchanged
     e = np.int64(draw(random) * devices)
-    if draw(random) < _TO_NEIGHBOUR:
+    if units.guided > 0.0 and draw(random) < units.guided:
+        e = likely(units, units.of[op], random)
+    elif draw(random) < _TO_NEIGHBOUR:
         e = np.int64(device[_neighbour(facts, op, random)])
     if e == d or not units.allowed[units.of[op], e]:
         return False
@@ -257,6 +261,18 @@ def propose(
         if device[other] == e:
             at = other
     return True
+
+
+@numba.njit(
+    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+)
+def likely(units: Units, unit: int, random: RandomState) -> np.int64:
+    """A device for `unit`, by the chances of the guide."""
+    at, last = draw(random), units.likely.shape[1] - 1
+    for d in range(last):
+        if at < units.likely[unit, d]:
+            return np.int64(d)
+    return np.int64(last)
 
 
 @numba.njit(

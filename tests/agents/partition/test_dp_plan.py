@@ -80,3 +80,12 @@ def test_a_limit_makes_the_plan_reproducible() -> None:
     assert second.plan is not None
     np.testing.assert_array_equal(first.plan.placement.device, second.plan.placement.device)
     assert first.evaluations < PLANNER.plan(problem, 30.0).evaluations
+
+
+def test_a_budget_that_is_spent_at_once_still_gives_a_split_and_no_more() -> None:
+    problem = pipeline([1.0] * 16, 8, cluster([0, 0, 0, 0], [1e6] * 4), [1, 1, 1, 1])
+    result = PLANNER.plan(problem, 1e-9)
+    assert result.plan is not None
+    assert result.evaluations == 1
+    single = SingleDevice().plan(problem, 1.0)
+    assert result.step_time < 0.5 * single.step_time
