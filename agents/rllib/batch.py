@@ -17,13 +17,14 @@ from agents.rllib.advantages import (
     RewardScale,
     ValueScale,
     advantages,
+    best_of_alike,
     standardised,
     without_shared,
 )
 from agents.rllib.config import PPO
-from agents.rllib.module import LABELS
-from agents.rllib.ppo import TAUGHT
+from agents.rllib.module import LABELS, TAUGHT
 from agents.rllib.runner import Fragment, Part
+from envs.errors import InputError
 
 NumbersOfModules = dict[str, dict[str, Any]]
 
@@ -101,6 +102,11 @@ class BatchMaker:
         if ppo.alike > 1:
             rows, now, episode = ppo.alike * self.agents[name], fragment.now, fragment.episode
             gains = without_shared(gains, now[:, lane], episode[:, lane], rows, ppo.alike)
+            if ppo.best_share > 0.0:
+                if not ends.all():
+                    raise InputError("is for episodes of one step", field="best_share")
+                best = ppo.alike * best_of_alike(rewards, rows, ppo.alike)
+                gains = (1.0 - ppo.best_share) * gains + ppo.best_share * best
         by_problem = ppo.normalise_advantages == "problem"
         groups = fragment.problem[:, lane][decides] if by_problem else None
         gains[decides] = standardised(gains[decides], groups)
@@ -169,11 +175,15 @@ def _columns(part: Part, gains: FloatArray, targets: FloatArray) -> dict[str, An
         Postprocessing.VALUE_TARGETS: targets.astype(np.float32).reshape(-1),
     }
     if part.taught is not None:
-        columns[TAUGHT] = part.taught.reshape(-1)
+        columns[TAUGHT] = part.taught.reshape(-1, *part.taught.shape[2:])
+        if part.taught.ndim > 2:  # tokens: what stands before each of them
+            columns[Columns.ACTIONS] = part.actions.reshape(columns[TAUGHT].shape)
     else:
         columns[Postprocessing.ADVANTAGES] = gains.astype(np.float32).reshape(-1)
         columns[Columns.ACTIONS] = part.actions.reshape(-1, *part.actions.shape[2:])
-        columns[Columns.ACTION_LOGP] = part.log_probabilities.reshape(-1)
+        columns[Columns.ACTION_LOGP] = part.log_probabilities.reshape(
+            -1, *part.log_probabilities.shape[2:]
+        )
     if part.labels is not None:
         columns[LABELS] = part.labels
     return columns

@@ -40,6 +40,7 @@ class PPO:
     steps: Count | None
     episodes: Count | None
     alike: Count
+    best_share: Share
     minibatch_size: Count
     num_epochs: Count
     learning_rate: Positive
@@ -64,6 +65,10 @@ class PPO:
         if self.num_envs % self.alike:
             message = f"{self.alike} does not divide num_envs {self.num_envs}"
             raise InputError(message, field="alike")
+        if self.best_share > 0.0 and self.alike == 1:
+            raise InputError(
+                "the best of one episode is that one: 0 it must be", field="best_share"
+            )
 
     def fallen(self, start: float, end: float, steps: int) -> float:
         """What falls linearly from `start` to `end`, after so many steps."""

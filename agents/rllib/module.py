@@ -16,9 +16,11 @@ from torch import Tensor
 from models.architecture import Architecture, Policy
 
 ARCHITECTURE_KEY = "architecture"  # in the model config, where PPO adds its own keys beside it
+TAUGHT = "taught_actions"  # what the teacher would have done; where it is, policies are cloned
 LABELS = "auxiliary_labels"  # (n, K) class of each of K things, `NO_LABEL`: none
 AUXILIARY = "auxiliary_logits"  # (n, K, classes)
 NO_LABEL = -1
+ENTROPIES, KNOWN = "entropies", "known"  # (n, A) of a policy that composes
 
 
 class Outlook(Protocol):
@@ -45,6 +47,66 @@ class Foresighted(Protocol):
         """All of it, for (B, ...) observations."""
 
 
+class Composed(Protocol):
+    """Actions of A tokens each, drawn."""
+
+    @property
+    def actions(self) -> Tensor:
+        """(n, A) int64."""
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        """(n, A) of every token, given those before it."""
+
+    @property
+    def scores(self) -> Tensor:
+        """(n,) of the critic; 0 where the policy has none."""
+
+
+class Appraisal(Protocol):
+    """What a policy makes of actions of A tokens each."""
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        """(n, A) of every token asked for, given the action's tokens before it."""
+
+    @property
+    def entropy(self) -> Tensor:
+        """(n, A) of every token's distribution, given the action's tokens before it."""
+
+    @property
+    def known(self) -> Tensor:
+        """(n, A) bool: tokens that exist; the others are padding."""
+
+    @property
+    def scores(self) -> Tensor:
+        """(n,) of the critic; 0 where the policy has none."""
+
+
+@runtime_checkable
+class Composer(Protocol):
+    """A policy whose one action is a row of tokens, a whole plan; `decide` it need not."""
+
+    def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Composed:
+        """An action for each of (n, ...) observations, by torch's global generator.
+
+        Args:
+            observation: every array of it, stacked.
+            greedy: whether every token is the most probable one.
+        """
+
+    def appraise(
+        self, observation: Mapping[str, Tensor], actions: Tensor, asked: Tensor | None = None
+    ) -> Appraisal:
+        """What the policy thinks of (n, A) actions, with gradients.
+
+        Args:
+            observation: every array of it, stacked.
+            actions: what stands before each token.
+            asked: (n, A) tokens whose probability is asked for; None: those of `actions`.
+        """
+
+
 class PolicyModule(TorchRLModule, ValueFunctionAPI):
     """A `models.architecture.Policy` behind RLlib's interface.
 
@@ -69,6 +131,16 @@ class PolicyModule(TorchRLModule, ValueFunctionAPI):
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
         # The value travels as the "embedding": the loss asks for it through `compute_values` and
         # would otherwise pay for a second pass through the encoder.
+        if isinstance(self.policy, Composer):
+            found = self.policy.appraise(
+                batch[Columns.OBS], batch[Columns.ACTIONS], batch.get(TAUGHT)
+            )
+            return {
+                Columns.ACTION_LOGP: found.log_probabilities,
+                ENTROPIES: found.entropy,
+                KNOWN: found.known,
+                Columns.EMBEDDINGS: found.scores,
+            }
         if LABELS not in batch:
             inputs, value = self.policy.decide(batch[Columns.OBS])
             return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: value}

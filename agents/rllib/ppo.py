@@ -18,10 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from agents.rllib.config import TRAINING, Patience, Training
-from agents.rllib.module import AUXILIARY, LABELS, NO_LABEL
+from agents.rllib.module import (
+    AUXILIARY,
+    ENTROPIES,
+    KNOWN,
+    LABELS,
+    NO_LABEL,
+    TAUGHT,
+    Composer,
+)
 from models.architecture import Policy
-
-TAUGHT = "taught_actions"  # what the teacher would have done; where it is, policies are cloned
 
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -54,6 +60,9 @@ class PPOLearner(TorchLearner):
     them are decisions. A minibatch holds the same share of the decisions of every module, so that
     all are passed over equally often. Where decisions come with what a teacher would have done, the
     loss is the cross entropy of that and the critic's squared error.
+
+    Of policies that compose, every token has a ratio, an entropy and a divergence of its own, all
+    with the advantage of the whole action; means are over the tokens that exist.
 
     `update` is RLlib's interface, its body is not: RLlib's passes over a batch take equally many
     rows of every module, know no limit to the divergence, and would copy all observations.
@@ -124,29 +133,40 @@ class PPOLearner(TorchLearner):
         """The loss of one minibatch of a module."""
         ppo = self.training.ppo
         terms = self.metrics_of[module_id] = {}
-        inputs, values = fwd_out[Columns.ACTION_DIST_INPUTS], fwd_out[Columns.EMBEDDINGS]
-        module = self.module[module_id].unwrapped()
-        present = module.get_train_action_dist_cls().from_logits(inputs)
-        entropy = present.entropy().mean()
+        values = fwd_out[Columns.EMBEDDINGS]
+        present = None if KNOWN in fwd_out else self._distribution(module_id, fwd_out)
+        if present is None:
+            logs, known = fwd_out[Columns.ACTION_LOGP], fwd_out[KNOWN]
+            entropy = _mean(fwd_out[ENTROPIES], known)
+        else:
+            asked = batch[TAUGHT if TAUGHT in batch else Columns.ACTIONS]
+            logs, known = present.logp(asked), None
+            entropy = present.entropy().mean()
         terms["entropy"] = entropy
         if TAUGHT in batch:
             taught = batch[TAUGHT]
-            loss = -present.logp(taught).mean()
+            loss = -_mean(logs, None if known is None else known & (taught != NO_LABEL))
             terms["cross_entropy"] = loss
-            terms["agreement"] = (inputs.argmax(dim=-1) == taught).float().mean()
+            if known is None:
+                likely = fwd_out[Columns.ACTION_DIST_INPUTS].argmax(dim=-1)
+                terms["agreement"] = (likely == taught).float().mean()
         else:
-            moved = present.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
+            moved = logs - batch[Columns.ACTION_LOGP]
             ratio, gains = moved.exp(), batch[Postprocessing.ADVANTAGES]
+            if known is not None:
+                gains = gains.unsqueeze(1)
             clipped = ratio.clamp(1.0 - ppo.clip, 1.0 + ppo.clip)
-            policy_loss = -torch.min(gains * ratio, gains * clipped).mean()
+            policy_loss = -_mean(torch.min(gains * ratio, gains * clipped), known)
             loss = policy_loss - self.entropy_coefficient * entropy
             terms["policy_loss"] = policy_loss
             with torch.no_grad():  # how far the policy has gone (Schulman 2020, "Approximating KL")
-                terms["old_approx_kl"] = -moved.mean()
-                terms["approx_kl"] = (ratio - 1.0 - moved).mean()
-                terms["clipfrac"] = ((ratio - 1.0).abs() > ppo.clip).float().mean()
+                terms["old_approx_kl"] = -_mean(moved, known)
+                terms["approx_kl"] = _mean(ratio - 1.0 - moved, known)
+                terms["clipfrac"] = _mean(((ratio - 1.0).abs() > ppo.clip).float(), known)
             if self.reference is not None:
-                loss = loss + self._reference_loss(module_id, batch, present)
+                divergence = self._divergence(module_id, batch, present, logs, known)
+                terms["reference_kl"] = divergence
+                loss = loss + ppo.reference_kl * divergence
         targets = batch[Postprocessing.VALUE_TARGETS]
         off = (values - targets).square().mean()
         loss = loss + ppo.value_coefficient * off
@@ -155,16 +175,7 @@ class PPOLearner(TorchLearner):
             spread = targets.var().clamp(min=1e-12)
             terms["explained_variance"] = 1.0 - (targets - values).var() / spread
         if LABELS in batch:
-            known = (batch[LABELS] != NO_LABEL).sum().clamp(min=1)
-            auxiliary = (
-                functional.cross_entropy(
-                    fwd_out[AUXILIARY].flatten(0, 1),
-                    batch[LABELS].flatten(),
-                    ignore_index=NO_LABEL,
-                    reduction="sum",
-                )
-                / known
-            )
+            auxiliary = _cross_entropy(fwd_out[AUXILIARY], batch[LABELS])
             loss = loss + ppo.auxiliary_coefficient * auxiliary
             terms["auxiliary_loss"] = auxiliary
         terms["total_loss"] = loss
@@ -226,15 +237,32 @@ class PPOLearner(TorchLearner):
             for name, policy in self.policies().items()
         }
 
-    def _reference_loss(self, module_id: str, batch: dict[str, Any], present: Any) -> Tensor:
+    def _distribution(self, module_id: str, outputs: Mapping[str, Tensor]) -> Any:
+        """Of actions."""
+        found = self.module[module_id].unwrapped().get_train_action_dist_cls()
+        return found.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+
+    def _divergence(
+        self,
+        module_id: str,
+        batch: dict[str, Any],
+        present: Any,
+        logs: Tensor,
+        known: Tensor | None,
+    ) -> Tensor:
+        """From the reference; of tokens by Schulman's estimate ("Approximating KL", 2020)."""
         assert self.reference is not None
-        module = self.module[module_id].unwrapped()
+        policy, seen = self.reference[module_id], batch[Columns.OBS]
+        if isinstance(policy, Composer):
+            with torch.no_grad():
+                before = policy.appraise(seen, batch[Columns.ACTIONS]).log_probabilities
+            back = before - logs
+            return _mean(back.exp() - 1.0 - back, known)
         with torch.no_grad():
-            inputs, _ = self.reference[module_id].decide(batch[Columns.OBS])
-        past = module.get_train_action_dist_cls().from_logits(inputs)
+            inputs, _ = policy.decide(seen)
+        past = self._distribution(module_id, {Columns.ACTION_DIST_INPUTS: inputs})
         divergence: Tensor = present.kl(past).mean()
-        self.metrics_of[module_id]["reference_kl"] = divergence
-        return self.training.ppo.reference_kl * divergence
+        return divergence
 
     def _step(self, minibatch: dict[str, dict[str, Any]]) -> None:
         """One step of Adam for every module, each with a gradient of limited norm."""
@@ -280,6 +308,22 @@ class PPOLearner(TorchLearner):
             name: {**{key: float(x.detach()) for key, x in terms.items()}, "gradient_steps": made}
             for name, terms in self.metrics_of.items()
         }
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of (n, K, classes) and (n, K), over the labels that are known."""
+    known = (labels != NO_LABEL).sum().clamp(min=1)
+    total = functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL, reduction="sum"
+    )
+    return total / known
+
+
+def _mean(values: Tensor, known: Tensor | None) -> Tensor:
+    """Over all, or those that are known."""
+    if known is None:
+        return values.mean()
+    return values.where(known, 0.0).sum() / known.sum().clamp(min=1)
 
 
 def of_module(arrays: Mapping[str, Tensor], module: str) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from ray.rllib.env.env_runner import EnvRunner
 from torch import Tensor
 
 from agents.rllib.config import TRAINING, Patience, Training
-from agents.rllib.module import ARCHITECTURE_KEY, PolicyModule
+from agents.rllib.module import ARCHITECTURE_KEY, NO_LABEL, Composer, PolicyModule
 from agents.rllib.subject import Array, Lane, Memory, Numbers, Solution, Subject
 from envs.errors import InputError
 
@@ -69,22 +69,26 @@ class Part:
     lanes: NDArray[np.int64]  # (B,) number of the environment of each, in the run
     decides: NDArray[np.bool_]  # (T, B)
     actions: Array  # (T, B, ...) taken
-    log_probabilities: NDArray[np.float32]  # (T, B) of the actions; 0 where there is no choice
+    log_probabilities: NDArray[np.float32]  # (T, B), or (T, B, A) of tokens; 0: there is no choice
     scores: NDArray[np.float64]  # (T, B) of the critic, before each decision
     after: NDArray[np.float64]  # (T, B) of the critic, after the last step and where cut
     rewards: NDArray[np.float64]  # (T, B)
-    taught: NDArray[np.int64] | None = None  # (T, B) what the teacher would do; None: not asked
+    taught: NDArray[np.int64] | None = (
+        None  # as actions, what the teacher would do; None: not asked
+    )
     observations: Mapping[str, Array] = field(default_factory=dict)  # (T x B, ...)
     labels: NDArray[np.int64] | None = None  # (T x B, K) of the auxiliary head
 
     @classmethod
-    def empty(cls, lanes: NDArray[np.int64], steps: int, space: spaces.Space[Any]) -> Part:
-        shape = (steps, len(lanes))
+    def empty(cls, lanes: NDArray[np.int64], steps: int, module: PolicyModule) -> Part:
+        space, shape = module.action_space, (steps, len(lanes))
+        of_actions = (*shape, *(space.shape or ()))
+        composes = isinstance(module.policy, Composer)
         return cls(
             lanes,
             decides=np.ones(shape, np.bool_),
-            actions=np.zeros((*shape, *(space.shape or ())), space.dtype),
-            log_probabilities=np.zeros(shape, np.float32),
+            actions=np.zeros(of_actions, space.dtype),
+            log_probabilities=np.zeros(of_actions if composes else shape, np.float32),
             scores=np.zeros(shape),
             after=np.zeros(shape),
             rewards=np.zeros(shape),
@@ -124,13 +128,16 @@ class Drawn(NamedTuple):
     """n decisions."""
 
     actions: Array  # (n, ...) as drawn
-    log_probabilities: NDArray[np.float32]  # (n,)
+    log_probabilities: NDArray[np.float32]  # (n,), or (n, A) of tokens
     scores: NDArray[np.float32]  # (n,) of the critic
 
 
 def draw(module: PolicyModule, observations: Mapping[str, Tensor]) -> Drawn:
     """One draw of a policy for each observation, by torch's global generator."""
     with torch.inference_mode():
+        if isinstance(module.policy, Composer):
+            made = module.policy.compose(observations)
+            return Drawn(made.actions.numpy(), made.log_probabilities.numpy(), made.scores.numpy())
         inputs, scores = module.policy.decide(observations)
         if isinstance(module.action_space, spaces.Discrete):
             logs = torch.log_softmax(inputs, dim=-1)
@@ -156,8 +163,11 @@ def drawn(probabilities: Tensor) -> Tensor:
 
 
 def most_probable(module: PolicyModule, observations: Mapping[str, Tensor]) -> Array:
-    """(n, ...) the most probable actions."""
+    """(n, ...) the most probable actions, token by token where they are composed."""
     with torch.inference_mode():
+        if isinstance(module.policy, Composer):
+            composed: Array = module.policy.compose(observations, greedy=True).actions.numpy()
+            return composed
         inputs, _ = module.policy.decide(observations)
         if isinstance(module.action_space, spaces.Discrete):
             actions: Array = inputs.argmax(dim=-1).numpy()
@@ -283,7 +293,7 @@ class LockStepRunner(EnvRunner):
             self.begun = True
         numbers = np.array(self.numbers)
         parts = {
-            name: Part.empty(numbers[seats.lane_of(name)], steps, self.modules[name].action_space)
+            name: Part.empty(numbers[seats.lane_of(name)], steps, self.modules[name])
             for name in seats.memories
         }
         fragment = Fragment.empty(parts, numbers, steps)
@@ -466,7 +476,8 @@ class LockStepRunner(EnvRunner):
 
         So the policy is taught in states that its own mistakes lead to (DAgger: Ross et al., "A
         reduction of imitation learning and structured prediction to no-regret online learning",
-        AISTATS 2011).
+        AISTATS 2011). Of actions of several tokens each token is driven or not; those that nobody
+        teaches are the policy's, or 0 where it does not drive.
 
         Raises:
             InputError: the teacher does what is not allowed.
@@ -480,10 +491,10 @@ class LockStepRunner(EnvRunner):
         if part.taught is None:
             part.taught = np.zeros(part.actions.shape, np.int64)
         part.taught[t, numbers] = taught
-        driven = np.zeros(len(numbers), np.bool_)
+        driven = taught == NO_LABEL
         if pupil > 0.0:
             self._draw(part, name, t, numbers)
-            driven = torch.rand(len(taught)).numpy() < pupil
+            driven |= torch.rand(taught.shape).numpy() < pupil
         part.actions[t, numbers] = np.where(driven, part.actions[t, numbers], taught)
 
 

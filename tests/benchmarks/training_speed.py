@@ -182,6 +182,7 @@ def cluster() -> Wing:
         steps=32,
         episodes=None,
         alike=1,
+        best_share=0.0,
         minibatch_size=512,
         num_epochs=3,
         learning_rate=3e-4,

@@ -23,8 +23,8 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from torch import Tensor
 
 from agents.rllib.config import TRAINING
-from agents.rllib.module import ARCHITECTURE_KEY, LABELS, NO_LABEL, PolicyModule
-from agents.rllib.ppo import TAUGHT, Instruction, PPOLearner, parts_of
+from agents.rllib.module import ARCHITECTURE_KEY, LABELS, NO_LABEL, TAUGHT, PolicyModule
+from agents.rllib.ppo import Instruction, PPOLearner, parts_of
 from agents.rllib.restore import restore, save
 from agents.rllib.runner import Shared
 from tests.agents.rllib.toys import CHOICES, SPACE, Linear, small_ppo, small_training

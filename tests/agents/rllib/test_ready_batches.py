@@ -17,8 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from agents.rllib.advantages import PerStep, PerTime, standardised, without_shared
 from agents.rllib.batch import BatchMaker, Ready
 from agents.rllib.config import PPO
-from agents.rllib.module import LABELS
-from agents.rllib.ppo import TAUGHT
+from agents.rllib.module import LABELS, TAUGHT
 from agents.rllib.runner import Fragment, Part
 from tests.agents.rllib.toys import small_ppo
 from tests.strength import examples

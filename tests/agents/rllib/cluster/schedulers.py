@@ -55,6 +55,7 @@ SETTINGS = PPO(
     steps=16,
     episodes=None,
     alike=1,
+    best_share=0.0,
     minibatch_size=32,
     num_epochs=2,
     learning_rate=3e-3,

@@ -1,0 +1,199 @@
+"""Whole plans of problems that are never the same: an episode is one problem, and one action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from agents.rllib.config import Training
+from agents.rllib.step.lanes import one_architecture
+from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped
+from envs.errors import InputError
+from models.architecture import Architecture
+
+PLANNER = "planner"
+INF, NAN = float("inf"), float("nan")
+
+
+class Judged(NamedTuple):
+    """What a plan came to."""
+
+    reward: float
+    ratio: float  # step time / the problem's reference time; inf: it does not fit
+    found: Solution | None = None  # to be kept if it is the best; None: nothing is
+
+
+class Question(Protocol):
+    """A problem as a policy meets it.
+
+    Attributes:
+        number: what it is; equal problems have equal numbers.
+        observation: every array of the source's `observation_space`.
+        taught: (A,) tokens of the teacher's plan, -1 where it says nothing; None: nobody taught.
+    """
+
+    number: int
+    observation: Mapping[str, Array]
+    taught: Array | None
+
+    def judge(self, action: Array) -> Judged:
+        """Of the plan that (A,) tokens stand for."""
+
+
+class Source(Protocol):
+    """Where problems come from.
+
+    Attributes:
+        observation_space: of every problem, padded.
+        action_space: tokens of a plan.
+        labelled: whether every problem that is drawn is taught.
+    """
+
+    observation_space: spaces.Dict
+    action_space: spaces.MultiDiscrete
+    labelled: bool
+
+    def draw(self, rng: np.random.Generator, stage: float) -> Question:
+        """A problem to train on; the same of the same `rng` and `stage`, 0 to 1."""
+
+    def exam(self, number: int) -> Question:
+        """The problem of the exam's episode with this number."""
+
+
+class ProblemLane:
+    """`agents.rllib.subject.Lane`: a problem is drawn, a plan is made, and the episode is over.
+
+    Args:
+        subject: whose it is.
+        exam: number of the only problem that it meets; None: whatever is drawn.
+    """
+
+    problem = 0
+    now = 0.0
+
+    def __init__(self, subject: Problems, exam: int | None) -> None:
+        self.subject, self.exam = subject, exam
+        self.slots: Sequence[tuple[Any, int]] = ()
+
+    def attach(self, slots: Sequence[tuple[Any, int]]) -> None:
+        self.slots = slots
+
+    def reset(
+        self,
+        seed: int,
+        stage: float = 1.0,
+        adviser: Any = None,
+        explorer: np.random.Generator | None = None,
+    ) -> None:
+        subject = self.subject
+        self.question = (
+            subject.drawn(seed, stage) if self.exam is None else subject.source.exam(self.exam)
+        )
+        self.problem = self.question.number
+
+    def observe(self, time: int) -> None:
+        for memory, row in self.slots:
+            memory.write(time, row, self.question.observation)
+
+    def step(self, actions: Sequence[Any]) -> Stepped:
+        self.judged = self.question.judge(actions[0])
+        if self.exam is None:
+            self.subject.offer(self.judged.found)
+        return Stepped([self.judged.reward], 1.0, terminated=True, truncated=False)
+
+    def advice(self, agent: int) -> Any:
+        """(A,) tokens of the teacher's plan."""
+        return self.question.taught
+
+    def outcome(self) -> float:
+        return float(np.exp(-self.judged.reward))
+
+    def at_least(self) -> float:
+        return 0.0
+
+    def ended(self) -> Mapping[str, float]:
+        ratio = self.judged.ratio
+        fits = bool(np.isfinite(ratio))
+        return {"ratio_mean": ratio if fits else NAN, "feasible_share": float(fits)}
+
+    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+        """Nothing: episodes do not go on in the next iteration."""
+        return {}, {}
+
+    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+        """Nothing to take over."""
+
+
+class Problems:
+    """`agents.rllib.subject.Subject` about all problems of a source.
+
+    A reward is minus the logarithm of what the step takes relative to the problem's reference, an
+    outcome that ratio itself; a plan that does not fit has the ratio it is punished by. Alike
+    environments meet the same problem: it is drawn once.
+
+    Args:
+        source: of the problems.
+        training: the run.
+
+    Raises:
+        InputError: episodes are to go on or to start from plans met before; nothing is taught that
+            could be imitated.
+    """
+
+    agents: Sequence[str] = (PLANNER,)
+    charts: Sequence[str] = ("ratio_mean", "feasible_share")
+    reference: Any = None
+
+    def __init__(self, source: Source, training: Training) -> None:
+        if training.ppo.steps is not None:
+            message = "a problem is one step: set episodes, and this to null"
+            raise InputError(message, field="steps")
+        if training.restarts is not None and training.restarts.share > 0.0:
+            message = "a plan is made at once, and starts from no other: null it must be"
+            raise InputError(message, field="restarts")
+        self.source = source
+        self.teacher = source if source.labelled else None
+        self.best: Solution | None = None
+        self._last: tuple[tuple[int, float], Question] | None = None
+
+    def module_of(self, agent: str) -> str:
+        return agent
+
+    def architectures(self, model: Any) -> dict[str, Architecture]:
+        return {PLANNER: one_architecture(model)}
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        return self.source.observation_space, self.source.action_space
+
+    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
+        return ArrayMemory(self.source.observation_space, times, rows)
+
+    def lane(self, index: int) -> ProblemLane:
+        return ProblemLane(self, None)
+
+    def exam_lane(self, number: int) -> ProblemLane:
+        return ProblemLane(self, number)
+
+    def drawn(self, seed: int, stage: float) -> Question:
+        """A problem to train on; alike lanes ask for it one after another."""
+        if self._last is None or self._last[0] != (seed, stage):
+            question = self.source.draw(np.random.default_rng(seed), stage)
+            self._last = (seed, stage), question
+        return self._last[1]
+
+    def offer(self, found: Solution | None) -> None:
+        """Keep the best plan, where plans compare."""
+        if found is not None and found.objective < (
+            INF if self.best is None else self.best.objective
+        ):
+            self.best = found
+
+    def document(self) -> Numbers:
+        return {"best": self.best and [self.best.objective, self.best.lists()]}
+
+    def restore(self, numbers: Numbers) -> None:
+        self.best = numbers["best"] and Solution.of(*numbers["best"])

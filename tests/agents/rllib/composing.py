@@ -1,0 +1,122 @@
+"""Problems whose best plan is shown, and a small policy that composes plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from agents.rllib.runner import drawn
+from agents.rllib.step.problems import Judged
+from agents.rllib.subject import Array, Solution
+from models.architecture import Policy
+
+TOKENS, CHOICES = 5, 3
+OBSERVED = spaces.Dict(
+    {
+        "shown": spaces.Box(0.0, 1.0, (TOKENS, CHOICES), np.float32),
+        "known": spaces.Box(0, 1, (TOKENS,), np.int8),
+    }
+)
+PLANS = spaces.MultiDiscrete([CHOICES] * TOKENS)
+
+
+class Composed(NamedTuple):
+    actions: Tensor
+    log_probabilities: Tensor
+    scores: Tensor
+
+
+class Appraisal(NamedTuple):
+    log_probabilities: Tensor
+    entropy: Tensor
+    known: Tensor
+    scores: Tensor
+
+
+class Chain(Policy):
+    """Token after token: logits of what is shown of it and of the token before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_shown = nn.Linear(CHOICES, CHOICES)
+        self.of_last = nn.Linear(CHOICES, CHOICES, bias=False)
+
+    def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Composed:
+        known = observation["known"].bool()
+        actions = torch.zeros(known.shape, dtype=torch.int64)
+        for k in range(TOKENS):
+            logits = self.logits(observation, actions)[:, k]
+            chosen = logits.argmax(dim=1) if greedy else drawn(torch.softmax(logits, dim=1))
+            actions[:, k] = chosen.where(known[:, k], 0)
+        found = self.appraise(observation, actions)
+        return Composed(actions, found.log_probabilities, found.scores)
+
+    def appraise(
+        self, observation: Mapping[str, Tensor], actions: Tensor, asked: Tensor | None = None
+    ) -> Appraisal:
+        known = observation["known"].bool()
+        logs = torch.log_softmax(self.logits(observation, actions), dim=2)
+        wanted = (actions if asked is None else asked).clamp(min=0)
+        own = logs.gather(2, wanted.unsqueeze(2)).squeeze(2)
+        entropy = -(logs.exp() * logs).sum(dim=2)
+        return Appraisal(own.where(known, 0.0), entropy, known, torch.zeros(len(known)))
+
+    def logits(self, observation: Mapping[str, Tensor], actions: Tensor) -> Tensor:
+        """(n, A, C)."""
+        before = nn.functional.one_hot(actions, CHOICES).float().roll(1, dims=1)
+        before[:, 0] = 0.0
+        logits: Tensor = self.of_shown(observation["shown"]) + self.of_last(before)
+        return logits
+
+
+@dataclass(frozen=True)
+class ChainConfig:
+    """The architecture of `Chain`."""
+
+    def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
+        return Chain()
+
+
+class Guessed:
+    """A plan in which each wrong token costs 0.2; one that begins with the last choice fits not."""
+
+    def __init__(self, seed: int, labelled: bool) -> None:
+        rng = np.random.default_rng(seed)
+        self.number, self.length = seed, int(rng.integers(2, TOKENS + 1))
+        self.wanted = rng.integers(0, CHOICES, TOKENS)
+        self.wanted[0] = rng.integers(0, CHOICES - 1)
+        known = np.arange(TOKENS) < self.length
+        shown = np.eye(CHOICES, dtype=np.float32)[self.wanted] * known[:, None]
+        self.observation: Mapping[str, Array] = {"shown": shown, "known": known.astype(np.int8)}
+        self.taught = np.where(known, self.wanted, 0) if labelled else None
+
+    def judge(self, action: Array) -> Judged:
+        wrong = 0.2 * float((action != self.wanted)[: self.length].sum())
+        if action[0] == CHOICES - 1:
+            return Judged(-2.0, np.inf)
+        return Judged(-wrong, float(np.exp(wrong)), Solution(wrong, {"device": action.copy()}))
+
+
+@dataclass
+class Guesses:
+    """A source of them; it notes what was drawn."""
+
+    labelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.observation_space, self.action_space = OBSERVED, PLANS
+        self.draws: list[tuple[int, float]] = []
+
+    def draw(self, rng: np.random.Generator, stage: float) -> Guessed:
+        seed = int(rng.integers(1 << 30))
+        self.draws.append((seed, stage))
+        return Guessed(seed, self.labelled)
+
+    def exam(self, number: int) -> Guessed:
+        return Guessed(number, self.labelled)
