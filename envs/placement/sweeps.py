@@ -260,15 +260,12 @@ def _features(
 
 
 @numba.njit(cache=True, nogil=True)
-def look(
-    given: Boards, now: Standing, group: int, again: bool, x: FeatureArray, mask: NDArray[np.bool_]
-) -> None:
-    """Features (S, D, CANDIDATE) of one group of every sample, sequentially, and where it may go."""
+def look(given: Boards, now: Standing, group: int, again: bool, x: FeatureArray) -> None:
+    """Features (S, D, CANDIDATE) of one group of every sample, in a sequential sweep."""
     for s in range(len(now.problem)):
         b = now.problem[s]
         if group < given.groups[b]:
             _features(given, now, s, group, False, again, x[s])
-            mask[s] = given.able[b, group]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -15,71 +15,10 @@ from torch.nn import functional
 
 from envs.bounds import Count, bounded
 from envs.placement import sweeps
-from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
-from envs.placement.sweeps import CANDIDATE, Boards, Standing
+from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE
+from envs.placement.sweeps import CANDIDATE, Boards
 from models.architecture import MASKED_LOGIT
-
-IntArray = NDArray[np.int64]
-Sweep = Literal["sequential", "parallel"]
-
-
-class Views(NamedTuple):
-    """What the network reads of B problems, padded to G groups and D devices."""
-
-    node_features: Tensor  # (B, G, NODE)
-    node_mask: Tensor  # (B, G) bool
-    node_device_features: Tensor  # (B, G, D, NODE_DEVICE)
-    flow: Tensor  # (B, G, G)
-    device_features: Tensor  # (B, D, DEVICE)
-    device_mask: Tensor  # (B, D) bool
-    link_features: Tensor  # (B, D, D, LINK)
-    whole_features: Tensor  # (B, WHOLE)
-
-    @classmethod
-    def of(cls, facts: Sequence[PlacementFacts]) -> Views:
-        """The problems side by side."""
-        groups = max(one.num_groups for one in facts)
-        devices = max(one.num_devices for one in facts)
-        found = {}
-        for name, shape in (
-            ("node_features", (groups, NODE)),
-            ("node_device_features", (groups, devices, NODE_DEVICE)),
-            ("flow", (groups, groups)),
-            ("device_features", (devices, DEVICE)),
-            ("link_features", (devices, devices, LINK)),
-            ("whole_features", (WHOLE,)),
-        ):
-            rows = np.zeros((len(facts), *shape), dtype=np.float32)
-            for row, one in zip(rows, facts, strict=True):
-                own = getattr(one, name)
-                row[tuple(slice(size) for size in own.shape)] = own
-            found[name] = torch.from_numpy(rows)
-        counts = torch.tensor([[one.num_groups, one.num_devices] for one in facts])
-        return cls(
-            node_mask=torch.arange(groups) < counts[:, :1],
-            device_mask=torch.arange(devices) < counts[:, 1:],
-            **found,
-        )
-
-
-class Encoded(NamedTuple):
-    """What a decoder takes of B problems."""
-
-    nodes: Tensor  # (B, G, H) their part of the head's first layer
-    devices: Tensor  # (B, D, H) likewise
-    device_mask: Tensor  # (B, D) bool
-    order: Tensor  # (B, O) logits of the order classes
-
-    def rows(self, problem: Tensor) -> Encoded:
-        """Those of S samples."""
-        return Encoded(*(array[problem] for array in self))
-
-
-class Composed(NamedTuple):
-    """Plans drawn for S samples."""
-
-    actions: Tensor  # (S, A) int64: devices sweep by sweep, the order class last
-    log_probabilities: Tensor  # (S, A) 0 where there is no token
+from models.step.decoding import PARALLEL, Encoded, FeatureArray, IntArray, Views, allowed
 
 
 class Appraisal(NamedTuple):
@@ -270,71 +209,33 @@ class PlacerPolicy(nn.Module):
         self.head = PlacerHead(config.hidden)
 
     def encode(self, views: Views) -> Encoded:
-        nodes, devices, order = self.encoder(*views)
-        return Encoded(nodes, devices, views.device_mask, order)
-
-    @torch.no_grad()
-    def compose(
-        self, encoded: Encoded, given: Boards, problem: Tensor, temperature: Tensor
-    ) -> Composed:
-        """Draw a plan for each of S samples; a temperature (S,) of 0 takes the most probable."""
-        of = encoded.rows(problem)
-        samples, groups = len(problem), given.seconds.shape[1]
-        now = sweeps.standing(given, problem.numpy())
-        exists = torch.from_numpy(np.arange(groups) < given.groups[problem.numpy()][:, None])
-        able = torch.from_numpy(given.able[problem.numpy()]) & of.device_mask.unsqueeze(1)
-        actions, logs = [], []
-        for number, kind in enumerate(self.config.sweeps):
-            x = np.zeros((samples, groups, given.seconds.shape[2], CANDIDATE), np.float32)
-            chosen = torch.zeros(samples, groups, dtype=torch.int64)
-            log = torch.zeros(samples, groups)
-            if kind == "parallel":
-                sweeps.look_at_all(given, now, number > 0, x)
-                logits = self._scores(of, able, torch.from_numpy(x))
-                chosen, log = _drawn(logits, temperature.unsqueeze(1))
-                sweeps.put_all(given, now, chosen.numpy())
-            else:
-                row = np.zeros((samples, given.seconds.shape[2], CANDIDATE), np.float32)
-                seen = torch.from_numpy(row)
-                mask = np.zeros(row.shape[:2], np.bool_)
-                for group in range(groups):
-                    sweeps.look(given, now, group, number > 0, row, mask)
-                    own = able[:, group]
-                    own = own | ~own.any(dim=1, keepdim=True)
-                    logits = self.head(of.nodes[:, group], of.devices, own, seen)
-                    chosen[:, group], log[:, group] = _drawn(logits, temperature)
-                    sweeps.put(given, now, group, chosen[:, group].numpy())
-            actions.append(chosen)
-            logs.append(log * exists)
-        order, log = _drawn(of.order, temperature)
-        return Composed(
-            torch.cat([*actions, order.unsqueeze(1)], dim=1),
-            torch.cat([*logs, log.unsqueeze(1)], dim=1),
-        )
+        """With gradients, tensors in and out."""
+        return Encoded(*self.encoder(*views))
 
     def appraise(
-        self, encoded: Encoded, given: Boards, problem: Tensor, actions: Tensor
+        self, encoded: Encoded, given: Boards, problem: IntArray, actions: IntArray
     ) -> Appraisal:
-        """What the policy says of `actions` (S, A), with gradients."""
-        of = encoded.rows(problem)
+        """What the policy says of `actions` (S, A), with gradients; tensors are `encoded`."""
+        rows = torch.from_numpy(problem)
+        nodes, devices = encoded.nodes[rows], encoded.devices[rows]
         samples, groups = len(problem), given.seconds.shape[1]
-        now = sweeps.standing(given, problem.numpy())
-        exists = torch.from_numpy(np.arange(groups) < given.groups[problem.numpy()][:, None])
-        able = torch.from_numpy(given.able[problem.numpy()]) & of.device_mask.unsqueeze(1)
+        now, masks = sweeps.standing(given, problem), torch.from_numpy(allowed(given, problem))
+        exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None])
+        spread = devices.unsqueeze(1).expand(-1, groups, -1, -1)
         logs, entropies = [], []
         for number, kind in enumerate(self.config.sweeps):
-            x = np.zeros((samples, groups, given.seconds.shape[2], CANDIDATE), np.float32)
-            taken = actions[:, number * groups : (number + 1) * groups]
-            if kind == "parallel":
+            x = np.zeros((*masks.shape, CANDIDATE), np.float32)
+            taken = np.ascontiguousarray(actions[:, number * groups : (number + 1) * groups])
+            if kind == PARALLEL:
                 sweeps.look_at_all(given, now, number > 0, x)
-                sweeps.put_all(given, now, taken.numpy())
+                sweeps.put_all(given, now, taken)
             else:
-                sweeps.replay(given, now, number > 0, taken.numpy(), x)
-            logits = self._scores(of, able, torch.from_numpy(x))
-            log, entropy = _appraised(logits, taken)
+                sweeps.replay(given, now, number > 0, taken, x)
+            logits = self.head(nodes, spread, masks, torch.from_numpy(x))
+            log, entropy = _appraised(logits, torch.from_numpy(taken))
             logs.append(log * exists)
             entropies.append(entropy * exists)
-        log, entropy = _appraised(of.order, actions[:, -1])
+        log, entropy = _appraised(encoded.order[rows], torch.from_numpy(actions[:, -1].copy()))
         one = torch.ones(samples, 1, dtype=torch.bool)
         return Appraisal(
             torch.cat([*logs, log.unsqueeze(1)], dim=1),
@@ -342,22 +243,25 @@ class PlacerPolicy(nn.Module):
             torch.cat([*[exists] * len(self.config.sweeps), one], dim=1),
         )
 
-    def _scores(self, of: Encoded, able: Tensor, x: Tensor) -> Tensor:
-        """(S, G, D) logits of (S, G, D, CANDIDATE)."""
-        samples, groups, devices, _ = x.shape
-        own = (able | ~able.any(dim=2, keepdim=True)).flatten(0, 1)
-        spread = of.devices.unsqueeze(1).expand(-1, groups, -1, -1).flatten(0, 1)
-        logits = self.head(of.nodes.flatten(0, 1), spread, own, x.flatten(0, 1))
-        return logits.view(samples, groups, devices)
 
+class PresentNetwork:
+    """A policy as it is now, for `models.step.decoding`."""
 
-def _drawn(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Choices and their log probabilities over the last axis, by the Gumbel trick."""
-    heat = temperature.unsqueeze(-1)
-    noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(1e-9, 1 - 1e-7)))
-    chosen = (logits + heat * noise).argmax(dim=-1)
-    log = torch.log_softmax(logits, dim=-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
-    return chosen, log
+    def __init__(self, policy: PlacerPolicy) -> None:
+        self.policy = policy
+
+    @torch.no_grad()
+    def encode(self, views: Views) -> Encoded:
+        found = self.policy.encode(Views(*map(torch.from_numpy, views)))
+        return Encoded(*(array.numpy() for array in found))
+
+    @torch.no_grad()
+    def score(
+        self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
+    ) -> FeatureArray:
+        arrays = map(torch.from_numpy, (np.ascontiguousarray(nodes), devices, mask, x))
+        found: FeatureArray = self.policy.head(*arrays).numpy()
+        return found
 
 
 def _appraised(logits: Tensor, taken: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,149 @@
+"""Plans drawn from a placement policy, sweep by sweep; knows numpy alone, and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.placement import sweeps
+from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
+from envs.placement.sweeps import CANDIDATE, Boards
+
+IntArray = NDArray[np.int64]
+FeatureArray = NDArray[np.float32]
+SEQUENTIAL, PARALLEL = "sequential", "parallel"
+
+
+class Views(NamedTuple):
+    """What a network reads of B problems, padded to G groups and D devices."""
+
+    node_features: Any  # (B, G, NODE) float32
+    node_mask: Any  # (B, G) bool
+    node_device_features: Any  # (B, G, D, NODE_DEVICE) float32
+    flow: Any  # (B, G, G) float32
+    device_features: Any  # (B, D, DEVICE) float32
+    device_mask: Any  # (B, D) bool
+    link_features: Any  # (B, D, D, LINK) float32
+    whole_features: Any  # (B, WHOLE) float32
+
+
+class Encoded(NamedTuple):
+    """What a decoder takes of B problems."""
+
+    nodes: Any  # (B, G, H) float32, their part of the head's first layer
+    devices: Any  # (B, D, H) float32, likewise
+    order: Any  # (B, O) float32 logits of the order classes
+
+
+class Composed(NamedTuple):
+    """Plans drawn for S samples: devices sweep by sweep, the order class last."""
+
+    actions: IntArray  # (S, A)
+    log_probabilities: FeatureArray  # (S, A), 0 where there is no token
+
+
+class Network(Protocol):
+    """A placement policy's two programs."""
+
+    def encode(self, views: Views) -> Encoded:
+        """What a decoder takes of the problems."""
+
+    def score(
+        self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
+    ) -> FeatureArray:
+        """(S, D) masked logits; of (S, H), (S, D, H), (S, D) and (S, D, CANDIDATE)."""
+
+
+def views_of(facts: Sequence[PlacementFacts]) -> Views:
+    """The problems side by side."""
+    groups = max(one.num_groups for one in facts)
+    devices = max(one.num_devices for one in facts)
+    found = {}
+    for name, shape in (
+        ("node_features", (groups, NODE)),
+        ("node_device_features", (groups, devices, NODE_DEVICE)),
+        ("flow", (groups, groups)),
+        ("device_features", (devices, DEVICE)),
+        ("link_features", (devices, devices, LINK)),
+        ("whole_features", (WHOLE,)),
+    ):
+        found[name] = np.zeros((len(facts), *shape), dtype=np.float32)
+        for row, one in zip(found[name], facts, strict=True):
+            own = getattr(one, name)
+            row[tuple(slice(size) for size in own.shape)] = own
+    counts = np.array([[one.num_groups, one.num_devices] for one in facts])
+    return Views(
+        node_mask=np.arange(groups) < counts[:, :1],
+        device_mask=np.arange(devices) < counts[:, 1:],
+        **found,
+    )
+
+
+def allowed(given: Boards, problem: IntArray) -> NDArray[np.bool_]:
+    """(S, G, D) where each group of each sample can run; all devices where it can run on none."""
+    able = given.able[problem]
+    real = np.arange(able.shape[2]) < given.devices[problem][:, None]
+    return able | (~able.any(axis=2, keepdims=True) & real[:, None, :])
+
+
+def compose(
+    network: Network,
+    encoded: Encoded,
+    given: Boards,
+    problem: IntArray,
+    kinds: Sequence[str],
+    temperature: NDArray[np.float64],
+    random: np.random.Generator,
+) -> Composed:
+    """Draw a plan for each of S samples, of problems `problem` (S,).
+
+    A sample of temperature 0 takes what is most probable.
+    """
+    samples, groups = len(problem), given.seconds.shape[1]
+    now, masks = sweeps.standing(given, problem), allowed(given, problem)
+    exists = np.arange(groups) < given.groups[problem][:, None]
+    nodes, devices = encoded.nodes[problem], encoded.devices[problem]
+    actions, logs = [], []
+    for number, kind in enumerate(kinds):
+        if kind == PARALLEL:
+            x = np.zeros((*masks.shape, CANDIDATE), np.float32)
+            sweeps.look_at_all(given, now, number > 0, x)
+            logits = network.score(
+                nodes.reshape(samples * groups, -1),
+                np.repeat(devices, groups, axis=0),
+                masks.reshape(samples * groups, -1),
+                x.reshape(samples * groups, -1, CANDIDATE),
+            ).reshape(masks.shape)
+            chosen, log = _drawn(logits, temperature[:, None], random)
+            sweeps.put_all(given, now, chosen)
+        else:
+            row = np.zeros((samples, masks.shape[2], CANDIDATE), np.float32)
+            chosen = np.zeros((samples, groups), np.int64)
+            log = np.zeros((samples, groups), np.float32)
+            for group in range(groups):
+                sweeps.look(given, now, group, number > 0, row)
+                logits = network.score(nodes[:, group], devices, masks[:, group], row)
+                chosen[:, group], log[:, group] = _drawn(logits, temperature, random)
+                sweeps.put(given, now, group, chosen[:, group])
+        actions.append(chosen)
+        logs.append(np.where(exists, log, 0.0))
+    order, log = _drawn(encoded.order[problem], temperature, random)
+    return Composed(
+        np.concatenate([*actions, order[:, None]], axis=1),
+        np.concatenate([*logs, log[:, None]], axis=1).astype(np.float32),
+    )
+
+
+def _drawn(
+    logits: FeatureArray, temperature: NDArray[np.float64], random: np.random.Generator
+) -> tuple[IntArray, FeatureArray]:
+    """Choices over the last axis by the Gumbel trick, and their log probabilities."""
+    noise = random.gumbel(size=logits.shape) * temperature[..., None]
+    chosen = (logits + noise).argmax(axis=-1)
+    top = logits.max(axis=-1, keepdims=True)
+    whole = np.log(np.exp(logits - top).sum(axis=-1))
+    own = np.take_along_axis(logits - top, chosen[..., None], axis=-1)[..., 0]
+    return chosen, own - whole
