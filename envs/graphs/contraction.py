@@ -27,6 +27,12 @@ class Fusion:
     num_groups: int
     tensor: IntArray  # (T,) fused tensor of every original tensor, NONE: inside one piece
 
+    @classmethod
+    def of_fused(cls, graph: OpGraph) -> Fusion:
+        """Of a fused graph: its operators are the pieces, its co-location groups the groups."""
+        pieces, tensors = np.arange(graph.num_operators), np.arange(graph.num_tensors)
+        return cls(graph, graph.colocation, pieces, graph.colocation, graph.num_groups, tensors)
+
     def expand(self, group_device: IntArray) -> IntArray:
         """(G,) device of every group -> (N,) device of every original operator."""
         return np.asarray(group_device, dtype=np.int64)[self.group]

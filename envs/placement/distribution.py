@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from envs.bounds import Count, Share, bounded
 from envs.cost import CostByGraph
 from envs.graphs.motifs import draw_network, inference_graph, training_graph
 from envs.graphs.op_graph import NONE, FloatArray, OpGraph, Phase
+from envs.hardware.devices import DeviceSpec
 from envs.hardware.random_topologies import pairwise_topology, random_topology
 from envs.hardware.topology import Topology
 from envs.step.fusion import fuse, fused_problem
@@ -22,6 +23,13 @@ LEAST_LAYERS, MOST_LAYERS = 8, 160
 MOST_MICRO_BATCHES = 16
 MOST_OPERATORS = 6000  # of a synthetic step
 OPTIMIZER_STATE = (2.0, 2.0, 1.0, 0.0)  # per parameter: Adam, momentum, none
+
+
+class Library(Protocol):
+    """Graphs by their numbers."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int, /) -> OpGraph: ...
 
 
 @bounded
@@ -42,7 +50,7 @@ class TrainingProblems:
         most_devices: devices of a cluster, at most.
     """
 
-    captured: Sequence[OpGraph] = ()
+    captured: Library = ()
     captured_share: Share = 0.4
     inference: Share = 0.12
     tabulated: Share = 0.15
@@ -64,7 +72,8 @@ class TrainingProblems:
         problem = _with_memory(rng, graph, topology)
         if tabulated:
             problem = _tabulated(rng, problem, sizeless=pairs and inference)
-        groups = max(LEAST_LAYERS, round(self.most_groups * size))
+        coarse = rng.uniform(0.2, 1.0) if rng.random() < 0.4 else 1.0
+        groups = max(LEAST_LAYERS, round(self.most_groups * size * coarse))
         return fused_problem(problem, fuse(problem, groups))
 
     def _captured(self, rng: Rng, stage: float) -> OpGraph:
@@ -92,24 +101,24 @@ def _synthetic(rng: Rng, size: float, inference: bool) -> OpGraph:
 def _with_memory(rng: Rng, graph: OpGraph, topology: Topology) -> StepProblem:
     """The problem on devices with loose, normal or tight memory, relative to one device's need."""
     need, devices = single_device_peak(graph), topology.num_devices
-    share = float(
-        rng.choice([3.0, rng.uniform(0.6, 1.5), _tight(rng, devices)], p=[0.4, 0.25, 0.35])
-    )
-    uneven = {device.spec.name: float(np.exp(0.3 * rng.normal())) for device in topology.devices}
-    same = rng.random() < 0.5
-    specs = {
-        device.spec.name: replace(
-            device.spec,
-            memory_bytes=max(1.0, need * share * (1.0 if same else uneven[device.spec.name])),
-        )
-        for device in topology.devices
-    }
+    tight = max(0.12, float(rng.uniform(1.3, 3.0)) / devices)
+    share = float(rng.choice([3.0, rng.uniform(0.6, 1.5), tight], p=[0.4, 0.25, 0.35]))
+    spread = float(rng.choice([0.0, 0.3]))
+    least = max(1.0, 1.25 * graph.state_bytes.sum() / devices, _largest_part(graph))
+    specs: dict[str, DeviceSpec] = {}
+    for device in topology.devices:
+        memory = max(least, need * share * float(np.exp(spread * rng.normal())))
+        specs.setdefault(device.spec.name, replace(device.spec, memory_bytes=memory))
     held = tuple(replace(device, spec=specs[device.spec.name]) for device in topology.devices)
     return StepProblem.build(graph, replace(topology, devices=held), CostByGraph())
 
 
-def _tight(rng: Rng, devices: int) -> float:
-    return max(0.12, float(rng.uniform(1.2, 3.0)) / devices)
+def _largest_part(graph: OpGraph) -> float:
+    """Bytes beside which a device could hold nothing: the largest state, and a few tensors."""
+    alone = graph.colocation == NONE
+    state = np.bincount(graph.colocation[~alone], weights=graph.state_bytes[~alone], minlength=1)
+    tensor = graph.tensor_bytes.max(initial=0.0)
+    return float(1.2 * max(state.max(), graph.state_bytes.max()) + 4 * tensor)
 
 
 def _tabulated(rng: Rng, problem: StepProblem, sizeless: bool) -> StepProblem:

@@ -1,0 +1,96 @@
+"""Step problems as arrays, many in one file: what is needed to place and simulate, without names.
+
+A problem is restored with the same times, memory and structure. Its operators are called by their
+numbers, parameters are those of an operator together, and physical links beyond the ports are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.files import parse_json
+from envs.graphs.op_graph import OpGraph
+from envs.graphs.storage import FLOAT_COLUMNS, INT_COLUMNS
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology
+from envs.step.problem import StepProblem
+
+Arrays = dict[str, NDArray[np.generic]]
+_PARAMETERS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+_GRAPH = tuple(
+    name for name in (*INT_COLUMNS, *FLOAT_COLUMNS) if name not in (*_PARAMETERS, "parameter_owner")
+)
+_TOPOLOGY = ("link_class", "class_latency", "class_bandwidth", "send_port", "receive_port")
+_PROBLEM = ("op_seconds", "transfer_seconds", "capacity")
+
+
+def problem_arrays(problem: StepProblem) -> Arrays:
+    """The columns of `problem`, and `header`: its texts as JSON in bytes."""
+    graph, topology = problem.graph, problem.topology
+    owner, row = np.unique(graph.parameter_owner, return_inverse=True)
+    row = row.reshape(-1)
+    header = {
+        "graph": graph.name,
+        "topology": topology.name,
+        "specs": [
+            asdict(spec) for spec in {d.spec.name: d.spec for d in topology.devices}.values()
+        ],
+        "devices": [[d.name, d.spec.name, d.server] for d in topology.devices],
+        "class_names": topology.class_names,
+        "port_names": topology.port_names,
+        "orders": problem.orders,
+        "memory_moves": problem.memory_moves,
+    }
+    return {
+        **{name: getattr(graph, name) for name in _GRAPH},
+        **{
+            name: np.bincount(row, weights=getattr(graph, name), minlength=len(owner))
+            for name in _PARAMETERS
+        },
+        "parameter_owner": owner,
+        **{name: getattr(topology, name) for name in _TOPOLOGY},
+        **{name: getattr(problem, name) for name in _PROBLEM},
+        "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+    }
+
+
+def restored_problem(arrays: Mapping[str, NDArray[np.generic]], file: object) -> StepProblem:
+    """The problem of such arrays; `file` is for messages.
+
+    Raises:
+        InputError: an array or a text is missing or wrong.
+    """
+    try:
+        header = parse_json(np.asarray(arrays["header"], dtype=np.uint8).tobytes(), file)
+        specs = {spec["name"]: DeviceSpec(**spec) for spec in header["specs"]}
+        topology = Topology(
+            name=header["topology"],
+            devices=tuple(Device(name, specs[spec], at) for name, spec, at in header["devices"]),
+            class_names=tuple(header["class_names"]),
+            port_names=tuple(header["port_names"]),
+            **{name: arrays[name] for name in _TOPOLOGY},  # type: ignore[arg-type]
+        )
+        owners = arrays["parameter_owner"]
+        graph = OpGraph(
+            name=header["graph"],
+            op_names=tuple(map(str, range(len(arrays["kind"])))),
+            parameter_names=tuple(map(str, range(len(owners)))),
+            **{name: arrays[name] for name in (*_GRAPH, *_PARAMETERS, "parameter_owner")},  # type: ignore[arg-type]
+        )
+        return StepProblem(
+            graph=graph,
+            topology=topology,
+            orders=tuple(header["orders"]),
+            memory_moves=tuple(header["memory_moves"]),
+            **{name: arrays[name] for name in _PROBLEM},  # type: ignore[arg-type]
+        )
+    except KeyError as error:
+        raise InputError("is missing", file=file, field=str(error.args[0])) from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"is no stored problem ({error})", file=file) from error
