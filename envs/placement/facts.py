@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE, Phase
-from envs.placement.groups import group_seconds, group_state_bytes, group_traffic
+from envs.hardware.topology import Topology
+from envs.placement.groups import (
+    GroupTraffic,
+    group_seconds,
+    group_state_bytes,
+    group_traffic,
+)
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -31,7 +37,7 @@ class PlacementFacts:
 
     | node_features (G, 21) | |
     |---|---|
-    | 0, 1, 2 | mean seconds over devices in forward, backward, optimizer x devices |
+    | 0, 1, 2 | mean seconds over devices in forward, backward, optimizer |
     | 3, 4 | state, activations of all micro-batches under way |
     | 5, 6 | log of seconds of transfers in, out on the mean link x devices |
     | 7 | share of the work before the middle of the group |
@@ -52,14 +58,14 @@ class PlacementFacts:
     | 1 | capacity / mean capacity |
     | 2, 3 | where its part begins and ends in a split by speed |
     | 4 | devices of its server / devices |
-    | 5 | log of the seconds of the step's mean group edge x edges, sent to the other devices |
-    | 6 | share of devices it shares its ports with |
+    | 5 | log of what the step's traffic would take, on the mean of its links |
+    | 6 | share of the devices with which it shares a port to send |
 
     | link_features (D, D, 4) | |
     |---|---|
-    | 0 | log of the seconds that the step's traffic would take |
+    | 0 | log of what the step's traffic would take |
     | 1 | 1: same server |
-    | 2, 3 | 1: same send port, same receive port as somebody else in the row |
+    | 2, 3 | 1: some of their transfers leave through one port, arrive through one port |
 
     | whole_features (8,) | |
     |---|---|
@@ -102,7 +108,7 @@ class PlacementFacts:
 
     @property
     def num_devices(self) -> int:
-        return self.seconds.shape[1]
+        return int(self.seconds.shape[1])
 
     @classmethod
     def of(cls, fused: StepProblem, fusion: Fusion) -> PlacementFacts:
@@ -113,100 +119,97 @@ class PlacementFacts:
         able = np.isfinite(raw)
         mean = _mean(raw)  # (G,) seconds
         filled = np.where(able, raw, mean[:, None])
-        total = filled.sum(axis=0)  # (D,)
-        ideal_s = 1.0 / max(float((1.0 / np.maximum(total, 1e-300)).sum()), 1e-300)
+        rate = 1.0 / np.maximum(filled.sum(axis=0), 1e-300)  # (D,) steps per second
+        ideal_s = 1.0 / float(rate.sum())
         ideal_s = ideal_s if 0.0 < ideal_s < np.inf else 1.0
-        speed = 1.0 / np.maximum(total, 1e-300)
-        speed /= speed.mean()
+        speed = rate / rate.mean()
         traffic = group_traffic(fused, fusion)
         moved = traffic.seconds / ideal_s  # (E, L)
-        on_mean = _mean(moved[:, 1:]) if moved.shape[1] > 1 else np.zeros(len(moved))
-        state = group_state_bytes(fused, fusion)
-        live = _live_bytes(fused, fusion)
+        on_mean = _mean(moved[:, 1:])
+        state, live = group_state_bytes(fused, fusion), _live_bytes(fused, fusion)
         micro_batches = max(graph.num_micro_batches, 1)
         kept = state + micro_batches * live
         capacity = np.where(np.isinf(fused.capacity), max(kept.sum(), 1.0), fused.capacity)
         unit = max(float(capacity.mean()), 1.0)
-        whole = max(float(mean.sum()), 1e-300)
-        place = (np.cumsum(mean) - mean / 2) / whole
+        flow = np.zeros((groups, groups), dtype=np.float32)
+        flow[traffic.source, traffic.target] = on_mean
         line = _line(topology.server, speed)
         share = np.cumsum(speed[line]) / speed.sum()
         begin, end = np.empty((2, devices))
         end[line], begin[line] = share, np.concatenate([[0.0], share[:-1]])
-        flow = np.zeros((groups, groups), dtype=np.float32)
-        flow[traffic.source, traffic.target] = on_mean
-        ptr, incident = _incident(traffic.source, traffic.target, groups)
-        nodes = np.zeros((groups, NODE))
-        seconds = _mean(fused.op_seconds)
-        scale = devices / (ideal_s * devices)
-        for phase in Phase:
-            part = np.where(graph.phase == phase, seconds, 0.0)
-            nodes[:, phase] = sum_rows(part, fusion.piece_group, groups) * scale
+        whole_s = max(float(mean.sum()), 1e-300)
+        place = (np.cumsum(mean) - mean / 2) / whole_s
+        nodes = _node_features(fused, fusion, traffic, flow, place)
+        nodes[:, :3] /= ideal_s
         nodes[:, 3], nodes[:, 4] = state / unit, micro_batches * live / unit
-        nodes[:, 5], nodes[:, 6] = _log(flow.sum(axis=0) * devices), _log(flow.sum(axis=1) * devices)
-        nodes[:, 7] = place
-        first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
-        returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
-        nodes[:, 8] = np.maximum(returns, 0)
-        late = sum_rows(np.where(graph.weight_gradient, seconds, 0.0), fusion.piece_group, groups)
-        nodes[:, 9] = late / np.maximum(mean, 1e-300)
         nodes[:, 10] = able.mean(axis=1)
-        nodes[:, 11] = np.bincount(traffic.target, minlength=groups) / 8
-        nodes[:, 12] = np.bincount(traffic.source, minlength=groups) / 8
-        waves = np.pi * place[:, None] * 2.0 ** np.arange(_WAVES)
-        nodes[:, 13::2], nodes[:, 14::2] = np.sin(waves), np.cos(waves)
         both = np.stack([filled / np.maximum(mean, 1e-300)[:, None] - 1, filled / ideal_s], axis=2)
         both[~able] = HIGH
         by_class = moved.sum(axis=0)  # (L,)
-        link = np.zeros((devices, devices, LINK))
-        link[:, :, 0] = _log(by_class[topology.link_class])
-        link[:, :, 1] = topology.server[:, None] == topology.server[None, :]
-        for axis, port in ((2, topology.send_port), (3, topology.receive_port.T)):
-            shared = port[:, None, :, None] == port[None, :, None, :]  # (D, D, D, D)
-            off = ~np.eye(devices, dtype=np.bool_)
-            valid = off[:, None, :, None] & off[None, :, None, :]
-            link[:, :, axis] = (shared & valid).any(axis=(2, 3))
+        links = _link_features(topology, by_class)
         own = np.zeros((devices, DEVICE))
-        own[:, 0] = np.log(speed)
-        own[:, 1] = capacity / unit
+        own[:, 0], own[:, 1] = np.log(speed), capacity / unit
         own[:, 2], own[:, 3] = begin, end
         own[:, 4] = np.bincount(topology.server)[topology.server] / devices
-        others = by_class[topology.link_class].sum(axis=1) / max(devices - 1, 1)
-        own[:, 5] = _log(others)
-        own[:, 6] = link[:, :, 2].mean(axis=1)
+        own[:, 5] = _log(by_class[topology.link_class].sum(axis=1) / max(devices - 1, 1))
+        own[:, 6] = links[:, :, 2].mean(axis=1)
         overall = np.zeros(WHOLE)
         overall[:3] = np.log(micro_batches), np.log(groups) / 2, np.log(devices)
         overall[3], overall[4] = state.sum() / capacity.sum(), kept.sum() / capacity.sum()
         overall[5] = _log(on_mean.sum())
-        overall[6] = nodes[:, Phase.FORWARD].sum() / max(nodes[:, :3].sum(), 1e-300)
+        overall[6] = nodes[:, Phase.FORWARD].sum() * ideal_s / whole_s
         overall[7] = speed.max() - 1
+        ptr, incident = _incident(traffic.source, traffic.target, groups)
         return cls(
-            node_features=_clip(nodes),
-            node_device_features=_clip(both),
-            device_features=_clip(own),
-            link_features=_clip(link),
-            whole_features=_clip(overall),
-            flow=flow,
-            seconds=np.where(able, raw, 0.0) / ideal_s,
-            able=able,
-            state=state / unit,
-            live=live / unit,
-            capacity=capacity / unit,
-            begin=begin,
-            end=end,
-            place=place,
+            node_features=_clip(nodes), node_device_features=_clip(both),
+            device_features=_clip(own), link_features=_clip(links), whole_features=_clip(overall),
+            flow=flow, seconds=np.where(able, raw, 0.0) / ideal_s, able=able, state=state / unit,
+            live=live / unit, capacity=capacity / unit, begin=begin, end=end, place=place,
             edge_seconds=np.where(np.isfinite(moved), moved, 1e3),
             edge_forward=(traffic.forward_share > 0) & (traffic.source < traffic.target),
-            incident_ptr=ptr,
-            incident=incident,
-            link_class=topology.link_class.astype(np.int64),
+            incident_ptr=ptr, incident=incident, link_class=topology.link_class.astype(np.int64),
             send_port=topology.send_port.astype(np.int64),
-            receive_port=topology.receive_port.astype(np.int64),
-            server=topology.server,
-            num_ports=topology.num_ports,
-            micro_batches=micro_batches,
-            ideal_s=ideal_s,
-        )
+            receive_port=topology.receive_port.astype(np.int64), server=topology.server,
+            num_ports=topology.num_ports, micro_batches=micro_batches, ideal_s=ideal_s,
+        )  # fmt: skip
+
+
+def _node_features(
+    fused: StepProblem, fusion: Fusion, traffic: GroupTraffic, flow: FeatureArray, place: FloatArray
+) -> FloatArray:
+    """(G, NODE) without those of memory and ability, times in seconds."""
+    graph, groups, devices = fused.graph, fusion.num_groups, fused.topology.num_devices
+    nodes = np.zeros((groups, NODE))
+    seconds = _mean(fused.op_seconds)
+    for phase in Phase:
+        part = np.where(graph.phase == phase, seconds, 0.0)
+        nodes[:, phase] = sum_rows(part, fusion.piece_group, groups)
+    nodes[:, 5], nodes[:, 6] = _log(flow.sum(axis=0) * devices), _log(flow.sum(axis=1) * devices)
+    nodes[:, 7] = place
+    first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
+    returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
+    nodes[:, 8] = np.maximum(returns, 0)
+    late = sum_rows(np.where(graph.weight_gradient, seconds, 0.0), fusion.piece_group, groups)
+    nodes[:, 9] = late / np.maximum(nodes[:, :3].sum(axis=1), 1e-300)
+    nodes[:, 11] = np.bincount(traffic.target, minlength=groups) / 8
+    nodes[:, 12] = np.bincount(traffic.source, minlength=groups) / 8
+    waves = np.pi * place[:, None] * 2.0 ** np.arange(_WAVES)
+    nodes[:, 13::2], nodes[:, 14::2] = np.sin(waves), np.cos(waves)
+    return nodes
+
+
+def _link_features(topology: Topology, by_class: FloatArray) -> FloatArray:
+    """(D, D, LINK); `by_class` (L,) is what all traffic would take on a class of links."""
+    devices = topology.num_devices
+    links = np.zeros((devices, devices, LINK))
+    links[:, :, 0] = _log(by_class[topology.link_class])
+    links[:, :, 1] = topology.server[:, None] == topology.server[None, :]
+    off = ~np.eye(devices, dtype=np.bool_)
+    for feature, port in ((2, topology.send_port), (3, topology.receive_port.T)):
+        uses = np.zeros((devices, max(topology.num_ports, 1)), dtype=np.bool_)
+        uses[np.nonzero(off)[0], port[off]] = True
+        links[:, :, feature] = uses.astype(np.float64) @ uses.T > 0
+    return links
 
 
 def _mean(seconds: FloatArray) -> FloatArray:

@@ -159,29 +159,26 @@ def _depth(given: Boards, now: Standing, s: int, group: int, d: int) -> int:
     for k in range(given.incident_ptr[b, group], given.incident_ptr[b, group + 1]):
         other, edge, sends = given.incident[b, k]
         if not sends and given.edge_forward[b, edge] and now.device[s, other] >= 0:
-            deepest = max(
-                deepest, now.depth[s, other] + (1 if now.device[s, other] != d else 0)
-            )
+            deepest = max(deepest, now.depth[s, other] + (1 if now.device[s, other] != d else 0))
     return deepest
 
 
 @numba.njit(cache=True, nogil=True)
-def _features(
-    given: Boards, now: Standing, s: int, group: int, parallel: bool, again: bool, x: FeatureArray
-) -> None:
-    """Write (D, CANDIDATE) features of `group` of sample `s` on each device."""
+def _hear(given: Boards, now: Standing, s: int, group: int) -> float:
+    """Sum up the traffic of `group` of sample `s`, standing nowhere, with what is placed.
+
+    `now.into` and `now.out` (D,) get what it would receive and send on each device, `now.traffic`
+    (D,) what it exchanges with those that stand there, on the mean device; the sum of that is
+    returned.
+    """
     b = now.problem[s]
-    device, devices, groups = now.device[s], given.devices[b], given.groups[b]
-    stood = device[group]
-    if stood >= 0:
-        _place(given, now, s, group, UNPLACED)
+    devices = given.devices[b]
     traffic, into, out = now.traffic[s], now.into[s], now.out[s]
     traffic[:], into[:], out[:] = 0.0, 0.0, 0.0
     known = 0.0
-    first, last = given.incident_ptr[b, group], given.incident_ptr[b, group + 1]
-    for k in range(first, last):
+    for k in range(given.incident_ptr[b, group], given.incident_ptr[b, group + 1]):
         other, edge, sends = given.incident[b, k]
-        e = device[other]
+        e = now.device[s, other]
         if e < 0:
             continue
         mean = 0.0
@@ -190,57 +187,94 @@ def _features(
                 continue
             source, target = (d, e) if sends else (e, d)
             moved = given.edge_seconds[b, edge, given.link_class[b, source, target]]
-            mean += moved
+            mean += moved / max(devices - 1, 1)
             if sends:
                 out[d] += moved
             else:
                 into[d] += moved
-        mean /= max(devices - 1, 1)
         traffic[e] += mean
         known += mean
-    busiest, fullest, port = 0.0, 0.0, 0.0
-    done = 0.0
-    for d in range(devices):
-        busiest = max(busiest, now.load[s, d])
-        done += now.load[s, d]
-    for p in range(given.ports):
-        port = max(port, now.port[s, p])
+    return known
+
+
+@numba.njit(cache=True, nogil=True)
+def _crowd(given: Boards, now: Standing, s: int, group: int, d: int) -> float:
+    """The busiest of the ports that `group` of sample `s` would use on device `d`."""
+    b = now.problem[s]
+    crowded = 0.0
+    for k in range(given.incident_ptr[b, group], given.incident_ptr[b, group + 1]):
+        other, _, sends = given.incident[b, k]
+        e = now.device[s, other]
+        if e >= 0 and e != d:
+            source, target = (d, e) if sends else (e, d)
+            crowded = max(crowded, now.port[s, given.send_port[b, source, target]])
+            crowded = max(crowded, now.port[s, given.receive_port[b, source, target]])
+    return crowded
+
+
+@numba.njit(cache=True, nogil=True)
+def _features(
+    given: Boards, now: Standing, s: int, group: int, parallel: bool, again: bool, x: FeatureArray
+) -> None:
+    """Write (D, CANDIDATE) features of `group` of sample `s` on each device.
+
+    Times are in ideal steps, bytes in capacities of the device; n is the number of devices.
+
+    | | |
+    |---|---|
+    | 0 | its seconds x n |
+    | 1, 2 | seconds standing there, before and after |
+    | 3 | what that exceeds the busiest device by, x n |
+    | 4 | seconds after, beyond the mean of the devices |
+    | 5 | state after |
+    | 6, 7 | state and activations after: of as many micro-batches as 1F1B has there, of all |
+    | 8 | 1: the state fits |
+    | 9, 10 | seconds of transfers from, to the groups that are placed, x n |
+    | 11 | share of that traffic with those that stand there |
+    | 12 | seconds of its transfers |
+    | 13 | the busiest of the ports they use |
+    | 14, 15 | 1: the group before, after it stands there |
+    | 16 | 1: some group stands there |
+    | 17 | runs of groups there / 4 |
+    | 18 | device changes on a forward path to it / n |
+    | 19 | 1: in the server of the group before |
+    | 20 | 1: it stood there in the last sweep |
+    | 21 | 1: there by a split by speed |
+    | 22 | distance from the middle of the device's part of that split |
+    | 23 | the busiest port of all |
+    | 24, 25 | 1: a parallel sweep, a refinement |
+    """
+    b = now.problem[s]
+    device, devices, groups = now.device[s], given.devices[b], given.groups[b]
+    stood = device[group]
+    if stood >= 0:
+        _place(given, now, s, group, UNPLACED)
+    known = _hear(given, now, s, group)
+    traffic, into, out = now.traffic[s], now.into[s], now.out[s]
+    busiest, port = now.load[s].max(), now.port[s].max()
+    done = now.load[s].sum()
     before = device[group - 1] if group > 0 else UNPLACED
     after = device[group + 1] if group + 1 < groups else UNPLACED
-    place = given.place[b, group]
-    all_batches = given.micro_batches[b]
+    place, all_of_them = given.place[b, group], given.micro_batches[b]
     for d in range(devices):
-        own = given.seconds[b, group, d]
-        load = now.load[s, d]
-        capacity = given.capacity[b, d]
-        state = (now.state[s, d] + given.state[b, group]) / capacity
-        live = (now.live[s, d] + given.live[b, group]) / capacity
+        own, load, row = given.seconds[b, group, d], now.load[s, d], x[d]
+        state = (now.state[s, d] + given.state[b, group]) / given.capacity[b, d]
+        live = (now.live[s, d] + given.live[b, group]) / given.capacity[b, d]
         depth = _depth(given, now, s, group, d)
-        under_way = min(all_batches, max(devices - depth, 1))
-        row = x[d]
         row[0] = own * devices
         row[1] = load
         row[2] = load + own
         row[3] = max(load + own - busiest, 0.0) * devices
         row[4] = load + own - (done + own) / devices
         row[5] = state
-        row[6] = state + live * under_way
-        row[7] = state + live * all_batches
+        row[6] = state + live * min(all_of_them, max(devices - depth, 1))
+        row[7] = state + live * all_of_them
         row[8] = 1.0 if state <= 1.0 else 0.0
         row[9] = into[d] * devices
         row[10] = out[d] * devices
         row[11] = traffic[d] / known if known > 0.0 else 0.0
         row[12] = into[d] + out[d]
-        crowded = 0.0
-        for k in range(first, last):
-            other, _, sends = given.incident[b, k]
-            e = device[other]
-            if e < 0 or e == d:
-                continue
-            source, target = (d, e) if sends else (e, d)
-            crowded = max(crowded, now.port[s, given.send_port[b, source, target]])
-            crowded = max(crowded, now.port[s, given.receive_port[b, source, target]])
-        row[13] = crowded
+        row[13] = _crowd(given, now, s, group, d)
         row[14] = 1.0 if before == d else 0.0
         row[15] = 1.0 if after == d else 0.0
         row[16] = 1.0 if now.many[s, d] > 0 else 0.0

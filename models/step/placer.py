@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from annotated_types import Ge, MinLen
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from envs.bounds import Count, bounded
+from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE
+from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE, Boards
-from models.architecture import MASKED_LOGIT
-from models.step.decoding import PARALLEL, Encoded, FeatureArray, IntArray, Views, allowed
+from envs.placement.whole import FEATURES, WholeLayout, boards_of
+from models.architecture import MASKED_LOGIT, Policy
+from models.step.decoding import (
+    PARALLEL,
+    SEQUENTIAL,
+    Encoded,
+    FeatureArray,
+    IntArray,
+    Views,
+    allowed,
+    compose,
+)
+
+_UNEVEN = 2.0  # groups x devices of the largest problem of a chunk, over those of the smallest
+
+
+class Plans(NamedTuple):
+    """Plans drawn for n observations."""
+
+    actions: Tensor  # (n, A) int64: devices sweep by sweep, the order class last
+    log_probabilities: Tensor  # (n, A)
+    scores: Tensor  # (n,) zeros: there is no critic
 
 
 class Appraisal(NamedTuple):
     """What a policy says of plans that are given."""
 
-    log_probabilities: Tensor  # (S, A)
-    entropy: Tensor  # (S, A)
-    known: Tensor  # (S, A) bool: the token exists
+    log_probabilities: Tensor  # (n, A)
+    entropy: Tensor  # (n, A)
+    known: Tensor  # (n, A) bool: the token exists
+    scores: Tensor  # (n,) zeros
+
+
+class Chunk(NamedTuple):
+    """Some rows of a batch of observations, of problems of about one size."""
+
+    rows: IntArray  # (S,) of the batch
+    problem: IntArray  # (S,) each row's among those of the chunk
+    views: Views
+    given: Boards
 
 
 @bounded
@@ -47,6 +80,31 @@ class PlacerConfig:
     heads: Count
     sweeps: Annotated[Sequence[str], MinLen(1)]
     topology: bool
+
+    def __post_init__(self) -> None:
+        for kind in self.sweeps:
+            if kind not in (SEQUENTIAL, PARALLEL):
+                raise InputError(f"{kind!r} is no {SEQUENTIAL} or {PARALLEL} one", field="sweeps")
+        if self.hidden % (2 * self.heads):
+            message = f"{self.hidden} is no multiple of twice the {self.heads} heads"
+            raise InputError(message, field="hidden")
+
+    def policy(
+        self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
+    ) -> PlacerPolicy:
+        """A fresh policy for whole problems, `envs.placement.whole`.
+
+        Raises:
+            InputError: the spaces are others.
+        """
+        if not {"sizes", *FEATURES} <= set(observation_space.spaces):
+            raise InputError("a placer reads whole problems", field="model")
+        (groups,) = observation_space["state"].shape or (0,)
+        tokens = len(self.sweeps) * groups + 1
+        if action_space.shape != (tokens,):
+            message = f"{len(self.sweeps)} sweeps make {tokens} tokens, not {action_space.shape}"
+            raise InputError(message, field="model.sweeps")
+        return PlacerPolicy(self)
 
 
 class Attention(nn.Module):
@@ -71,7 +129,7 @@ class Attention(nn.Module):
 
 
 class Round(nn.Module):
-    """Groups hear their neighbours, each other and the devices; devices the groups and each other."""
+    """Groups hear their neighbours, each other and devices; devices the groups and each other."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -199,49 +257,131 @@ class PlacerHead(nn.Module):
         return logits.masked_fill(~mask, MASKED_LOGIT)
 
 
-class PlacerPolicy(nn.Module):
-    """One encoder, one head, any number of groups and devices; see `PlacerConfig`."""
+class PlacerPolicy(Policy):
+    """One encoder, one head, any number of groups and devices; see `PlacerConfig`.
 
-    def __init__(self, config: PlacerConfig, orders: int = 3) -> None:
+    An observation is one of `envs.placement.whole`, an action a whole plan: the devices of all
+    groups sweep by sweep, padded as the observation is, and then the order class.
+    """
+
+    def __init__(self, config: PlacerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = PlacerEncoder(config, orders)
+        self.encoder = PlacerEncoder(config, len(ORDER_CLASSES))
         self.head = PlacerHead(config.hidden)
 
-    def encode(self, views: Views) -> Encoded:
-        """With gradients, tensors in and out."""
-        return Encoded(*self.encoder(*views))
+    def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Plans:
+        """Draw a plan for each of (n, ...) observations, by torch's global generator."""
+        arrays = {name: array.numpy() for name, array in observation.items()}
+        random = np.random.default_rng(int(torch.randint(2**62, ())))
+        n, most, kinds = len(arrays["sizes"]), arrays["state"].shape[1], self.config.sweeps
+        actions = torch.zeros(n, most * len(kinds) + 1, dtype=torch.int64)
+        logs = torch.zeros(actions.shape)
+        network = PresentNetwork(self)
+        for chunk in chunks(arrays):
+            heat = np.zeros(len(chunk.rows)) if greedy else np.ones(len(chunk.rows))
+            found = compose(
+                network, network.encode(chunk.views), chunk.given, chunk.problem, kinds, heat,
+                random,
+            )  # fmt: skip
+            tokens = _tokens(chunk.given.seconds.shape[1], most, len(kinds))
+            rows = torch.from_numpy(chunk.rows).unsqueeze(1)
+            actions[rows, tokens] = torch.from_numpy(found.actions)
+            logs[rows, tokens] = torch.from_numpy(found.log_probabilities)
+        return Plans(actions, logs, torch.zeros(n))
 
     def appraise(
-        self, encoded: Encoded, given: Boards, problem: IntArray, actions: IntArray
+        self, observation: Mapping[str, Tensor], actions: Tensor, asked: Tensor | None = None
     ) -> Appraisal:
-        """What the policy says of `actions` (S, A), with gradients; tensors are `encoded`."""
-        rows = torch.from_numpy(problem)
+        """What the policy says of (n, A) `actions`, with gradients.
+
+        `asked` (n, A) are the tokens whose probability is asked for, given those of `actions`
+        before them; by default these themselves.
+        """
+        arrays = {name: array.cpu().numpy() for name, array in observation.items()}
+        n, most, kinds = len(arrays["sizes"]), arrays["state"].shape[1], self.config.sweeps
+        asked = actions if asked is None else asked
+        device = next(self.parameters()).device
+        found = torch.zeros(3, *actions.shape, device=device)
+        for chunk in chunks(arrays):
+            tokens = _tokens(chunk.given.seconds.shape[1], most, len(kinds))
+            rows = torch.from_numpy(chunk.rows).unsqueeze(1)
+            views = Views(*(torch.from_numpy(array).to(device) for array in chunk.views))
+            own = self.read(
+                Encoded(*self.encoder(*views)), chunk.given, chunk.problem,
+                actions[rows, tokens].cpu().numpy(), asked[rows, tokens].to(device),
+            )  # fmt: skip
+            found = found.index_put((torch.arange(3)[:, None, None], rows, tokens), own)
+        return Appraisal(found[0], found[1], found[2].bool(), torch.zeros(n, device=device))
+
+    def read(
+        self,
+        encoded: Encoded,
+        given: Boards,
+        problem: IntArray,
+        actions: IntArray,
+        asked: Tensor,
+    ) -> Tensor:
+        """(3, S, A): log probabilities, entropies and 1 where there is a token, with gradients."""
+        device = asked.device
+        rows = torch.from_numpy(problem).to(device)
         nodes, devices = encoded.nodes[rows], encoded.devices[rows]
-        samples, groups = len(problem), given.seconds.shape[1]
-        now, masks = sweeps.standing(given, problem), torch.from_numpy(allowed(given, problem))
-        exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None])
+        groups = given.seconds.shape[1]
+        now, masks = sweeps.standing(given, problem), allowed(given, problem)
+        exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None]).to(device)
         spread = devices.unsqueeze(1).expand(-1, groups, -1, -1)
-        logs, entropies = [], []
+        parts = []
         for number, kind in enumerate(self.config.sweeps):
             x = np.zeros((*masks.shape, CANDIDATE), np.float32)
-            taken = np.ascontiguousarray(actions[:, number * groups : (number + 1) * groups])
+            here = slice(number * groups, (number + 1) * groups)
+            taken = np.ascontiguousarray(actions[:, here])
             if kind == PARALLEL:
                 sweeps.look_at_all(given, now, number > 0, x)
                 sweeps.put_all(given, now, taken)
             else:
                 sweeps.replay(given, now, number > 0, taken, x)
-            logits = self.head(nodes, spread, masks, torch.from_numpy(x))
-            log, entropy = _appraised(logits, torch.from_numpy(taken))
-            logs.append(log * exists)
-            entropies.append(entropy * exists)
-        log, entropy = _appraised(encoded.order[rows], torch.from_numpy(actions[:, -1].copy()))
-        one = torch.ones(samples, 1, dtype=torch.bool)
-        return Appraisal(
-            torch.cat([*logs, log.unsqueeze(1)], dim=1),
-            torch.cat([*entropies, entropy.unsqueeze(1)], dim=1),
-            torch.cat([*[exists] * len(self.config.sweeps), one], dim=1),
+            logits = self.head(
+                nodes, spread, torch.from_numpy(masks).to(device), torch.from_numpy(x).to(device)
+            )
+            parts.append(_appraised(logits, asked[:, here]) * exists)
+        parts.append(_appraised(encoded.order[rows], asked[:, -1:]))
+        both = torch.cat(parts, dim=2)
+        known = torch.cat([*[exists] * len(self.config.sweeps), exists[:, :1]], dim=1)
+        return torch.cat([both, known.to(both.dtype).unsqueeze(0)])
+
+
+def chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Chunk]:
+    """The rows of a batch of observations, stacked, by the sizes of their problems."""
+    _, first, problem = np.unique(arrays["sizes"][:, 0], return_index=True, return_inverse=True)
+    cells = arrays["sizes"][first, 1] * arrays["sizes"][first, 2]
+    order = np.argsort(cells, kind="stable")
+    begin = 0
+    while begin < len(order):
+        end = int(np.searchsorted(cells[order], cells[order[begin]] * _UNEVEN, side="right"))
+        chosen = first[order[begin:end]]
+        place = np.full(len(first), -1)
+        place[order[begin:end]] = np.arange(end - begin)
+        rows = np.flatnonzero(place[problem] >= 0)
+        own = {name: array[chosen] for name, array in arrays.items()}
+        given = boards_of(own)
+        sizes = WholeLayout(given.seconds.shape[1], given.seconds.shape[2], 1, 1).shapes
+        cut = {
+            name: own[name][(slice(None), *(slice(size) for size in sizes[name]))]
+            for name in FEATURES
+        }
+        views = Views(
+            node_mask=np.arange(given.seconds.shape[1]) < given.groups[:, None],
+            device_mask=np.arange(given.seconds.shape[2]) < given.devices[:, None],
+            **cut,
         )
+        yield Chunk(rows, place[problem[rows]], views, given)
+        begin = end
+
+
+def _tokens(groups: int, most: int, sweeps: int) -> Tensor:
+    """(A,) where the tokens of `sweeps` x `groups` and the order stand among padded ones."""
+    own = (torch.arange(sweeps) * most).unsqueeze(1) + torch.arange(groups)
+    return torch.cat([own.flatten(), torch.tensor([most * sweeps])])
 
 
 class PresentNetwork:
@@ -252,7 +392,7 @@ class PresentNetwork:
 
     @torch.no_grad()
     def encode(self, views: Views) -> Encoded:
-        found = self.policy.encode(Views(*map(torch.from_numpy, views)))
+        found = self.policy.encoder(*map(torch.from_numpy, views))
         return Encoded(*(array.numpy() for array in found))
 
     @torch.no_grad()
@@ -264,7 +404,9 @@ class PresentNetwork:
         return found
 
 
-def _appraised(logits: Tensor, taken: Tensor) -> tuple[Tensor, Tensor]:
+def _appraised(logits: Tensor, asked: Tensor) -> Tensor:
+    """(2, ...) log probabilities of what is asked for, 0 where it is below 0; entropies."""
+    logits = logits if logits.dim() > asked.dim() else logits.unsqueeze(1)
     logs = functional.log_softmax(logits, dim=-1)
-    entropy = -(logs.exp() * logs).sum(dim=-1)
-    return logs.gather(-1, taken.unsqueeze(-1)).squeeze(-1), entropy
+    own = logs.gather(-1, asked.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return torch.stack([own, -(logs.exp() * logs).sum(dim=-1)])
