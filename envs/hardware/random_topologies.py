@@ -92,7 +92,8 @@ def _server_sizes(rng: Rng, total: int) -> list[int]:
 
 
 def _server(rng: Rng, kind: str, count: int) -> Server:
-    pcie = LinkSpec("PCIe", float(rng.choice(PCIE_GBYTES)) * GIGA, 2 * MICROSECOND)
+    reached = float(rng.uniform(0.75, 1.0))  # of the nominal rate
+    pcie = LinkSpec("PCIe", reached * float(rng.choice(PCIE_GBYTES)) * GIGA, 2 * MICROSECOND)
     nvlink = LinkSpec("NVLink", float(rng.choice(NVLINK_GBYTES)) * GIGA, 2 * MICROSECOND)
     switches = 2 if count >= 4 and rng.random() < 0.4 else 1
     nics = int(rng.choice([1, 1, 2])) if count > 1 else 1

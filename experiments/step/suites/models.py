@@ -1,4 +1,4 @@
-"""Five models outside the zoo, brought as a user brings one: by the name of a class of one's own.
+"""Models outside the zoo, brought as a user brings one: by the name of a class of one's own.
 
 That is graph=experiments.step.suites.models.Captured graph.model=swin graph.batch=64
 graph.micro_batches=4.
@@ -23,6 +23,7 @@ from envs.graphs.capture import OPTIMIZERS, capture_training_step
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.zoo import cached_graph
+from envs.graphs.zoo_modules import MixtureOfExperts, MixtureOfExpertsConfig
 from experiments.run.provenance import file_hash
 
 
@@ -55,8 +56,9 @@ class Captured:
         """The graph, traced now."""
         module, inputs = MODELS[self.model]
         return capture_training_step(
-            module, partial(inputs, self.batch // self.micro_batches), lambda out: out["loss"],
+            module, partial(inputs, self.batch // self.micro_batches), _loss,
             name=self.model, micro_batches=self.micro_batches, optimizer=OPTIMIZERS["adam"],
+            one_operator=ONE_OPERATOR.get(self.model, ()),
         )  # fmt: skip
 
     def load(self) -> GraphFile:
@@ -66,6 +68,11 @@ class Captured:
 
     def inputs(self) -> dict[str, str]:
         return {f"model {self.model}": file_hash(__file__)}
+
+
+def _loss(out: Any) -> Tensor:
+    loss: Tensor = out["loss"] if isinstance(out, Mapping) else out.loss
+    return loss
 
 
 class Recommender(nn.Module):
@@ -95,6 +102,96 @@ def _perceptron(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+class UNet(nn.Module):
+    """Down to a sixteenth and up again, levels of a size joined (Ronneberger et al. 2015)."""
+
+    def __init__(self, width: int = 64, levels: int = 5, classes: int = 21) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(levels)]
+        self.down = nn.ModuleList(_two_convolutions(a, b) for a, b in pairwise([3, *widths]))
+        ups = list(pairwise(widths[::-1]))
+        self.grow = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in ups)
+        self.up = nn.ModuleList(_two_convolutions(2 * b, b) for _, b in ups)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The cross entropy of the class of every pixel."""
+        x, levels = pixel_values, []
+        for number, block in enumerate(self.down):
+            x = block(x if number == 0 else functional.max_pool2d(x, 2))
+            levels.append(x)
+        for level, grow, block in zip(levels[-2::-1], self.grow, self.up, strict=True):
+            x = block(torch.cat([level, grow(x)], dim=1))
+        return {"loss": functional.cross_entropy(self.head(x), labels)}
+
+
+def _two_convolutions(before: int, after: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for channels in (before, after):
+        layers += [nn.Conv2d(channels, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)]
+        layers += [nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
+class SelectiveScan(nn.Module):
+    """A linear recurrence whose step and gates depend on the input: one kernel on a GPU."""
+
+    def __init__(self, inner: int, states: int) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.zeros(inner, states))
+
+    def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor) -> Tensor:
+        """x and step (B, S, inner), write and read (B, S, states), to (B, S, inner)."""
+        faded = torch.cumsum(step, 1)[..., None] * self.decay
+        state = torch.cumsum((step * x)[..., None] * write[:, :, None] * torch.exp(-faded), 1)
+        return torch.einsum("bsin,bsn->bsi", state * torch.exp(faded), read)
+
+
+class SelectiveBlock(nn.Module):
+    """A block of a selective state-space model (Gu and Dao 2023, figure 3)."""
+
+    def __init__(self, hidden: int, states: int) -> None:
+        super().__init__()
+        self.inner, self.states, self.rank = 2 * hidden, states, hidden // 16
+        self.norm = nn.LayerNorm(hidden)
+        self.into = nn.Linear(hidden, 2 * self.inner, bias=False)
+        self.mix = nn.Conv1d(self.inner, self.inner, 4, padding=3, groups=self.inner)
+        self.select = nn.Linear(self.inner, self.rank + 2 * states, bias=False)
+        self.step = nn.Linear(self.rank, self.inner)
+        self.scan = SelectiveScan(self.inner, states)
+        self.out = nn.Linear(self.inner, hidden, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, S, hidden) to the same."""
+        x, gate = self.into(self.norm(hidden)).chunk(2, dim=-1)
+        mixed = self.mix(x.transpose(1, 2))[..., : x.shape[1]]
+        x = functional.silu(mixed.transpose(1, 2))
+        rank, write, read = self.select(x).split([self.rank, self.states, self.states], dim=-1)
+        y = self.scan(x, functional.softplus(self.step(rank)), write, read)
+        out: Tensor = self.out(y * functional.silu(gate))
+        return hidden + out
+
+
+class StateSpaceModel(nn.Module):
+    """A causal language model of selective state-space blocks, as large as Mamba-130M."""
+
+    def __init__(self, layers: int = 24, hidden: int = 768, states: int = 16) -> None:
+        super().__init__()
+        self.token = nn.Embedding(50_280, hidden)
+        self.blocks = nn.ModuleList(SelectiveBlock(hidden, states) for _ in range(layers))
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, 50_280, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The cross entropy of the next token."""
+        x = self.token(input_ids)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+
+
 def _clicks(samples: int) -> dict[str, Any]:
     return {"dense": torch.zeros(samples, 13), "sparse": _words(16, samples),
             "label": torch.zeros(samples)}  # fmt: skip
@@ -111,6 +208,18 @@ def _captions(samples: int) -> dict[str, Any]:
 
 def _speech(samples: int) -> dict[str, Any]:
     return {"input_features": torch.zeros(samples, 80, 3000), "labels": _words(128, samples)}
+
+
+def _texts(source: int, target: int, samples: int) -> dict[str, Any]:
+    return {"input_ids": _words(source, samples), "labels": _words(target, samples)}
+
+
+def _many_experts() -> nn.Module:
+    return MixtureOfExperts(
+        MixtureOfExpertsConfig(
+            layers=16, hidden=512, intermediate=2048, heads=8, experts=16, top_k=1
+        )
+    )
 
 
 def _words(*shape: int) -> Tensor:
@@ -142,4 +251,19 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], Mapping[str,
                 attn_implementation="eager"),
         _speech,
     ),
+    "unet": (UNet, partial(_pixels, 256, (256, 256))),
+    "mamba": (StateSpaceModel, partial(_texts, 512, 512)),
+    "bart": (  # an encoder and a decoder that reads its last state in every layer
+        partial(_published, "BartForConditionalGeneration", "BartConfig", use_cache=False,
+                attn_implementation="eager"),
+        partial(_texts, 512, 128),
+    ),
+    "t5_base": (
+        partial(_published, "T5ForConditionalGeneration", "T5Config", use_cache=False,
+                d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0,
+                attn_implementation="eager"),
+        partial(_texts, 256, 256),
+    ),
+    "moe_sparse": (_many_experts, partial(_texts, 256, 256)),  # a mixture of more, smaller experts
 }  # fmt: skip
+ONE_OPERATOR: Mapping[str, tuple[str, ...]] = {"mamba": ("SelectiveScan",)}
