@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -284,7 +281,9 @@ def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
     weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
     with atomic_folder(folder) as temporary:
         torch.export.save(program, temporary / PT2_FILE)
-        _write_onnx(program, form, temporary / ONNX_FILE)
+        names = [item.name for item in form.layout]
+        shapes = [*(item.shape for item in form.layout), (form.actions,)]
+        write_onnx(program, names, ["logits", "value"], temporary / ONNX_FILE, shapes)
         save_file(weights, temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
         parameters = sum(value.numel() for value in policy.parameters())
@@ -335,46 +334,5 @@ def _program(form: ExportForm) -> ExportedProgram:
         for item in form.layout
     )
     arrays = form.sample()
-    program = torch.export.export(
-        SingleObservation(form),
-        tuple(map(torch.from_numpy, arrays.values())),
-        dynamic_shapes=(shapes,),
-    )
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of the machine that exported
-    program.example_inputs = None  # would be the archive's only pickle
-    return program
-
-
-def _write_onnx(program: ExportedProgram, form: ExportForm, path: Path) -> None:
-    names = [item.name for item in form.layout]
-    with _quiet_exporter():
-        exported = torch.onnx.export(
-            program, (), input_names=names, output_names=["logits", "value"], dynamo=True,
-            verbose=False,
-        )  # fmt: skip
-    if exported is None:
-        raise RuntimeError("the dynamo exporter returned no program")
-    model = exported.model_proto
-    shapes: list[tuple[str | int, ...]] = [*(item.shape for item in form.layout), (form.actions,)]
-    for value, shape in zip([*model.graph.input, *model.graph.output], shapes, strict=False):
-        for dim, letter in zip(value.type.tensor_type.shape.dim, shape, strict=True):
-            if isinstance(letter, str):
-                dim.dim_param = letter
-    del model.graph.value_info[:], model.metadata_props[:]
-    for node in model.graph.node:
-        del node.metadata_props[:]
-    onnx.checker.check_model(model)
-    path.write_bytes(model.SerializeToString())
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Without the exporter's notes on operators of packages that are not in use here."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
-    log.setLevel(level)
+    given = tuple(map(torch.from_numpy, arrays.values()))
+    return program_of(SingleObservation(form), given, (shapes,))

@@ -1,0 +1,167 @@
+"""A placement policy as a folder that plans: loaded without Ray, PyG, torch or the policy's code.
+
+encoder.onnx          problems in, what a decoder takes of them out; any sizes
+head.onnx             a group's scores on every device; any sizes
+weights.safetensors   the weights by name
+spec.json             sweeps, widths of features, origin, sha256 of each file
+config.yaml           how it was trained
+README.md             model card: evaluation, and the command that reproduces it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.placement.facts import DEVICE, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
+from envs.placement.outcome import ORDER_CLASSES
+from envs.placement.sweeps import CANDIDATE
+from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE
+from models.step.decoding import PARALLEL, SEQUENTIAL, Encoded, FeatureArray, Views
+
+if TYPE_CHECKING:
+    from models.step.placer import PlacerPolicy
+
+KIND, VERSION = "meshwright.placer", 1
+ENCODER_FILE, HEAD_FILE = "encoder.onnx", "head.onnx"
+LISTED = (ENCODER_FILE, HEAD_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
+WIDTHS = {
+    "node": NODE, "node_device": NODE_DEVICE, "device": DEVICE, "link": LINK, "whole": WHOLE,
+    "candidate": CANDIDATE,
+}  # fmt: skip
+_HEAD = ("nodes", "devices", "mask", "x")
+
+
+class OnnxPlacer:
+    """`models.step.decoding.Network` of a folder.
+
+    Raises:
+        InputError: the folder is no placer's, or a file in it is damaged, foreign or of others.
+    """
+
+    def __init__(self, folder: str | Path, threads: int = 1) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise InputError("is not a checkpoint folder", file=self.folder)
+        self.spec = read_checked_spec(self.folder, SPEC_FILE, KIND, VERSION, LISTED)
+        spec_file = self.folder / SPEC_FILE
+        for key, own in (("widths", WIDTHS), ("orders", list(ORDER_CLASSES))):
+            if self.spec.get(key) != own:
+                raise InputError("is of other features than these", file=spec_file, field=key)
+        sweeps = self.spec.get("sweeps")
+        if not isinstance(sweeps, list) or not sweeps or {*sweeps} - {SEQUENTIAL, PARALLEL}:
+            raise InputError(f"{sweeps!r} is no list of sweeps", file=spec_file, field="sweeps")
+        self.sweeps: list[str] = sweeps
+        self._encoder = _session(self.folder / ENCODER_FILE, Views._fields, threads)
+        self._head = _session(self.folder / HEAD_FILE, _HEAD, threads)
+
+    def encode(self, views: Views) -> Encoded:
+        return Encoded(*self._encoder.run(list(Encoded._fields), views._asdict()))
+
+    def score(
+        self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
+    ) -> FeatureArray:
+        given = {"nodes": nodes, "devices": devices, "mask": mask, "x": x}
+        found: FeatureArray = self._head.run(["logits"], given)[0]
+        return found
+
+
+def _session(path: Path, names: tuple[str, ...], threads: int) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # onnxruntime's errors share no base class
+        first = str(error).splitlines()[0]
+        raise InputError(f"not a readable ONNX model ({first})", file=path) from error
+    found = [item.name for item in session.get_inputs()]
+    if found != list(names):
+        raise InputError(f"takes {found}, {SPEC_FILE} says otherwise", file=path)
+    return session
+
+
+@dataclass(frozen=True)
+class PlacerCard:
+    """What a reader of the folder wants to know.
+
+    Attributes:
+        title: one line.
+        text: Markdown: what it was trained on, how it compares, what it cannot do.
+        config_yaml: the resolved configuration of the training run.
+        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
+    """
+
+    title: str
+    text: str
+    config_yaml: str
+    provenance: Mapping[str, Any]
+
+
+def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
+    """Write the folder, whole or not at all; one already there is replaced."""
+    import torch
+    from safetensors.torch import save_file
+
+    from models.export.programs import program_of, write_onnx
+
+    training = policy.training
+    policy.eval()
+    batch, groups, devices = (torch.export.Dim(name) for name in "BGD")
+    given = _sample_views()
+    shapes = {
+        "node_features": {0: batch, 1: groups}, "node_mask": {0: batch, 1: groups},
+        "node_device_features": {0: batch, 1: groups, 2: devices},
+        "flow": {0: batch, 1: groups, 2: groups}, "device_features": {0: batch, 1: devices},
+        "device_mask": {0: batch, 1: devices},
+        "link_features": {0: batch, 1: devices, 2: devices}, "whole_features": {0: batch},
+    }  # fmt: skip
+    hidden, samples = policy.config.hidden, torch.export.Dim("S")
+    head = (
+        torch.zeros(3, hidden), torch.zeros(3, 5, hidden), torch.ones(3, 5, dtype=torch.bool),
+        torch.zeros(3, 5, CANDIDATE),
+    )  # fmt: skip
+    pair = {0: samples, 1: devices}
+    with atomic_folder(folder) as temporary:
+        encoder = program_of(
+            policy.encoder, given, (tuple(shapes[name] for name in Views._fields),)
+        )
+        write_onnx(encoder, Views._fields, Encoded._fields, temporary / ENCODER_FILE)
+        scores = program_of(policy.head, head, ({0: samples}, pair, pair, pair))
+        write_onnx(scores, _HEAD, ("logits",), temporary / HEAD_FILE)
+        policy.train(training)
+        weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
+        save_file(weights, temporary / WEIGHTS_FILE)
+        (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
+        origin = "\n".join(f"* {name}: {value}" for name, value in card.provenance.items())
+        text = f"# {card.title}\n\n{card.text.strip()}\n\n## Origin\n\n{origin}\n"
+        (temporary / CARD_FILE).write_text(text, encoding="utf-8")
+        spec = {
+            "kind": KIND, "schema_version": VERSION, "units": "times in ideal steps",
+            "sweeps": list(policy.config.sweeps), "orders": list(ORDER_CLASSES), "widths": WIDTHS,
+            "bounds": [LOW, HIGH], "config": asdict(policy.config),
+            "parameters": sum(value.numel() for value in policy.parameters()),
+            "provenance": dict(card.provenance), "sha256": hashes_of(temporary),
+        }  # fmt: skip
+        (temporary / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def _sample_views() -> tuple[Any, ...]:
+    """Distinct sizes, so that tracing ties no two together."""
+    import torch
+
+    shapes = ((2, 7, NODE), (2, 7), (2, 7, 5, NODE_DEVICE), (2, 7, 7), (2, 5, DEVICE), (2, 5),
+              (2, 5, 5, LINK), (2, WHOLE))  # fmt: skip
+    kinds = [torch.bool if name.endswith("mask") else torch.float32 for name in Views._fields]
+    return tuple(torch.ones(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))
