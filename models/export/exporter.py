@@ -33,6 +33,7 @@ from models.export.checkpoint import (
     WEIGHTS_FILE,
     AdviserSpec,
 )
+from models.export.programs import program_of, write_onnx
 from models.layout import (
     FieldLayout,
     Observation,

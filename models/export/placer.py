@@ -65,11 +65,13 @@ class OnnxPlacer:
         self._head = _session(self.folder / HEAD_FILE, _HEAD, threads)
 
     def encode(self, views: Views) -> Encoded:
+        """See `Network`."""
         return Encoded(*self._encoder.run(list(Encoded._fields), views._asdict()))
 
     def score(
         self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
     ) -> FeatureArray:
+        """See `Network`."""
         given = {"nodes": nodes, "devices": devices, "mask": mask, "x": x}
         found: FeatureArray = self._head.run(["logits"], given)[0]
         return found

@@ -43,6 +43,7 @@ class Composed(NamedTuple):
 
     actions: IntArray  # (S, A)
     log_probabilities: FeatureArray  # (S, A), 0 where there is no token
+    chances: FeatureArray  # (S, G, D) of every device, in the last sweep
 
 
 class Network(Protocol):
@@ -117,33 +118,36 @@ def compose(
                 masks.reshape(samples * groups, -1),
                 x.reshape(samples * groups, -1, CANDIDATE),
             ).reshape(masks.shape)
-            chosen, log = _drawn(logits, temperature[:, None], random)
+            chosen, log, chances = _drawn(logits, temperature[:, None], random)
             sweeps.put_all(given, now, chosen)
         else:
             row = np.zeros((samples, masks.shape[2], CANDIDATE), np.float32)
             chosen = np.zeros((samples, groups), np.int64)
             log = np.zeros((samples, groups), np.float32)
+            chances = np.zeros(masks.shape, np.float32)
             for group in range(groups):
                 sweeps.look(given, now, group, number > 0, row)
                 logits = network.score(nodes[:, group], devices, masks[:, group], row)
-                chosen[:, group], log[:, group] = _drawn(logits, temperature, random)
+                found = _drawn(logits, temperature, random)
+                chosen[:, group], log[:, group], chances[:, group] = found
                 sweeps.put(given, now, group, chosen[:, group])
         actions.append(chosen)
         logs.append(np.where(exists, log, 0.0))
-    order, log = _drawn(encoded.order[problem], temperature, random)
+    order, log, _ = _drawn(encoded.order[problem], temperature, random)
     return Composed(
         np.concatenate([*actions, order[:, None]], axis=1),
         np.concatenate([*logs, log[:, None]], axis=1).astype(np.float32),
+        chances,
     )
 
 
 def _drawn(
     logits: FeatureArray, temperature: NDArray[np.float64], random: np.random.Generator
-) -> tuple[IntArray, FeatureArray]:
-    """Choices over the last axis by the Gumbel trick, and their log probabilities."""
+) -> tuple[IntArray, FeatureArray, FeatureArray]:
+    """Choices over the last axis by the Gumbel trick, their log probabilities, all chances."""
     noise = random.gumbel(size=logits.shape) * temperature[..., None]
     chosen = (logits + noise).argmax(axis=-1)
-    top = logits.max(axis=-1, keepdims=True)
-    whole = np.log(np.exp(logits - top).sum(axis=-1))
-    own = np.take_along_axis(logits - top, chosen[..., None], axis=-1)[..., 0]
-    return chosen, own - whole
+    weight = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    chances = weight / weight.sum(axis=-1, keepdims=True)
+    own = np.take_along_axis(chances, chosen[..., None], axis=-1)[..., 0]
+    return chosen, np.log(np.maximum(own, 1e-30)), chances

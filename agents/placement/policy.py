@@ -1,0 +1,153 @@
+"""A placement policy as a planner: trained once, it answers for steps and devices of any kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import PlannerResult
+from agents.placement.local_search import Guide, LocalSearch
+from agents.step.fitting import Fitting
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import StepIncumbent
+from envs.bounds import Count, NonNegative, Share, bounded
+from envs.placement import sweeps
+from envs.placement.facts import PlacementFacts
+from envs.placement.outcome import GroupPricer
+from envs.step.problem import StepProblem
+from models.export.placer import OnnxPlacer
+from models.step.decoding import Encoded, Network, compose, views_of
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@bounded
+class LearnedPlanner:
+    """Plans with an exported placement policy, then searches on from what it found.
+
+    The step is fused; the policy reads the groups and the devices and composes several plans
+    without a simulation, the first greedily. The compiled simulator prices them on the groups, and
+    the best one on all operators in all orders. Where none fits, the policy is asked again with
+    less room (`Fitting`). Local search goes on from the plans until the budget is spent, and draws
+    the devices of its moves by the policy's chances.
+
+    Guarantees:
+        With a search never slower than the best single device that holds the step; without one,
+        none.
+
+    Source:
+        Placement by a policy for any graph: Addanki et al., "Placeto: Learning Generalizable
+        Device Placement Algorithms for Distributed Machine Learning", NeurIPS 2019; Zhou et al.,
+        "GDP: Generalized Device Placement for Dataflow Graphs", 2019. The policy is our own.
+
+    Args:
+        checkpoint: the policy's folder.
+        groups: groups of the fused graph, at most.
+        samples: plans composed; the first is greedy.
+        temperature: of the others.
+        search: what goes on from them; None: nothing does.
+        guided: share of the search's moves that take the policy's advice.
+        seed: of the random numbers.
+
+    Raises:
+        InputError: the folder is no placement policy's.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str | Path,
+        groups: Count,
+        samples: Count,
+        temperature: NonNegative,
+        search: LocalSearch | None,
+        guided: Share,
+        seed: int,
+    ) -> None:
+        self.network: Network = (policy := OnnxPlacer(checkpoint))
+        self.kinds = policy.sweeps
+        self.groups, self.samples, self.temperature = groups, samples, temperature
+        self.search, self.guided, self.seed = search, guided, seed
+
+    def plan(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `Planner.plan`; what the policy composes needs no budget.
+
+        The deterministic limit counts the search's proposed moves.
+        """
+        incumbent = StepIncumbent(problem)
+        if incumbent.impossible:
+            return incumbent.result()
+        grouped = GroupedProblem.of(problem, self.groups)
+        answer = _Answer(self, grouped)
+        plans, evaluations = answer.best_first()
+        for device in plans:
+            if not incumbent.offer(grouped.fusion.expand(device)).any():
+                break
+        if incumbent.plan is None:
+            fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+            fitting.run(grouped, answer.with_less_room)
+            fitting.insist()
+        if self.search is not None and (deterministic_limit or incumbent.seconds < budget_s):
+            guide = Guide(
+                plans=[grouped.fusion.expand(device) for device in plans],
+                group=grouped.fusion.group,
+                chance=answer.chances,
+                share=self.guided,
+            )
+            evaluations += self.search.improve(incumbent, budget_s, deterministic_limit, guide)
+        return incumbent.result(evaluations=evaluations)
+
+
+class _Answer:
+    """What the policy says of one problem."""
+
+    def __init__(self, planner: LearnedPlanner, grouped: GroupedProblem) -> None:
+        self.planner, self.grouped = planner, grouped
+        self.facts = PlacementFacts.of(grouped.problem, grouped.fusion)
+        self.pricer = GroupPricer(grouped.problem, grouped.fusion)
+        self.random = np.random.default_rng(planner.seed)
+        self.given = sweeps.boards([self.facts])
+        self.encoded: Encoded = planner.network.encode(views_of([self.facts]))
+        self.chances: FloatArray = np.zeros(0)  # (G, D), the mean of the samples
+
+    def best_first(self) -> tuple[list[IntArray], int]:
+        """Different devices (G,) of the groups: those that fit, the fastest, first.
+
+        And how many plans were priced.
+        """
+        plans = {}
+        devices, orders = self._composed(self.given)
+        for device, order in zip(devices, orders, strict=True):
+            price = self.pricer.price(device, int(order))
+            plans.setdefault(device.tobytes(), ((price.excess, price.seconds), device))
+        ranked = sorted(plans.values(), key=lambda plan: plan[0])
+        return [device for _, device in ranked], len(devices)
+
+    def with_less_room(
+        self, grouped: GroupedProblem, room: FloatArray
+    ) -> tuple[IntArray, None] | None:
+        """An `Attempt`: of new samples the one with the least state beyond `room` (D,)."""
+        share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
+        shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
+        devices, _ = self._composed(shrunk)
+        held = [np.bincount(device, grouped.state, len(room)) for device in devices]
+        over = [np.maximum(own - room, 0.0).sum() for own in held]
+        best = int(np.argmin(over))
+        return (devices[best], None) if over[best] <= 0.0 else None
+
+    def _composed(self, given: sweeps.Boards) -> tuple[IntArray, IntArray]:
+        """(S, G) devices and (S,) order classes."""
+        planner, groups = self.planner, self.facts.num_groups
+        heat = np.full(planner.samples, planner.temperature)
+        heat[0] = 0.0
+        found = compose(
+            planner.network, self.encoded, given, np.zeros(len(heat), np.int64), planner.kinds,
+            heat, self.random,
+        )  # fmt: skip
+        self.chances = found.chances.mean(axis=0).astype(np.float64)
+        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
