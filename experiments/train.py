@@ -7,6 +7,8 @@ python -m experiments.train env=joint agent=ppo_joint model=joint topology=plane
 python -m experiments.train env=bandwidth_toy agent=ppo_bandwidth model=channels \\
     training.restarts=null baselines=bandwidth
 python -m experiments.train +experiment=cluster_known training.budget_s=600
+python -m experiments.train env=one_problem agent=ppo_plans model=placer training=plans
+python -m experiments.train env=problems training.budget_s=600
 python -m experiments.train resume=<run folder>
 
 With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
@@ -23,6 +25,7 @@ from experiments.learning.train_cluster import TrainClusterConfig, train_cluster
 from experiments.learning.train_durations import TrainDurationsConfig, train_durations
 from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
 from experiments.learning.train_priority import TrainPriorityConfig, train_priority
+from experiments.learning.train_problems import TrainProblemsConfig, train_problems
 from experiments.learning.train_step import TrainConfig, train_step
 from experiments.run.app import Variant, run_app
 
@@ -32,6 +35,7 @@ VARIANTS = {
     ),
     "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
     "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
+    "env=*problems": Variant("train_problems", TrainProblemsConfig, train_problems),
     "env=cluster*": Variant("train_cluster", TrainClusterConfig, train_cluster),
 }
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
 from agents.rllib.config import Training
+from agents.rllib.restore import load_best
 from agents.rllib.step.lanes import one_architecture
 from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped
 from envs.errors import InputError
-from models.architecture import Architecture
+from envs.placement.episodes import Judged
+from models.architecture import Architecture, Policy
+from models.step.placer import PlacerConfig
 
 PLANNER = "planner"
-INF, NAN = float("inf"), float("nan")
-
-
-class Judged(NamedTuple):
-    """What a plan came to."""
-
-    reward: float
-    ratio: float  # step time / the problem's reference time; inf: it does not fit
-    found: Solution | None = None  # to be kept if it is the best; None: nothing is
+NAN = float("nan")
 
 
 class Question(Protocol):
@@ -57,11 +54,45 @@ class Source(Protocol):
     action_space: spaces.MultiDiscrete
     labelled: bool
 
-    def draw(self, rng: np.random.Generator, stage: float) -> Question:
-        """A problem to train on; the same of the same `rng` and `stage`, 0 to 1."""
+    def draw(self, seed: int, stage: float) -> Question:
+        """A problem to train on; `stage` is that of a curriculum, 0 to 1."""
 
     def exam(self, number: int) -> Question:
         """The problem of the exam's episode with this number."""
+
+
+@dataclass(frozen=True)
+class Continued:
+    """`models.architecture.Architecture`: a policy of whole plans with the weights of a run.
+
+    Attributes:
+        of: the policy as it was trained.
+        weights: the run's folder, whose best policy it is.
+
+    Raises:
+        InputError: by `policy`: there are no weights, or another policy's.
+    """
+
+    of: Any
+    weights: str
+
+    def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
+        made = one_architecture(self.of).policy(observation_space, action_space)
+        load_best(Path(self.weights), {PLANNER: made})
+        return made
+
+
+def sweeps_of(model: Any) -> int:
+    """How often `model` decides every group.
+
+    Raises:
+        InputError: it makes no whole plans.
+    """
+    inner = model.of if isinstance(model, Continued) else model
+    if not isinstance(inner, PlacerConfig):
+        message = f"{type(inner).__name__} makes no whole plans: take model=placer"
+        raise InputError(message, field="model")
+    return len(inner.sweeps)
 
 
 class ProblemLane:
@@ -89,10 +120,10 @@ class ProblemLane:
         adviser: Any = None,
         explorer: np.random.Generator | None = None,
     ) -> None:
-        subject = self.subject
-        self.question = (
-            subject.drawn(seed, stage) if self.exam is None else subject.source.exam(self.exam)
-        )
+        if self.exam is None:
+            self.question = self.subject.drawn(seed, stage)
+        elif not hasattr(self, "question"):
+            self.question = self.subject.source.exam(self.exam)
         self.problem = self.question.number
 
     def observe(self, time: int) -> None:
@@ -101,8 +132,8 @@ class ProblemLane:
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         self.judged = self.question.judge(actions[0])
-        if self.exam is None:
-            self.subject.offer(self.judged.found)
+        if self.exam is None and self.judged.device is not None:
+            self.subject.offer(Solution(self.judged.step_time, {"device": self.judged.device}))
         return Stepped([self.judged.reward], 1.0, terminated=True, truncated=False)
 
     def advice(self, agent: int) -> Any:
@@ -110,15 +141,18 @@ class ProblemLane:
         return self.question.taught
 
     def outcome(self) -> float:
-        return float(np.exp(-self.judged.reward))
+        return self.judged.outcome
 
     def at_least(self) -> float:
         return 0.0
 
     def ended(self) -> Mapping[str, float]:
-        ratio = self.judged.ratio
-        fits = bool(np.isfinite(ratio))
-        return {"ratio_mean": ratio if fits else NAN, "feasible_share": float(fits)}
+        seconds, fits = self.judged.seconds, bool(np.isfinite(self.judged.seconds))
+        return {
+            "step_time_s_mean": seconds if fits else NAN,
+            "ratio_mean": self.judged.ratio if fits else NAN,
+            "feasible_share": float(fits),
+        }
 
     def document(self) -> tuple[Numbers, dict[str, Tensor]]:
         """Nothing: episodes do not go on in the next iteration."""
@@ -131,9 +165,8 @@ class ProblemLane:
 class Problems:
     """`agents.rllib.subject.Subject` about all problems of a source.
 
-    A reward is minus the logarithm of what the step takes relative to the problem's reference, an
-    outcome that ratio itself; a plan that does not fit has the ratio it is punished by. Alike
-    environments meet the same problem: it is drawn once.
+    Alike environments meet the same problem: it is drawn once. The fastest plan of all is kept
+    where problems say that they compare.
 
     Args:
         source: of the problems.
@@ -145,7 +178,7 @@ class Problems:
     """
 
     agents: Sequence[str] = (PLANNER,)
-    charts: Sequence[str] = ("ratio_mean", "feasible_share")
+    charts: Sequence[str] = ("step_time_s_mean", "ratio_mean", "feasible_share")
     reference: Any = None
 
     def __init__(self, source: Source, training: Training) -> None:
@@ -181,15 +214,12 @@ class Problems:
     def drawn(self, seed: int, stage: float) -> Question:
         """A problem to train on; alike lanes ask for it one after another."""
         if self._last is None or self._last[0] != (seed, stage):
-            question = self.source.draw(np.random.default_rng(seed), stage)
-            self._last = (seed, stage), question
+            self._last = (seed, stage), self.source.draw(seed, stage)
         return self._last[1]
 
-    def offer(self, found: Solution | None) -> None:
-        """Keep the best plan, where plans compare."""
-        if found is not None and found.objective < (
-            INF if self.best is None else self.best.objective
-        ):
+    def offer(self, found: Solution) -> None:
+        """Keep a plan if it is the fastest."""
+        if self.best is None or found.objective < self.best.objective:
             self.best = found
 
     def document(self) -> Numbers:

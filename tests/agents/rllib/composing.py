@@ -12,8 +12,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from agents.rllib.runner import drawn
-from agents.rllib.step.problems import Judged
-from agents.rllib.subject import Array, Solution
+from agents.rllib.subject import Array
+from envs.placement.episodes import Judged
 from models.architecture import Policy
 
 TOKENS, CHOICES = 5, 3
@@ -99,8 +99,9 @@ class Guessed:
     def judge(self, action: Array) -> Judged:
         wrong = 0.2 * float((action != self.wanted)[: self.length].sum())
         if action[0] == CHOICES - 1:
-            return Judged(-2.0, np.inf)
-        return Judged(-wrong, float(np.exp(wrong)), Solution(wrong, {"device": action.copy()}))
+            return Judged(-2.0, float(np.exp(2.0)), np.inf, 1.0)
+        ratio = float(np.exp(wrong))
+        return Judged(-wrong, ratio, ratio, ratio, action.copy(), wrong)
 
 
 @dataclass
@@ -113,8 +114,7 @@ class Guesses:
         self.observation_space, self.action_space = OBSERVED, PLANS
         self.draws: list[tuple[int, float]] = []
 
-    def draw(self, rng: np.random.Generator, stage: float) -> Guessed:
-        seed = int(rng.integers(1 << 30))
+    def draw(self, seed: int, stage: float) -> Guessed:
         self.draws.append((seed, stage))
         return Guessed(seed, self.labelled)
 

@@ -1,0 +1,66 @@
+"""Placement problems that a teacher has planned for, to imitate it and to be measured by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agents.placement.labelled import LabelledProblem
+from envs.bounds import Count, NonNegative, bounded
+from envs.errors import InputError
+from envs.placement.episodes import Tokens, WholeProblem
+from envs.placement.outcome import ORDER_CLASSES
+from envs.placement.whole import WholeLayout
+
+
+@bounded
+class LabelledProblems:
+    """`agents.rllib.step.problems.Source` of labelled problems; seconds relate to the teacher's.
+
+    Exams are about the last of them, which are never trained on. There is no curriculum.
+
+    Args:
+        problems: read when they are asked for.
+        layout: of observations.
+        sweeps: of a plan.
+        unfit: nats that a plan costs which does not fit.
+        kept_back: problems for exams.
+
+    Raises:
+        InputError: none is left to train on; by `draw`: a problem does not fit the layout.
+    """
+
+    labelled = True
+
+    def __init__(
+        self,
+        problems: Sequence[LabelledProblem],
+        *,
+        layout: WholeLayout,
+        sweeps: int,
+        unfit: NonNegative,
+        kept_back: Count,
+    ) -> None:
+        self.problems, self.layout, self.unfit = problems, layout, unfit
+        self.trained = len(problems) - kept_back
+        if self.trained < 1:
+            message = f"{kept_back} kept back of {len(problems)} labelled problems leave none"
+            raise InputError(message, field="kept_back")
+        self.tokens = Tokens(sweeps, layout.groups, layout.devices)
+        self.observation_space, self.action_space = layout.space(), self.tokens.space
+
+    def draw(self, seed: int, stage: float) -> WholeProblem:
+        """One to train on."""
+        return self._of(seed % self.trained)
+
+    def exam(self, number: int) -> WholeProblem:
+        """The problem of the exam's episode with this number."""
+        return self._of(self.trained + number % (len(self.problems) - self.trained))
+
+    def _of(self, number: int) -> WholeProblem:
+        one = self.problems[number]
+        found = WholeProblem(
+            number, one.problem, one.fusion, self.layout, self.tokens, self.unfit, one.seconds
+        )
+        order = next(k for k, rules in enumerate(ORDER_CLASSES.values()) if one.rule in rules)
+        found.taught = self.tokens.row(one.device, order)
+        return found

@@ -1,0 +1,229 @@
+"""Placement problems as episodes of one action: a plan is a row of tokens, and has a price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.bounds import NonNegative, bounded
+from envs.errors import InputError
+from envs.graphs.contraction import Fusion
+from envs.placement.facts import IntArray, PlacementFacts
+from envs.placement.outcome import ORDER_CLASSES, GroupPricer
+from envs.placement.whole import WholeLayout
+from envs.step.fusion import fuse, fused_problem
+from envs.step.price import Pricer
+from envs.step.problem import StepProblem
+
+INF = float("inf")
+_EXAM = 1 << 40  # numbers of the problems of exams, beyond all seeds
+_ATTEMPTS = 100  # draws of a problem that fits the layout
+_WORST = 1e4  # times the reference, of a plan that cannot run
+
+
+class Judged(NamedTuple):
+    """What a plan came to."""
+
+    reward: float
+    outcome: float  # less is better; inf: it failed
+    seconds: float  # inf: it does not fit
+    ratio: float  # seconds / the problem's reference, whether it fits or not
+    device: IntArray | None = None  # (G,) if it is to be kept; None: plans do not compare
+    step_time: float = INF  # seconds of what is kept, simulated on every operator
+
+
+class Tokens(NamedTuple):
+    """Of a plan: a device for every group in every sweep, padded, and the order class."""
+
+    sweeps: int
+    groups: int  # at most
+    devices: int  # at most
+
+    @property
+    def space(self) -> spaces.MultiDiscrete:
+        """Of all rows of tokens."""
+        sizes = [self.devices] * (self.sweeps * self.groups)
+        return spaces.MultiDiscrete([*sizes, len(ORDER_CLASSES)])
+
+    def plan(self, row: IntArray, groups: int) -> tuple[IntArray, int]:
+        """(G,) devices after the last sweep, and the order class."""
+        first = (self.sweeps - 1) * self.groups
+        return np.asarray(row[first : first + groups], np.int64), int(row[-1])
+
+    def row(self, device: IntArray, order: int) -> IntArray:
+        """(A,) of a plan that every sweep makes the same."""
+        sweep = np.zeros(self.groups, np.int64)
+        sweep[: len(device)] = device
+        return np.append(np.tile(sweep, self.sweeps), order)
+
+
+class WholeProblem:
+    """A fused problem whose groups are all placed at once.
+
+    A reward is minus the logarithm of the seconds relative to the reference; a plan that does not
+    fit costs `unfit`, and the bytes beyond memory as a share of it, on top. An outcome is the ratio
+    that stands for the reward.
+
+    Args:
+        number: of the problem; equal problems have equal ones.
+        fused: of the pieces of `fusion`.
+        fusion: the groups.
+        layout: of the observation.
+        tokens: of a plan.
+        unfit: nats.
+        reference_s: seconds; None: of the better of a split by speed and the fastest device.
+
+    Raises:
+        InputError: it does not fit the layout.
+    """
+
+    taught: IntArray | None = None  # (A,) tokens of a teacher's plan
+
+    def __init__(
+        self,
+        number: int,
+        fused: StepProblem,
+        fusion: Fusion,
+        layout: WholeLayout,
+        tokens: Tokens,
+        unfit: float,
+        reference_s: float | None = None,
+    ) -> None:
+        self.number, self.fusion, self.tokens, self.unfit = number, fusion, tokens, unfit
+        self.facts = PlacementFacts.of(fused, fusion)
+        self.observation: dict[str, NDArray[Any]] = layout.observe(self.facts, number)
+        self.fused, self._reference_s = fused, reference_s
+
+    @cached_property
+    def pricer(self) -> GroupPricer:
+        """Of its plans."""
+        return GroupPricer(self.fused, self.fusion)
+
+    @cached_property
+    def reference_s(self) -> float:
+        """Seconds that those of plans are divided by."""
+        if self._reference_s is not None:
+            return self._reference_s
+        facts = self.facts
+        line = np.argsort(facts.end)
+        part = np.searchsorted(facts.end[line], facts.place)
+        split = line[np.minimum(part, len(line) - 1)]
+        alone = np.full(facts.num_groups, facts.seconds.sum(axis=0).argmin())
+        prices = [self.pricer.price(device) for device in (split, alone)]
+        seconds = min(prices, key=lambda price: (price.excess, price.seconds)).seconds
+        return seconds if np.isfinite(seconds) else facts.ideal_s
+
+    def judge(self, action: IntArray) -> Judged:
+        """What the plan that (A,) tokens stand for comes to."""
+        device, order = self.tokens.plan(action, self.fusion.num_groups)
+        price = self.pricer.price(device, order)
+        ratio = min(price.seconds / self.reference_s, _WORST)
+        reward, fits = -float(np.log(ratio)), price.excess <= 0.0 and ratio < _WORST
+        if not fits:
+            reward -= self.unfit + self.pricer.excess(price)
+        return Judged(reward, float(np.exp(-reward)), price.seconds if fits else INF, ratio)
+
+
+@bounded
+class DrawnProblems:
+    """Problems from a distribution; those of exams are drawn apart, at the end of the curriculum.
+
+    Args:
+        problems: draws a fused problem by a generator and the stage of the curriculum, 0 to 1.
+        layout: of observations; a problem that does not fit is drawn again.
+        sweeps: of a plan.
+        unfit: nats that a plan costs which does not fit.
+    """
+
+    labelled = False
+
+    def __init__(
+        self,
+        problems: Callable[[np.random.Generator, float], StepProblem],
+        *,
+        layout: WholeLayout,
+        sweeps: int,
+        unfit: NonNegative,
+    ) -> None:
+        self.problems, self.layout, self.unfit = problems, layout, unfit
+        self.tokens = Tokens(sweeps, layout.groups, layout.devices)
+        self.observation_space, self.action_space = layout.space(), self.tokens.space
+
+    def draw(self, seed: int, stage: float) -> WholeProblem:
+        """A problem to train on."""
+        return self._drawn(seed, np.random.default_rng(seed), stage)
+
+    def exam(self, number: int) -> WholeProblem:
+        """The problem of the exam's episode with this number."""
+        return self._drawn(_EXAM + number, np.random.default_rng([number, _EXAM]), 1.0)
+
+    def _drawn(self, number: int, random: np.random.Generator, stage: float) -> WholeProblem:
+        refused: InputError | None = None
+        for _ in range(_ATTEMPTS):
+            fused = self.problems(random, stage)
+            fusion = Fusion.of_fused(fused.graph)
+            try:
+                return WholeProblem(number, fused, fusion, self.layout, self.tokens, self.unfit)
+            except InputError as error:
+                refused = error
+        assert refused is not None
+        raise refused
+
+
+@bounded
+class OneProblem:
+    """The same problem again and again; its fastest plans are simulated on every operator.
+
+    Outcomes are seconds.
+
+    Args:
+        problem: not fused.
+        max_groups: that its operators are fused into.
+        sweeps: of a plan.
+        unfit: nats that a plan costs which does not fit.
+    """
+
+    labelled = False
+
+    def __init__(
+        self, problem: StepProblem, *, max_groups: int, sweeps: int, unfit: NonNegative
+    ) -> None:
+        self.fusion = fuse(problem, max_groups)
+        fused = fused_problem(problem, self.fusion)
+        facts = PlacementFacts.of(fused, self.fusion)
+        layout = WholeLayout(facts.num_groups, facts.num_devices, *facts.edge_seconds.shape)
+        tokens = Tokens(sweeps, layout.groups, layout.devices)
+        self.observation_space, self.action_space = layout.space(), tokens.space
+        self.only = _Simulated(0, fused, self.fusion, layout, tokens, unfit)
+        self.only.whole = Pricer(problem)
+
+    def draw(self, seed: int, stage: float) -> WholeProblem:
+        """The problem."""
+        return self.only
+
+    def exam(self, number: int) -> WholeProblem:
+        """The problem."""
+        return self.only
+
+
+class _Simulated(WholeProblem):
+    """Every plan that is the fastest so far is priced on all operators."""
+
+    whole: Pricer
+    fastest = INF
+
+    def judge(self, action: IntArray) -> Judged:
+        judged = super().judge(action)
+        judged = judged._replace(outcome=judged.seconds)
+        if judged.seconds >= self.fastest:
+            return judged
+        self.fastest = judged.seconds
+        device, _ = self.tokens.plan(action, self.fusion.num_groups)
+        price = self.whole.price(self.fusion.expand(device))
+        kept = device if price.excess <= 0.0 else None
+        return judged._replace(device=kept, step_time=price.seconds)

@@ -1,0 +1,118 @@
+"""Train a policy of whole plans on many placement problems: imitate labels, then PPO.
+
+python -m experiments.train env=problems training.budget_s=600
+python -m experiments.train env=labelled_problems env.problems.folder=<folder> \\
+    training.cloning.iterations=200
+python -m experiments.train env=problems model=placer_continued model.weights=<run folder>
+python -m experiments.train resume=<run folder>
+
+`best/` in the run folder has the policy of the best exam, which `model=placer_continued` goes on
+from, here and with `env=one_problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments.learning.tracking import tracking_of
+from experiments.pictures.learning import draw_exams, read_exams
+from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import stamp
+from experiments.run.saved_run import resumed_config
+from experiments.run.targets import build, build_as, no_such_thing
+
+if TYPE_CHECKING:
+    from agents.rllib.config import Training
+    from agents.rllib.step.problems import Problems
+
+SHOWN = (
+    "iterations", "steps", "seconds", "best_outcome", "best_iteration", "untrained_outcome",
+    "resumed",
+)  # fmt: skip
+
+
+@dataclass
+class TrainProblemsConfig:
+    """`conf/train_problems.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    model: Any
+    learner: Any
+    tracking: Any
+    ray: Any
+    training: Any
+    resume: str | None
+    seed: int
+    json: bool
+
+
+def subject_of(config: TrainProblemsConfig) -> tuple[Training, Problems]:
+    """What a config trains, how, and on what.
+
+    Raises:
+        InputError: naming the config key or the file.
+    """
+    from agents.rllib.config import Training
+    from agents.rllib.step.problems import Problems, sweeps_of
+
+    training = build_as(Training, config.training, "training", "training run")
+    make = build(config.env, "env")
+    if not callable(make):
+        raise no_such_thing("env", config.env, "source of whole problems")
+    subject = Problems(make(sweeps=sweeps_of(training.model)), training)
+    for architecture in subject.architectures(training.model).values():
+        architecture.policy(*subject.spaces_of(subject.agents[0]))
+    return training, subject
+
+
+def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
+    """Train (on), then write the learning curve and what the exams say."""
+    resume = config.resume is not None
+    if resume:
+        config = resumed_config(run.folder, config, run.overrides)
+    tracking = tracking_of(config.tracking)
+    training, subject = subject_of(config)
+    if not resume:
+        origin = stamp({}, run.provenance, kind="training_checkpoints")
+        write_json(run.folder / "checkpoints" / "provenance.json", origin)
+
+    from agents.rllib.training import train
+
+    with ProgressDisplay(run.console) as display:
+        shown = display.begin("ppo", training.budget_s)
+
+        def on_iteration(row: Mapping[str, float]) -> None:
+            display.update(shown, row["charts/seconds"], news(row))
+
+        found = train(training, subject, run.folder, on_iteration, resume=resume, tracking=tracking)
+        unit = sum(found.untrained) / len(found.untrained)  # what scores are relative to
+        display.end(shown, f"{found.best_score * unit:.3f} times the reference at best")
+    write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
+    figure = draw_exams([read_exams(run.folder)], "exams in training")
+    write_figure(run.folder / "learning_curve.png", figure, run.provenance)
+    values: dict[str, object] = {
+        "iterations": found.iterations,
+        "steps": found.steps,
+        "seconds": found.seconds,
+        "best_outcome": found.best_score * unit,
+        "best_iteration": found.best_iteration,
+        "untrained_outcome": unit,
+        "exams": [{"iteration": k, "outcome": score * unit} for k, score in found.exams],
+        "problems": list(found.trained),
+        "resumed": resume,
+    }
+    return Result(values, run.provenance, SHOWN)
+
+
+def news(row: Mapping[str, float]) -> str:
+    """One iteration in a few words."""
+    what = "imitation" if row["charts/cloning"] else "PPO"
+    return (
+        f"iteration {row['iteration']:.0f} ({what}), {row['charts/ratio_mean']:.3f} times the "
+        f"reference, {row['charts/feasible_share']:.0%} fit, {row['charts/SPS']:.0f} plans/s"
+    )
