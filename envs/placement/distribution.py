@@ -50,12 +50,12 @@ class TrainingProblems:
         most_devices: devices of a cluster, at most.
     """
 
-    captured: Library = ()
-    captured_share: Share = 0.4
-    inference: Share = 0.12
-    tabulated: Share = 0.15
-    most_groups: Count = 128
-    most_devices: Count = 32
+    captured: Library
+    captured_share: Share
+    inference: Share
+    tabulated: Share
+    most_groups: Count
+    most_devices: Count
 
     def __call__(self, rng: Rng, stage: float = 1.0) -> StepProblem:
         """A problem: its operators are already groups, at most `most_groups` where captured."""
@@ -163,15 +163,24 @@ def scaled(graph: OpGraph, factor: float) -> OpGraph:
 
 
 def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
-    """The step of the first `count` micro-batches of `graph` alone, without its tabulated links."""
+    """The step of the first `count` micro-batches of a contracted `graph`.
+
+    The updates of a group wait for what its first micro-batch left out would have gone on with.
+    """
     kept = graph.micro_batch < count
     if kept.all():
         return graph
     number = np.where(kept, np.cumsum(kept) - 1, NONE)
-    edges = graph.edges
-    edges = edges[kept[edges[:, 0]] & kept[edges[:, 1]]]
-    tensor, position = np.unique(edges[:, 2], return_inverse=True)
-    rows = np.bincount(position.reshape(-1), minlength=len(tensor))
+    edges, group = graph.edges, graph.colocation
+    going_on = kept[edges[:, 0]] & ~kept[edges[:, 1]] & (graph.phase[edges[:, 1]] == Phase.BACKWARD)
+    going_on &= group[edges[:, 0]] == group[edges[:, 1]]
+    left = edges[going_on]
+    uses = [edges[kept[edges[:, 0]] & kept[edges[:, 1]]][:, [2, 1]]]
+    for update in np.flatnonzero(graph.phase == Phase.OPTIMIZER):
+        tensors = left[group[left[:, 0]] == group[update], 2]
+        uses.append(np.stack([tensors, np.full_like(tensors, update)], axis=1))
+    used = np.unique(np.concatenate(uses), axis=0)  # rows of tensor, consumer
+    tensor, rows = np.unique(used[:, 0], return_counts=True)
     mirror = graph.mirror[kept]
     columns = {
         name: getattr(graph, name)[kept]
@@ -189,7 +198,7 @@ def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
         tensor_dtype=graph.tensor_dtype[tensor],
         producer=number[graph.producer[tensor]],
         consumer_ptr=np.concatenate([[0], np.cumsum(rows)]).astype(np.int64),
-        consumer=number[edges[:, 1]],
+        consumer=number[used[:, 1]],
         parameter_owner=number[graph.parameter_owner],
         profile_seconds=graph.profile_seconds[kept] if graph.profile_classes else np.zeros((0, 0)),
     )

@@ -32,6 +32,7 @@ from experiments.run.threads import one_thread_each
 
 Node = Mapping[str, Any]
 WARM_UP_S = 0.2
+LARGE = 0.5  # share of the problems of the last stage; the others are of all stages alike
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class _Worker:
 
 def _draw(source: TrainingProblems, asked: Labelling, number: int) -> StepProblem:
     rng = np.random.default_rng([asked.seed, number])
-    return source(rng, float(rng.uniform(*asked.stages)))
+    stage = asked.stages[1] if rng.random() < LARGE else float(rng.uniform(*asked.stages))
+    return source(rng, stage)
 
 
 def _plans(path: str | None) -> dict[int, list[NDArray[np.int64]]]:

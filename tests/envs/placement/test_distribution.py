@@ -1,0 +1,133 @@
+"""The problems that a placement policy is trained on: deterministic, solvable, varied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs.cost import RooflineCost
+from envs.graphs.motifs import draw_network, inference_graph, training_graph
+from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.hardware.builders import single_server
+from envs.hardware.random_topologies import pairwise_topology, random_topology
+from envs.hardware.servers import PcieServer
+from envs.placement.distribution import TrainingProblems, first_micro_batches, scaled
+from envs.step.fusion import fuse
+from envs.step.price import Pricer
+from envs.step.problem import StepProblem
+from envs.step.stored_problem import problem_arrays
+
+PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
+DEVICES = single_server("two", PcieServer("V100-16GB", 2, PCIE))
+
+
+def synthetic() -> TrainingProblems:
+    return TrainingProblems((), 0.0, 0.15, 0.2, 128, 32)
+
+
+def contracted(micro_batches: int, seed: int) -> OpGraph:
+    sketch = draw_network(np.random.default_rng(seed), 24)
+    graph = training_graph(sketch, "step", micro_batches)
+    return fuse(StepProblem.build(graph, DEVICES, RooflineCost()), 1000).graph
+
+
+def test_a_generator_gives_one_problem_and_another_another() -> None:
+    found = [problem_arrays(synthetic()(np.random.default_rng(seed))) for seed in (3, 3, 4)]
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
+    assert found[0]["kind"].shape != found[2]["kind"].shape
+
+
+def test_problems_are_groups_that_devices_can_run_and_a_third_feel_memory() -> None:
+    source = synthetic()
+    alone, sizes, phases, kinds = [], [], set(), set()
+    for seed in range(40):
+        problem = source(np.random.default_rng(seed))
+        graph, topology = problem.graph, problem.topology
+        assert np.isfinite(problem.op_seconds).all()
+        assert (graph.colocation != NONE).all()
+        assert 2 <= topology.num_devices <= 32
+        assert problem.capacity.tolist() == topology.memory_bytes.tolist()
+        assert graph.state_bytes.sum() <= problem.capacity.sum()
+        pricer = Pricer(problem)
+        everything = [np.full(graph.num_operators, d) for d in range(topology.num_devices)]
+        alone.append(any(pricer.price(device).excess <= 0.0 for device in everything))
+        sizes.append(graph.num_groups)
+        phases.add(int(graph.phase.max()))
+        kinds.add(len({device.spec.name for device in topology.devices}))
+    assert 0.15 <= 1.0 - np.mean(alone) <= 0.5
+    assert max(sizes) == 128
+    assert min(sizes) < 40
+    assert phases == {Phase.FORWARD, Phase.OPTIMIZER}
+    assert {1, 2, 3} <= kinds
+
+
+def test_the_first_stage_is_small() -> None:
+    for seed in range(20):
+        problem = synthetic()(np.random.default_rng(seed), stage=0.0)
+        assert problem.graph.num_groups <= 24
+        assert problem.topology.num_devices <= 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_first_micro_batches_of_a_step_are_a_step_of_as_many(seed: int) -> None:
+    whole, part = contracted(5, seed), contracted(2, seed)
+    cut = first_micro_batches(whole, 2)
+    assert cut.num_operators == part.num_operators
+    assert cut.flop.sum() == pytest.approx(part.flop.sum())
+    device = np.arange(cut.num_groups) % 2
+    found = []
+    for graph in (cut, part):
+        problem = StepProblem.build(graph, DEVICES, RooflineCost())
+        price = Pricer(problem).price(device[graph.colocation])
+        found.append((price.seconds, price.excess, price.rule))
+    assert found[0] == pytest.approx(found[1])
+    assert first_micro_batches(whole, 5) is whole
+
+
+def test_a_step_of_more_samples_has_more_work_and_the_same_parameters() -> None:
+    graph = contracted(2, 1)
+    more = scaled(graph, 2.0)
+    update = graph.phase == Phase.OPTIMIZER
+    assert more.flop[~update].tolist() == (2 * graph.flop[~update]).tolist()
+    assert more.flop[update].tolist() == graph.flop[update].tolist()
+    assert more.state_bytes.tolist() == graph.state_bytes.tolist()
+    assert more.tensor_bytes.tolist() == (2 * graph.tensor_bytes).tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
+    sketch = draw_network(np.random.default_rng(seed), 30)
+    graph = training_graph(sketch, "step", 3, state=1.0)
+    layers, inputs = len(sketch.layers), sum(bool(layer.inputs) for layer in sketch.layers)
+    used = [layer.parameter for layer in sketch.layers if layer.parameter != NONE]
+    parameters = len(sketch.parameters)
+    assert sorted(set(used)) == list(range(parameters))
+    assert graph.num_micro_batches == 3
+    backward = inputs + len(used)
+    assert graph.num_operators == 3 * (layers + backward) + 2 * parameters + parameters
+    assert graph.optimizer_bytes.tolist() == graph.parameter_bytes.tolist()
+    # every layer with weights costs as much again for each of its two gradients
+    flop = sum(
+        layer.flop * (bool(layer.inputs) + (layer.parameter != NONE)) for layer in sketch.layers
+    )
+    assert graph.backward_flop() == pytest.approx(3 * flop)
+    # nothing but updates is computed for nobody
+    read = np.diff(graph.consumer_ptr) > 0
+    assert read.all()
+    silent = set(range(graph.num_operators)) - set(graph.producer.tolist())
+    last = {op for op in silent if graph.phase[op] == Phase.FORWARD}
+    assert not last
+    forward = inference_graph(sketch, "forward", 1)
+    assert forward.num_operators == layers
+    assert forward.gradient_bytes.sum() == forward.optimizer_bytes.sum() == 0.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_clusters_have_as_many_devices_as_asked_for_at_most(seed: int) -> None:
+    for draw, most in ((random_topology, 32), (random_topology, 3), (pairwise_topology, 8)):
+        topology = draw(np.random.default_rng(seed), most)
+        assert 2 <= topology.num_devices <= most
+        apart = ~np.eye(topology.num_devices, dtype=np.bool_)
+        assert (topology.bandwidth[apart] > 0).all()
+        assert np.isfinite(topology.bandwidth[apart]).all()
+        assert (topology.send_port[apart] >= 0).all()
