@@ -22,6 +22,7 @@ IntArray = NDArray[np.int64]
 _LOST = (
     1.005  # the price of a teacher's placement over that of its own order: search again above it
 )
+_SAME = 1e-9  # relative difference, by rounding, of two equal times
 _AGAIN = 0.5  # of the budget, for placements alone, each in the best named order
 
 
@@ -60,18 +61,75 @@ def label(
     device, price = min(found, key=lambda pair: _seconds(pair[1]))
     if not np.isfinite(_seconds(price)):
         return None
-    first = np.zeros(fusion.num_groups, dtype=np.int64)
-    first[fusion.piece_group] = device
+    chosen = np.zeros(fusion.num_groups, dtype=np.int64)
+    chosen[fusion.piece_group] = device
+    chosen = aligned(problem, chosen, pricer)
+    price = pricer.price(chosen[fusion.piece_group])
     return LabelledProblem(
         number=number,
         problem=problem,
-        device=first,
+        device=chosen,
         rule=price.rule,
         seconds=price.seconds,
         free_s=free_s,
         single_s=min(map(_seconds, single)),
         split_s=min((_seconds(price) for _, price in cheap), default=np.inf),
     )
+
+
+def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:
+    """Placement (G,) of a fused problem, devices that are alike taken in the order of their use.
+
+    Of devices of one server with equal times and memory, the one with the first group gets the
+    lowest number, and so on; then likewise servers that are alike as a whole. Either is left as it
+    was where it would make the step slower, as between islands of fast links.
+    """
+    group, server = problem.graph.colocation, problem.topology.server
+    kind = _numbered(np.concatenate([problem.op_seconds, problem.capacity[None]]).T)
+    best = pricer.price(device[group])
+    for renumbered in (_by_device, _by_server):
+        changed = renumbered(device, kind, server)[device]
+        price = pricer.price(changed[group])
+        if price.excess <= best.excess and price.seconds <= best.seconds * (1.0 + _SAME):
+            device, best = changed, price
+    return device
+
+
+def _by_device(device: IntArray, kind: IntArray, server: IntArray) -> IntArray:
+    """(D,) new numbers of the devices, alike ones in the order of their first use."""
+    first = _first_use(device, len(kind))
+    number = np.empty(len(kind), dtype=np.int64)
+    number[np.lexsort((first, kind, server))] = np.lexsort((kind, server))
+    return number
+
+
+def _by_server(device: IntArray, kind: IntArray, server: IntArray) -> IntArray:
+    """(D,) new numbers of the devices, servers that are alike in the order of their first use."""
+    first = _first_use(device, len(kind))
+    inside = [np.flatnonzero(server == one) for one in range(int(server.max()) + 1)]
+    inside = [devices for devices in inside if len(devices)]
+    number = np.arange(len(kind))
+    alike: dict[tuple[int, ...], list[IntArray]] = {}
+    for devices in inside:
+        alike.setdefault(tuple(kind[devices].tolist()), []).append(devices)
+    for servers in alike.values():
+        used = sorted(servers, key=lambda devices: int(first[devices].min()))
+        for old, new in zip(used, servers, strict=True):
+            number[old] = new
+    return number
+
+
+def _first_use(device: IntArray, devices: int) -> IntArray:
+    """(D,) the first group on each device; the number of groups where there is none."""
+    first = np.full(devices, len(device), dtype=np.int64)
+    np.minimum.at(first, device, np.arange(len(device)))
+    return first
+
+
+def _numbered(rows: NDArray[np.float64]) -> IntArray:
+    """(D,) a number for each of the rows (D, K), equal ones for equal rows."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows])
 
 
 def _seconds(price: Price) -> float:

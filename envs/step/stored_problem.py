@@ -90,6 +90,10 @@ def restored_problem(arrays: Mapping[str, NDArray[np.generic]], file: object) ->
             memory_moves=tuple(header["memory_moves"]),
             **{name: arrays[name] for name in _PROBLEM},  # type: ignore[arg-type]
         )
+    except InputError as error:
+        raise InputError(
+            error.message, file=file, record=error.record, field=error.field
+        ) from error
     except KeyError as error:
         raise InputError("is missing", file=file, field=str(error.args[0])) from error
     except (TypeError, ValueError) as error:
