@@ -3,11 +3,12 @@
 python -m experiments.train env=problems training.budget_s=600
 python -m experiments.train env=labelled_problems env.problems.folder=<folder> \\
     training.cloning.iterations=200
-python -m experiments.train env=problems model=placer_continued model.weights=<run folder>
+python -m experiments.train env=problems model=placer_continued \\
+    model.checkpoint=<run folder>/checkpoint
 python -m experiments.train resume=<run folder>
 
-`best/` in the run folder has the policy of the best exam, which `model=placer_continued` goes on
-from, here and with `env=one_problem`.
+The policy of the best exam becomes a checkpoint folder, <run folder>/checkpoint, which
+`model=placer_continued` goes on from, here and with `env=one_problem`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_exams, read_exams
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.artifacts import (
+    METRICS_FILE,
+    to_yaml,
+    write_figure,
+    write_json,
+    write_sidecar,
+)
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import stamp
+from experiments.run.overrides import plain_config
+from experiments.run.provenance import portable, stamp, without_absolute_paths
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build, build_as, no_such_thing
 
@@ -82,6 +91,8 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         write_json(run.folder / "checkpoints" / "provenance.json", origin)
 
     from agents.rllib.training import train
+    from models.export.placer import PlacerCard, export_placer
+    from models.step.placer import PlacerPolicy
 
     with ProgressDisplay(run.console) as display:
         shown = display.begin("ppo", training.budget_s)
@@ -93,6 +104,22 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         unit = sum(found.untrained) / len(found.untrained)  # what scores are relative to
         display.end(shown, f"{found.best_score * unit:.3f} times the reference at best")
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
+    provenance = portable(run.provenance)
+    checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
+    (policy,) = found.policies.values()
+    assert isinstance(policy, PlacerPolicy)
+    export_placer(
+        policy,
+        checkpoint,
+        PlacerCard(
+            title="A placement policy",
+            text=f"In {len(found.trained)} exams of the most probable tokens step times were "
+            f"{found.best_score * unit:.3f} times the reference's in the mean, before training "
+            f"{unit:.3f} times.",
+            config_yaml=to_yaml(without_absolute_paths(plain_config(config)), provenance),
+            provenance=provenance.document(),
+        ),
+    )
     figure = draw_exams([read_exams(run.folder)], "exams in training")
     write_figure(run.folder / "learning_curve.png", figure, run.provenance)
     values: dict[str, object] = {
@@ -104,6 +131,7 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         "untrained_outcome": unit,
         "exams": [{"iteration": k, "outcome": score * unit} for k, score in found.exams],
         "problems": list(found.trained),
+        "checkpoint": str(checkpoint),
         "resumed": resume,
     }
     return Result(values, run.provenance, SHOWN)

@@ -25,6 +25,7 @@ from agents.base import (
 from envs.graphs.storage import graph_hash
 from envs.partition.problem import PartitionProblem
 from envs.step.allocated import Allocated, uniform_allocation
+from envs.step.fusion import fuse
 from envs.step.phased import PhasedSimulator
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.price import BestOrder
@@ -38,6 +39,7 @@ from experiments.step.plan_file import ALLOCATED, write_plan
 if TYPE_CHECKING:
     from agents.rllib.config import Training
     from agents.rllib.step.lanes import StepSubject
+    from agents.rllib.step.problems import Problems
     from agents.rllib.subject import Solution
 
 PARTITION_SCHEMA_VERSION = 1
@@ -121,7 +123,7 @@ class StepTask:
             return None
         return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
 
-    def subject(self, training: Training) -> StepSubject:
+    def subject(self, training: Training) -> StepSubject | Problems:
         """What is learned in `env`.
 
         Raises:
@@ -152,6 +154,24 @@ class StepTask:
         """`plan.json`."""
         write_plan(folder / "plan.json", plan, self.problem, provenance)
         return folder / "plan.json"
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTask(StepTask):
+    """A placement and an order for `problem`, decided at once.
+
+    `env` makes the `OneProblem` of a problem, for so many sweeps.
+    """
+
+    def subject(self, training: Training) -> Problems:
+        from agents.rllib.step.problems import Problems, sweeps_of
+
+        return Problems(self.env(self.problem, sweeps=sweeps_of(training.model)), training)
+
+    def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
+        fusion = fuse(self.problem, self.env.keywords["max_groups"])
+        device = fusion.expand(found.decisions["device"])
+        return Plan(Placement(device), BestOrder(self.problem).order(device)), None
 
 
 @dataclass(frozen=True, eq=False)

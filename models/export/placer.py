@@ -159,6 +159,27 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
     return folder
 
 
+def trained_placer(folder: Path) -> PlacerPolicy:
+    """The policy in a folder that `export_placer` wrote, to learn on.
+
+    Raises:
+        InputError: the folder is no placer's, or a file in it is damaged or foreign.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from models.step.placer import PlacerConfig, PlacerPolicy
+
+    spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+    try:
+        policy = PlacerPolicy(PlacerConfig(**spec["config"]))
+        policy.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        message = " ".join(str(error).split())
+        raise InputError(f"holds no such policy ({message})", file=folder) from error
+    return policy
+
+
 def _sample_views() -> tuple[Any, ...]:
     """Distinct sizes, so that tracing ties no two together."""
     import torch

@@ -12,12 +12,12 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agents.rllib.config import Training
-from agents.rllib.restore import load_best
-from agents.rllib.step.lanes import one_architecture
+from agents.rllib.step.lanes import Archive, one_architecture
 from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped
 from envs.errors import InputError
 from envs.placement.episodes import Judged
 from models.architecture import Architecture, Policy
+from models.export.placer import trained_placer
 from models.step.placer import PlacerConfig
 
 PLANNER = "planner"
@@ -63,23 +63,27 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Continued:
-    """`models.architecture.Architecture`: a policy of whole plans with the weights of a run.
+    """`models.architecture.Architecture`: a policy of whole plans that was trained before.
 
     Attributes:
-        of: the policy as it was trained.
-        weights: the run's folder, whose best policy it is.
+        checkpoint: its folder.
 
     Raises:
-        InputError: by `policy`: there are no weights, or another policy's.
+        InputError: by `policy` and `sweeps`: the folder holds none, or is damaged.
     """
 
-    of: Any
-    weights: str
+    checkpoint: str
+
+    @property
+    def sweeps(self) -> Sequence[str]:
+        """Over the groups."""
+        return trained_placer(Path(self.checkpoint)).config.sweeps
 
     def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
-        made = one_architecture(self.of).policy(observation_space, action_space)
-        load_best(Path(self.weights), {PLANNER: made})
-        return made
+        made = trained_placer(Path(self.checkpoint))
+        fresh = made.config.policy(observation_space, action_space)
+        fresh.load_state_dict(made.state_dict())
+        return fresh
 
 
 def sweeps_of(model: Any) -> int:
@@ -88,11 +92,10 @@ def sweeps_of(model: Any) -> int:
     Raises:
         InputError: it makes no whole plans.
     """
-    inner = model.of if isinstance(model, Continued) else model
-    if not isinstance(inner, PlacerConfig):
-        message = f"{type(inner).__name__} makes no whole plans: take model=placer"
+    if not isinstance(model, PlacerConfig | Continued):
+        message = f"{type(model).__name__} makes no whole plans: take model=placer"
         raise InputError(message, field="model")
-    return len(inner.sweeps)
+    return len(model.sweeps)
 
 
 class ProblemLane:
@@ -132,8 +135,9 @@ class ProblemLane:
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         self.judged = self.question.judge(actions[0])
-        if self.exam is None and self.judged.device is not None:
-            self.subject.offer(Solution(self.judged.step_time, {"device": self.judged.device}))
+        if self.judged.device is not None:
+            found = Solution(self.judged.step_time, {"device": self.judged.device})
+            self.subject.archive.offer(0, found)
         return Stepped([self.judged.reward], 1.0, terminated=True, truncated=False)
 
     def advice(self, agent: int) -> Any:
@@ -190,7 +194,7 @@ class Problems:
             raise InputError(message, field="restarts")
         self.source = source
         self.teacher = source if source.labelled else None
-        self.best: Solution | None = None
+        self.archive = Archive(1)
         self._last: tuple[tuple[int, float], Question] | None = None
 
     def module_of(self, agent: str) -> str:
@@ -217,13 +221,12 @@ class Problems:
             self._last = (seed, stage), self.source.draw(seed, stage)
         return self._last[1]
 
-    def offer(self, found: Solution) -> None:
-        """Keep a plan if it is the fastest."""
-        if self.best is None or found.objective < self.best.objective:
-            self.best = found
+    @property
+    def best(self) -> Solution | None:
+        return self.archive.best
 
     def document(self) -> Numbers:
-        return {"best": self.best and [self.best.objective, self.best.lists()]}
+        return self.archive.document()
 
     def restore(self, numbers: Numbers) -> None:
-        self.best = numbers["best"] and Solution.of(*numbers["best"])
+        self.archive.restore(numbers)
