@@ -1,7 +1,7 @@
 """Train a policy of whole plans on many placement problems: imitate labels, then PPO.
 
 python -m experiments.train env=problems training.budget_s=600
-python -m experiments.train env=labelled_problems env.problems.folder=<folder> \\
+python -m experiments.train env=labelled_problems env.folder=<folder> \\
     training.cloning.iterations=200
 python -m experiments.train env=problems model=placer_continued \\
     model.checkpoint=<run folder>/checkpoint

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from agents.placement.labelled import LabelledProblem
+from agents.placement.labelled import read_dataset
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.placement.episodes import Tokens, WholeProblem
@@ -19,31 +17,32 @@ class LabelledProblems:
     Exams are about the last of them, which are never trained on. There is no curriculum.
 
     Args:
-        problems: read when they are asked for.
+        folder: of the dataset.
         layout: of observations.
         sweeps: of a plan.
         unfit: nats that a plan costs which does not fit.
         kept_back: problems for exams.
 
     Raises:
-        InputError: none is left to train on; by `draw`: a problem does not fit the layout.
+        InputError: it is no dataset, or nothing is left to train on; by `draw`: a problem does not
+            fit the layout.
     """
 
     labelled = True
 
     def __init__(
         self,
-        problems: Sequence[LabelledProblem],
+        folder: str,
         *,
         layout: WholeLayout,
         sweeps: int,
         unfit: NonNegative,
         kept_back: Count,
     ) -> None:
-        self.problems, self.layout, self.unfit = problems, layout, unfit
-        self.trained = len(problems) - kept_back
+        self.problems, self.layout, self.unfit = read_dataset(folder), layout, unfit
+        self.trained = len(self.problems) - kept_back
         if self.trained < 1:
-            message = f"{kept_back} kept back of {len(problems)} labelled problems leave none"
+            message = f"{kept_back} kept back of {len(self.problems)} labelled problems leave none"
             raise InputError(message, field="kept_back")
         self.tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), self.tokens.space
