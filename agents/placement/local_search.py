@@ -261,9 +261,12 @@ class _Search:
                 self.incumbent.offer(np.full(len(problem.op_seconds), device, dtype=np.int64))
 
     def ask(self, planner: Planner, share: float) -> None:
-        """Offer the plan of another planner, made in what is left of a share of the budget."""
+        """Offer the plan of another planner, made in what is left of a share of the budget.
+
+        Nobody is asked who has less time than it took to begin.
+        """
         left = share * self.budget_s - self.incumbent.seconds
-        if left > 0.0 and not self.incumbent.optimal:
+        if left > self.incumbent.seconds and not self.incumbent.optimal:
             found = planner.plan(self.incumbent.problem, left, self.limit).plan
             if found is not None:
                 self.incumbent.offer_plan(found)
