@@ -356,6 +356,10 @@ class AnytimeCurve:
         """The same curve with every value times `factor`."""
         return AnytimeCurve(tuple((at, value * factor) for at, value in self.points), self.end)
 
+    def at(self, seconds: float) -> float:
+        """The best value after so many seconds, inf before the first."""
+        return min((value for when, value in self.points if when <= seconds), default=np.inf)
+
     def time_to(self, quality: float) -> float:
         """Seconds until the value was `quality` or better, inf when it never was."""
         for seconds, value in self.points:

@@ -50,6 +50,15 @@ def bootstrap(ratios: FloatArray, samples: int, seed: int) -> Interval:
     return Interval(float(ratios.mean()), low, high)
 
 
+def bootstrap_median(values: FloatArray, samples: int, seed: int) -> Interval:
+    """The median of `values` (n,), some of them inf, and its percentile bootstrap interval."""
+    rng = np.random.default_rng(seed)
+    medians = np.median(values[rng.integers(len(values), size=(samples, len(values)))], axis=1)
+    tail = 100.0 * (1.0 - CONFIDENCE) / 2.0
+    low, high = np.percentile(medians, (tail, 100.0 - tail), method="nearest").tolist()
+    return Interval(float(np.median(values)), low, high)
+
+
 def half_width(values: Sequence[float] | FloatArray) -> float:
     """Half of the interval of the mean (Student's t); NaN of fewer than two values."""
     if len(values) < 2:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,33 @@ def ask(
             f"{verdict.objective} s"
         )
     return Planned(task, found, verdict, bound, seconds, loaded.time_unit)
+
+
+def ask_warm(
+    agent: Any,
+    objective: Objective,
+    loaded: LoadedProblem,
+    budget_s: float,
+    warm_s: float,
+    target: object,
+    key: str,
+) -> Planned:
+    """As `ask`, once all that can be warm is: `agent` has planned the problem for `warm_s` seconds.
+
+    It then begins with a copy without what was worked out from the graph before, and the garbage
+    collector does not look through what is there already.
+    """
+
+    def unseen() -> LoadedProblem:
+        step = loaded.problem
+        return replace(loaded, problem=replace(step, graph=replace(step.graph)))
+
+    rehearse(agent, objective, target, key)
+    ask(agent, objective, unseen(), min(warm_s, budget_s), None, target)
+    problem = unseen()
+    gc.collect()
+    gc.freeze()
+    try:
+        return ask(agent, objective, problem, budget_s, None, target)
+    finally:
+        gc.unfreeze()

@@ -85,9 +85,9 @@ def describe(found: PlannerResult) -> str:
     return f"{found.step_time * 1e3:.1f} ms in {found.seconds:.1f} s"
 
 
-def agent_of(node: Node, env: Node) -> Any:
-    """The object that `node` describes; one that acts plans by one episode in `env`."""
-    built = build(node, "agent")
+def agent_of(node: Node, env: Node, key: str = "agent") -> Any:
+    """The object that `node` under `key` describes; one that acts plans by an episode in `env`."""
+    built = build(node, key)
     if isinstance(built, Agent) and not isinstance(built, Planner):
         return DecidingPlanner(built, env)
     return built

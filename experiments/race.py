@@ -1,0 +1,78 @@
+"""Have several planners plan one problem, one after the other in one process, each of them warm.
+
+python -m experiments.race graph=gpt2 topology=dgx1 +agent@entrants.dp=dp \
+    +agent@entrants.long=local_search +budgets_s.long=60
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from envs.bounds import Positive
+from envs.errors import InputError
+from experiments.run.app import run_app
+from experiments.run.display import ProgressDisplay
+from experiments.run.one_run import Result, Run
+from experiments.run.targets import build_as, unknown_key
+from experiments.step.objectives import Objective
+from experiments.step.planning import ask_warm
+from experiments.step.problem import load_problem
+from experiments.step.search import agent_of
+
+
+@dataclass
+class RaceConfig:
+    """`conf/race.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    problem: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    entrants: dict[str, Any]
+    budget_s: Positive
+    budgets_s: dict[str, Positive]
+    warm_s: Positive
+    seed: int
+    json: bool
+
+
+def race(config: RaceConfig, run: Run) -> Result:
+    """What each entrant found when; each begins with a problem that nobody has looked at."""
+    if not config.entrants:
+        raise InputError("config key 'entrants' is empty: give +agent@entrants.<label>=<name>")
+    for label in config.budgets_s:
+        if label not in config.entrants:
+            raise InputError(unknown_key(f"budgets_s.{label}", config.entrants))
+    objective = build_as(Objective, config.problem, "problem", "objective of a plan")
+    agents = {
+        label: agent_of(node, config.env, f"entrants.{label}")
+        for label, node in config.entrants.items()
+    }
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    found: dict[str, object] = {}
+    with ProgressDisplay(run.console) as display:
+        for label, agent in agents.items():
+            target = config.entrants[label].get("_target_")
+            budget_s = config.budgets_s.get(label, config.budget_s)
+            task = display.begin(label, budget_s)
+            planned = ask_warm(
+                agent, objective, loaded, budget_s, config.warm_s, target, f"entrants.{label}"
+            )
+            found[label] = {"budget_s": budget_s, **planned.document()}
+            display.end(task, f"{planned.seconds:.2f} s")
+    step = loaded.problem
+    values = {"problem": objective.name, "graph": step.graph.name, "topology": step.topology.name,
+              "operators": step.graph.num_operators, "devices": step.topology.num_devices,
+              "entrants": found}  # fmt: skip
+    return Result(values, loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("race", RaceConfig, race, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
