@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,74 +12,86 @@ import numpy as np
 import pytest
 import yaml
 from layered_step import layered_step
+from rich.console import Console
 
-from agents.placement.labelled import read_dataset
+from agents.placement.labelled import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.hardware.builders import mixed
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
+from envs.step.price import Pricer
 from experiments.placement_data import PlacementDataConfig, placement_data
 from experiments.run.app import run_app
+from experiments.run.display import ProgressDisplay
 from experiments.step import training_graphs
+from experiments.step.placement_data import Labelling, labelled
 from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
 from tests.paths import CONF
 
-QUICK = [
-    "problems=5", "shard_size=2", "last_stage=0.2", "budget_s=0.05", "processes=1",
-    "distribution.captured_share=0", "agent@teacher=contiguous", "seed=3",
-]  # fmt: skip
+QUICK = Labelling(
+    distribution={
+        "_target_": "envs.placement.distribution.TrainingProblems", "captured": [],
+        "captured_share": 0.0, "inference": 0.1, "tabulated": 0.2, "most_groups": 32,
+        "most_devices": 8,
+    },
+    teacher={"_target_": "agents.placement.baselines.SingleDevice"},
+    problems=5, stages=(0.0, 0.2), budget_s=0.05, piece_s=0.001, shard_size=2, seed=3,
+    improve=None, plans=None,
+)  # fmt: skip
 
 
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def made(folder: Path, **changes: Any) -> dict[int, LabelledProblem]:
+    asked = replace(QUICK, **changes)
+    display = ProgressDisplay(Console(quiet=True))
+    return {one.number: one for one in labelled(asked, folder, 1, display, {"seed": asked.seed})}
 
 
-def ran(work: Path, run: str, *words: str) -> dict[str, Any]:
-    given = [*QUICK, *words, f"hydra.run.dir={run}"]
-    assert run_app("placement_data", PlacementDataConfig, placement_data, given) == 0
-    found: dict[str, Any] = json.loads((work / run / "result.json").read_text())
-    return found
-
-
-def test_a_dataset_is_made_gone_on_with_and_improved(work: Path) -> None:
-    result = ran(work, "one", "folder=data")
-    first = {item.number: item for item in read_dataset("data")}
-    assert result["problems"] == len(first) == 5 - result["without_a_label"]
-    kept = (work / "data" / "shard00000.npz").read_bytes()
-    (work / "data" / "shard00001.npz").unlink()
-    (work / "data" / "shard00002.npz").unlink()
-    assert read_dataset("data").numbers == [n for n in first if n < 2]
-    ran(work, "two", "folder=data")
-    assert (work / "data" / "shard00000.npz").read_bytes() == kept
-    again = {item.number: item for item in read_dataset("data")}
+def test_a_dataset_is_made_gone_on_with_and_improved(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = made(data)
+    assert 3 <= len(first) <= 5
+    kept = (data / "shard00000.npz").stat().st_mtime_ns
+    (data / "shard00001.npz").unlink()
+    (data / "shard00002.npz").unlink()
+    assert read_dataset(data).numbers == [number for number in first if number < 2]
+    again = made(data)
+    assert (data / "shard00000.npz").stat().st_mtime_ns == kept
     assert again.keys() == first.keys()
     for number, item in again.items():
         assert item.problem.op_seconds.tolist() == first[number].problem.op_seconds.tolist()
-    plans = {str(n): item.device[None] for n, item in first.items()}
-    np.savez(work / "plans.npz", allow_pickle=False, **plans)  # type: ignore[arg-type]
-    ran(work, "three", "folder=better", "improve=data", "plans=plans.npz")
-    for item in read_dataset("better"):
-        known = min(first[item.number].seconds, again[item.number].seconds)
-        assert item.seconds <= known * (1 + 1e-9)
+    plans = tmp_path / "plans.npz"
+    spread = {
+        n: np.arange(item.problem.graph.num_groups) % item.problem.topology.num_devices
+        for n, item in first.items()
+    }
+    np.savez(plans, allow_pickle=False, **{str(n): plan[None] for n, plan in spread.items()})  # type: ignore[arg-type]
+    better = made(tmp_path / "better", improve=str(data), plans=str(plans))
+    assert better.keys() == first.keys()
+    for number, item in better.items():
+        price = Pricer(item.problem).price(item.fusion.expand_pieces(spread[number]))
+        known = price.seconds if price.excess <= 0.0 else np.inf
+        assert item.seconds <= min(first[number].seconds, known) * (1 + 1e-9)
+    with pytest.raises(InputError, match="another dataset stands there"):
+        made(data, seed=4)
+    plans.write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"plans.npz: is no file of plans"):
+        made(tmp_path / "new", improve=str(data), plans=str(plans))
 
 
-def test_another_dataset_is_not_gone_on_with(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran(work, "one", "folder=data", "problems=1")
-    words = [*QUICK, "problems=1", "folder=data", "seed=4", "hydra.run.dir=two"]
-    assert run_app("placement_data", PlacementDataConfig, placement_data, words) == 2
-    assert "another dataset stands there" in capsys.readouterr().err
-    (work / "plans.npz").write_bytes(b"PK")
-    words = [*QUICK, "folder=new", "improve=data", "plans=plans.npz", "hydra.run.dir=three"]
-    assert run_app("placement_data", PlacementDataConfig, placement_data, words) == 2
-    assert "plans.npz: is no file of plans" in capsys.readouterr().err
+def test_the_app_says_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    words = [
+        "folder=data", "problems=2", "last_stage=0", "budget_s=0.05", "agent@teacher=contiguous",
+        "distribution.captured_share=0", "hydra.run.dir=run",
+    ]  # fmt: skip
+    assert run_app("placement_data", PlacementDataConfig, placement_data, words) == 0
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["problems"] == len(read_dataset("data")) == 2 - found["without_a_label"]
+    assert found["median_gain_over_cheap_plans"] >= 1.0
 
 
 def test_captured_steps_have_the_seconds_of_every_device(
