@@ -120,10 +120,10 @@ class _Answer:
 
         And how many plans were priced.
         """
-        plans = {}
-        devices, orders = self._composed(self.given)
-        for device, order in zip(devices, orders, strict=True):
-            price = self.pricer.price(device, int(order))
+        plans: dict[bytes, tuple[tuple[float, float], IntArray]] = {}
+        devices = self._composed(self.given)
+        for device in devices:
+            price = self.pricer.price(device)
             plans.setdefault(device.tobytes(), ((price.excess, price.seconds), device))
         ranked = sorted(plans.values(), key=lambda plan: plan[0])
         return [device for _, device in ranked], len(devices)
@@ -134,14 +134,14 @@ class _Answer:
         """An `Attempt`: of new samples the one with the least state beyond `room` (D,)."""
         share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
         shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
-        devices, _ = self._composed(shrunk)
+        devices = self._composed(shrunk)
         held = [np.bincount(device, grouped.state, len(room)) for device in devices]
         over = [np.maximum(own - room, 0.0).sum() for own in held]
         best = int(np.argmin(over))
         return (devices[best], None) if over[best] <= 0.0 else None
 
-    def _composed(self, given: sweeps.Boards) -> tuple[IntArray, IntArray]:
-        """(S, G) devices and (S,) order classes."""
+    def _composed(self, given: sweeps.Boards) -> IntArray:
+        """(S, G) devices."""
         planner, groups = self.planner, self.facts.num_groups
         heat = np.full(planner.samples, planner.temperature)
         heat[0] = 0.0
@@ -150,4 +150,4 @@ class _Answer:
             heat, self.random,
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
-        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
+        return np.ascontiguousarray(found.actions[:, -1 - groups : -1])

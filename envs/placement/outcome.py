@@ -1,4 +1,4 @@
-"""What decided groups come to: the step time in the best order of a class, and the memory."""
+"""What decided groups come to: the step time in an order, and the memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
 
-ORDER_CLASSES: dict[str, tuple[Rule, ...]] = {
-    "one_f_one_b": (Rule.ONE_F_ONE_B, Rule.GPIPE, Rule.INTERLEAVED),
-    "zero_bubble": (Rule.WINDOW_S, Rule.WINDOW_2S, Rule.WINDOW_MORE),
-    "free": (Rule.READY, Rule.DEFERRED, Rule.CRITICAL, Rule.WINDOW_HALF, Rule.WINDOW_ONE),
+ORDER_CLASSES: dict[str, Rule] = {  # that a policy chooses from
+    "one_f_one_b": Rule.ONE_F_ONE_B,
+    "interleaved": Rule.INTERLEAVED,
+    "zb_h1": Rule.WINDOW_S,
+    "zb_h2": Rule.WINDOW_2S,
+    "deferred": Rule.DEFERRED,
+    "critical": Rule.CRITICAL,
 }
+
+
+def order_class(rule: Rule) -> int:
+    """The number of the class that comes closest to `rule`."""
+    near = {
+        Rule.GPIPE: Rule.INTERLEAVED, Rule.WINDOW_MORE: Rule.WINDOW_S, Rule.READY: Rule.DEFERRED,
+        Rule.WINDOW_HALF: Rule.WINDOW_S, Rule.WINDOW_ONE: Rule.ONE_F_ONE_B,
+    }  # fmt: skip
+    return list(ORDER_CLASSES.values()).index(near.get(rule, rule))
 
 
 class GroupPricer:
@@ -25,13 +37,17 @@ class GroupPricer:
     def __init__(self, fused: StepProblem, fusion: Fusion) -> None:
         self.fusion, self.pricer = fusion, Pricer(fused)
         allowed = self.pricer.rules
-        found = (tuple(r for r in rules if r in allowed) for rules in ORDER_CLASSES.values())
-        self.rules: tuple[tuple[Rule, ...], ...] = tuple(rules or allowed for rules in found)
+        self.rules: tuple[tuple[Rule, ...], ...] = tuple(
+            (rule,) if rule in allowed else allowed for rule in ORDER_CLASSES.values()
+        )
         capacity = fused.capacity[np.isfinite(fused.capacity)]
         self.room = float(capacity.sum()) if len(capacity) else np.inf  # bytes
 
     def price(self, device: IntArray, order: int | None = None) -> Price:
-        """Of (G,) devices in the best order of class `order`, or of all that are allowed."""
+        """Of (G,) devices in the order of class `order`; by default the best that is allowed.
+
+        That is also what counts where the class is not allowed.
+        """
         rules = () if order is None else self.rules[order]
         return self.pricer.price(self.fusion.expand_pieces(device), rules)
 

@@ -36,10 +36,11 @@ class Encoded(NamedTuple):
     nodes: Any  # (B, G, H) float32, their part of the head's first layer
     devices: Any  # (B, D, H) float32, likewise
     order: Any  # (B, O) float32 logits of the order classes
+    bent: Any  # (B, O, H) float32, what a class adds to the nodes
 
 
 class Composed(NamedTuple):
-    """Plans drawn for S samples: devices sweep by sweep, the order class last."""
+    """Plans drawn for S samples: devices sweep by sweep; the order class, drawn first, is last."""
 
     actions: IntArray  # (S, A)
     log_probabilities: FeatureArray  # (S, A), 0 where there is no token
@@ -106,7 +107,9 @@ def compose(
     samples, groups = len(problem), given.seconds.shape[1]
     now, masks = sweeps.standing(given, problem), allowed(given, problem)
     exists = np.arange(groups) < given.groups[problem][:, None]
-    nodes, devices = encoded.nodes[problem], encoded.devices[problem]
+    order, of_order, _ = _drawn(encoded.order[problem], temperature, random)
+    nodes = encoded.nodes[problem] + encoded.bent[problem, order][:, None, :]
+    devices = encoded.devices[problem]
     actions, logs = [], []
     for number, kind in enumerate(kinds):
         if kind == PARALLEL:
@@ -133,10 +136,9 @@ def compose(
                 sweeps.put(given, now, group, chosen[:, group])
         actions.append(chosen)
         logs.append(np.where(exists, log, 0.0))
-    order, log, _ = _drawn(encoded.order[problem], temperature, random)
     return Composed(
         np.concatenate([*actions, order[:, None]], axis=1),
-        np.concatenate([*logs, log[:, None]], axis=1).astype(np.float32),
+        np.concatenate([*logs, of_order[:, None]], axis=1).astype(np.float32),
         chances,
     )
 

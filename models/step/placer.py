@@ -195,9 +195,10 @@ class PlacerEncoder(nn.Module):
         self.order = nn.Sequential(
             nn.Linear(2 * hidden + WHOLE, hidden), nn.ReLU(), nn.Linear(hidden, orders)
         )
+        self.bent = nn.Parameter(torch.zeros(orders, hidden))
 
-    def forward(self, *views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes, devices and order logits of `Encoded`, of the arrays of `Views`."""
+    def forward(self, *views: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The arrays of `Encoded`, of those of `Views`."""
         given = Views(*views)
         if not self.topology:
             given = given._replace(link_features=torch.zeros_like(given.link_features))
@@ -225,7 +226,8 @@ class PlacerEncoder(nn.Module):
         real = given.device_mask.unsqueeze(-1).to(nodes.dtype)
         around = (devices * real).sum(dim=1) / real.sum(dim=1)
         order = self.order(torch.cat([pooled, around, given.whole_features], dim=-1))
-        return self.node_output(nodes), self.device_output(devices), order
+        bent = self.bent.unsqueeze(0).expand(len(order), -1, -1)
+        return self.node_output(nodes), self.device_output(devices), order, bent
 
 
 def _rows_of_mean(flow: Tensor) -> Tensor:
@@ -325,7 +327,9 @@ class PlacerPolicy(Policy):
         """(3, S, A): log probabilities, entropies and 1 where there is a token, with gradients."""
         device = asked.device
         rows = torch.from_numpy(problem).to(device)
-        nodes, devices = encoded.nodes[rows], encoded.devices[rows]
+        order = torch.from_numpy(actions[:, -1]).to(device)
+        nodes = encoded.nodes[rows] + encoded.bent[rows, order].unsqueeze(1)
+        devices = encoded.devices[rows]
         groups = given.seconds.shape[1]
         now, masks = sweeps.standing(given, problem), allowed(given, problem)
         exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None]).to(device)

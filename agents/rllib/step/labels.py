@@ -6,7 +6,7 @@ from agents.placement.labelled import read_dataset
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.placement.episodes import Tokens, WholeProblem
-from envs.placement.outcome import ORDER_CLASSES
+from envs.placement.outcome import order_class
 from envs.placement.whole import WholeLayout
 
 
@@ -60,6 +60,5 @@ class LabelledProblems:
         found = WholeProblem(
             number, one.problem, one.fusion, self.layout, self.tokens, self.unfit, one.seconds
         )
-        order = next(k for k, rules in enumerate(ORDER_CLASSES.values()) if one.rule in rules)
-        found.taught = self.tokens.row(one.device, order)
+        found.taught = self.tokens.row(one.device, order_class(one.rule))
         return found
