@@ -141,8 +141,9 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All options of `conf/env` and `conf/agent`, in the order of `KINDS` and by name."""
+    """The environments of `conf/env`, all of `conf/agent`, in the order of `KINDS` and by name."""
     found = [_entry("env", name) for name in _options("env")]
+    found = [entry for entry in found if hasattr(_class_of(entry.made), "step")]
     found += [_entry("agent", name) for name in _options("agent")]
     return tuple(sorted(found, key=lambda entry: (KINDS.index(entry.kind), entry.name)))
 

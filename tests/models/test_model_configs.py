@@ -54,7 +54,7 @@ CASES: dict[str, list[tuple[str | None, Callable[[], Any]]]] = {
 POLICIES = sorted(
     path
     for path in MODELS.glob("*.yaml")
-    if path.stem not in ("interference", "durations", "priority")
+    if path.stem not in ("interference", "durations", "priority", "placer", "placer_continued")
 )
 
 
