@@ -13,13 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
-from agents.placement.neighbourhood.levels import (
-    Level,
-    level_around,
-    level_of,
-    levels_of,
-    list_schedule,
-)
+from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
 from agents.placement.neighbourhood.ruled import RuledWalker
 from agents.placement.neighbourhood.seeds import splits
 from agents.placement.neighbourhood.walk import Walker
@@ -90,8 +84,8 @@ class LocalSearch:
     groups of a fused graph first, each level starting from the best plan of the one before, with an
     equal part of the budget.
 
-    With a guide (`improve`) its groups take the place of the coarse levels, its plans are starts,
-    and on every level a share of the moves draws the device of a unit by its chances.
+    With a guide (`improve`) its plans are starts, and on every level a share of the moves draws the
+    device of a unit by its chances.
 
     Several workers walk independently, each in a thread of its own, and share the best plan from
     cycle to cycle. Where plans may move activations, what becomes of those of each group is changed
@@ -169,7 +163,7 @@ class LocalSearch:
         search = _Search(self.pace, incumbent, budget_s, deterministic_limit)
         problem, plans = incumbent.problem, () if guide is None else guide.plans
         search.offer_first(plans)
-        levels = self._levels(problem, guide)
+        levels = levels_of(problem, self.groups, self.operators)
         search.split(levels, plans)
         if incumbent.plan is not None and levels[-1].problem is not problem:
             levels.append(level_around(problem, incumbent.plan, self.operators))
@@ -177,14 +171,6 @@ class LocalSearch:
             levels = [level.guided(guide.group, guide.chance, guide.share) for level in levels]
         search.run_all(levels)
         return search.judged
-
-    def _levels(self, problem: StepProblem, guide: Guide | None) -> list[Level]:
-        """The levels, coarse to fine."""
-        if guide is None:
-            return levels_of(problem, self.groups, self.operators)
-        few = problem.graph.num_operators <= self.operators
-        finest = levels_of(problem, (), self.operators) if few else []
-        return [level_of(problem, guide.group), *finest]
 
     def partition(
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
@@ -198,7 +184,7 @@ class LocalSearch:
             return incumbent.result()
         search = _Search(self.pace, incumbent, budget_s, limit)
         search.offer_first(())
-        levels = self._levels(problem, None)
+        levels = levels_of(problem, self.groups, self.operators)
         search.split(levels, ())
         if not search.binds(levels[0]):
             for planner in self.starts:

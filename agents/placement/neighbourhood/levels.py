@@ -97,16 +97,12 @@ def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> 
     return levels or [finest]
 
 
-def level_of(problem: StepProblem, group: IntArray) -> Level:
-    """The level of the groups (N,) `group`."""
-    fusion = contract(problem.graph, group, weight_gradients=problem.defers)
-    return _fused(problem.graph, GroupedProblem.fused(problem, fusion))
-
-
 def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
     """About so many pieces as `operators`, none with operators that `plan` puts on two devices."""
     groups = max(operators // (2 * problem.graph.num_micro_batches + 1), 1)
-    return level_of(problem, fused_around(problem, fuse(problem, groups), plan.placement.device))
+    group = fused_around(problem, fuse(problem, groups), plan.placement.device)
+    fusion = contract(problem.graph, group, weight_gradients=problem.defers)
+    return _fused(problem.graph, GroupedProblem.fused(problem, fusion))
 
 
 def topological(graph: OpGraph, priority: IntArray) -> IntArray:

@@ -197,7 +197,7 @@ class LearnedPlacement:
         """Rows of `PAIR_COLUMNS`."""
         for label in self.guided:
             for other in self.searches:
-                for at in self.times_s:
+                for at in (at for at in self.times_s if at <= self.budget_s):
                     ratios = [_over(race.at(label, at), race.rivals(at)[other]) for race in races]
                     yield label, other, f"{at:g} s", *_spread(ratios)
 

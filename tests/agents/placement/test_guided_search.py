@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agents.partition.dp import ContiguousDP
 from agents.placement.local_search import Guide, LocalSearch
-from agents.placement.neighbourhood.levels import level_of, levels_of
+from agents.placement.neighbourhood.levels import levels_of
 from agents.placement.neighbourhood.moves import draw
 from agents.placement.neighbourhood.moves import likely as drawn
 from agents.step.grouping import atoms
@@ -62,7 +62,7 @@ def test_devices_are_drawn_by_their_chances() -> None:
     group = atoms(problem)
     chance = np.random.default_rng(0).random((group.max() + 1, 3))
     chance[0] = 0.0, 1.0, 0.0
-    level = level_of(problem, group).guided(group, chance, 1.0)
+    level = levels_of(problem, (), 10**6)[0].guided(group, chance, 1.0)
     ours, theirs = np.array([7], dtype=np.uint64), np.array([7], dtype=np.uint64)
     for k in range(2000):
         unit = k % len(level.units.state)
