@@ -316,6 +316,23 @@ def best_of_alike(returns: FloatArray, rows: int, alike: int) -> FloatArray:
     return gains.reshape(returns.shape)
 
 
+def telling(gains: FloatArray, rows: int, alike: int, count: int) -> NDArray[np.bool_]:
+    """(T, B) the `count` of alike episodes whose advantages are the largest, whatever their sign.
+
+    They are nearly all of a gradient's length for part of its cost (Xu et al., "Not all rollouts
+    are useful: down-sampling rollouts in LLM reinforcement learning", arXiv:2504.13818, 2025).
+
+    Args:
+        gains: (T, B) advantages.
+        rows: agents of the environments with the same problem, which stand side by side.
+        alike: those environments.
+        count: of them.
+    """
+    beside = np.abs(gains).reshape(len(gains), -1, alike, rows // alike)
+    rank = np.argsort(np.argsort(-beside, axis=2, kind="stable"), axis=2)
+    return np.asarray((rank < count).reshape(gains.shape))
+
+
 def _level(
     gains: FloatArray, now: FloatArray, episode: NDArray[np.int64], column: int, other: int
 ) -> tuple[FloatArray, NDArray[np.bool_]]:

@@ -19,6 +19,7 @@ from agents.rllib.advantages import (
     advantages,
     best_of_alike,
     standardised,
+    telling,
     without_shared,
 )
 from agents.rllib.config import PPO
@@ -58,11 +59,15 @@ class BatchMaker:
     def ready(self, fragments: Sequence[Fragment], learners: int) -> Ready:
         """The decisions of all fragments; the scales take them in."""
         fragment = fragments[0] if len(fragments) == 1 else joined(fragments)
-        shares = {
-            name: _shares(_columns(part, *self._gains(name, fragment)), learners)
-            for name, part in fragment.parts.items()
-            if part.decides.sum() >= learners
-        }
+        shares = {}
+        for name, part in fragment.parts.items():
+            if part.decides.sum() < learners:
+                continue
+            gains, targets = self._gains(name, fragment)
+            if self.ppo.learned is not None and part.taught is None:
+                rows = self.ppo.alike * self.agents[name]
+                part.decides &= telling(gains, rows, self.ppo.alike, self.ppo.learned)
+            shares[name] = _shares(_columns(part, gains, targets), learners)
         batches = [
             MultiAgentBatch({name: own[k] for name, own in shares.items()}, fragment.steps)
             for k in range(learners)

@@ -41,6 +41,7 @@ class PPO:
     episodes: Count | None
     alike: Count
     best_share: Share
+    learned: Count | None
     minibatch_size: Count
     num_epochs: Count
     learning_rate: Positive
@@ -65,6 +66,8 @@ class PPO:
         if self.num_envs % self.alike:
             message = f"{self.alike} does not divide num_envs {self.num_envs}"
             raise InputError(message, field="alike")
+        if self.learned is not None and self.learned > self.alike:
+            raise InputError(f"there are {self.alike} alike", field="learned")
         if self.best_share > 0.0 and self.alike == 1:
             raise InputError(
                 "the best of one episode is that one: 0 it must be", field="best_share"

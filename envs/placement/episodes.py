@@ -23,7 +23,7 @@ from envs.step.problem import StepProblem
 INF = float("inf")
 _EXAM = 1 << 40  # numbers of the problems of exams, beyond all seeds
 _ATTEMPTS = 100  # draws of a problem that fits the layout
-_WORST = 1e4  # times the reference, of a plan that cannot run
+_WORST = 20.0  # times the reference that a reward tells apart
 
 
 class Judged(NamedTuple):
@@ -122,8 +122,8 @@ class WholeProblem:
         """What the plan that (A,) tokens stand for comes to."""
         device, order = self.tokens.plan(action, self.fusion.num_groups)
         price = self.pricer.price(device, order)
-        ratio = min(price.seconds / self.reference_s, _WORST)
-        reward, fits = -float(np.log(ratio)), price.excess <= 0.0 and ratio < _WORST
+        ratio = price.seconds / self.reference_s
+        reward, fits = -float(np.log(min(ratio, _WORST))), price.excess <= 0.0 and ratio < np.inf
         if not fits:
             reward -= self.unfit + self.pricer.excess(price)
         return Judged(reward, float(np.exp(-reward)), price.seconds if fits else INF, ratio)

@@ -183,6 +183,7 @@ def cluster() -> Wing:
         episodes=None,
         alike=1,
         best_share=0.0,
+        learned=None,
         minibatch_size=512,
         num_epochs=3,
         learning_rate=3e-4,

@@ -209,6 +209,7 @@ def small_ppo(**chosen: Any) -> PPO:
         "episodes": 1,
         "alike": 1,
         "best_share": 0.0,
+        "learned": None,
         "minibatch_size": 32,
         "num_epochs": 4,
         "learning_rate": 3e-2,

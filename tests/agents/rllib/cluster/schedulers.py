@@ -56,6 +56,7 @@ SETTINGS = PPO(
     episodes=None,
     alike=1,
     best_share=0.0,
+    learned=None,
     minibatch_size=32,
     num_epochs=2,
     learning_rate=3e-3,

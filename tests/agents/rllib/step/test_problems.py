@@ -137,6 +137,17 @@ def test_advantages_are_against_the_other_samples_of_the_problem(share: float) -
     assert rows[Columns.ACTION_LOGP].shape == (32, TOKENS)
 
 
+def test_of_alike_plans_those_with_the_largest_advantages_are_learned_from() -> None:
+    _, fragment = sampled(Guesses(), learned=2)
+    maker = BatchMaker(training(learned=2).ppo, {PLANNER: 1})
+    rows = maker.ready([fragment], 1).batches[0].policy_batches[PLANNER]
+    beside = np.abs(rows[Postprocessing.ADVANTAGES]).reshape(-1, ALIKE)
+    kept = np.asarray(rows[Columns.LOSS_MASK]).reshape(-1, ALIKE)
+    assert (kept.sum(axis=1) == 2).all()
+    for size, chosen in zip(beside, kept, strict=True):
+        assert size[chosen].min() >= size[~chosen].max()
+
+
 def test_the_best_of_alike_is_an_unbiased_gradient_of_the_expected_best() -> None:
     """Of the probability of one of two outcomes, in three draws."""
     p, alike = 0.3, 3
