@@ -11,7 +11,7 @@ import numpy as np
 
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from envs.graphs.contraction import Fusion, contract, sum_rows
+from envs.graphs.contraction import Fusion, contract, row_codes, sum_rows
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph, Phase
 from envs.step.problem import StepProblem
 
@@ -180,8 +180,10 @@ def _arcs(graph: OpGraph, atom: IntArray, count: int) -> set[tuple[int, int]]:
     edges = graph.edges
     u, v = edges[:, 0], edges[:, 1]
     kept = (forward[u] & forward[v]) | ~in_forward[atom[u]] | ~in_forward[atom[v]]
-    pairs = np.unique(np.stack([atom[u[kept]], atom[v[kept]]], axis=1), axis=0)
-    return {(a, b) for a, b in pairs.tolist() if a != b}
+    source, target = atom[u[kept]], atom[v[kept]]
+    first = np.unique(row_codes(source, target), return_index=True)[1]
+    pairs = zip(source[first].tolist(), target[first].tolist(), strict=True)
+    return {(a, b) for a, b in pairs if a != b}
 
 
 def _traffic(problem: StepProblem, atom: IntArray) -> dict[tuple[int, int], float]:
@@ -193,15 +195,16 @@ def _traffic(problem: StepProblem, atom: IntArray) -> dict[tuple[int, int], floa
         able = np.isfinite(classes)
         seconds = np.where(able, classes, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
     edges = graph.edges
-    received = np.unique(np.stack([edges[:, 2], atom[edges[:, 1]]], axis=1), axis=0)
-    sender = atom[graph.producer[received[:, 0]]]
-    pairs = np.sort(np.stack([sender, received[:, 1]], axis=1), axis=1)
-    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    total = sum_rows(seconds[received[:, 0]], inverse.reshape(-1), len(unique))
+    tensor, receiver = edges[:, 2], atom[edges[:, 1]]
+    kept = np.unique(row_codes(tensor, receiver), return_index=True)[1]
+    ends = np.stack([atom[graph.producer[tensor[kept]]], receiver[kept]])
+    a, b = ends.min(axis=0), ends.max(axis=0)
+    _, first, inverse = np.unique(row_codes(a, b), return_index=True, return_inverse=True)
+    total = sum_rows(seconds[tensor[kept]], inverse, len(first))
     return {
-        (a, b): value
-        for (a, b), value in zip(unique.tolist(), total.tolist(), strict=True)
-        if a != b
+        (u, v): value
+        for u, v, value in zip(a[first].tolist(), b[first].tolist(), total.tolist(), strict=True)
+        if u != v
     }
 
 
