@@ -226,7 +226,7 @@ class PlacerEncoder(nn.Module):
         real = given.device_mask.unsqueeze(-1).to(nodes.dtype)
         around = (devices * real).sum(dim=1) / real.sum(dim=1)
         order = self.order(torch.cat([pooled, around, given.whole_features], dim=-1))
-        bent = self.bent.unsqueeze(0).expand(len(order), -1, -1)
+        bent = self.bent.unsqueeze(0).expand(order.shape[0], -1, -1)
         return self.node_output(nodes), self.device_output(devices), order, bent
 
 

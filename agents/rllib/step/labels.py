@@ -46,6 +46,7 @@ class LabelledProblems:
             raise InputError(message, field="kept_back")
         self.tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), self.tokens.space
+        self._known: dict[int, WholeProblem] = {}
 
     def draw(self, seed: int, stage: float) -> WholeProblem:
         """One to train on."""
@@ -56,8 +57,10 @@ class LabelledProblems:
         return self._of(self.trained + number % (len(self.problems) - self.trained))
 
     def _of(self, number: int) -> WholeProblem:
+        if number in self._known:
+            return self._known[number]
         one = self.problems[number]
-        found = WholeProblem(
+        found = self._known[number] = WholeProblem(
             number, one.problem, one.fusion, self.layout, self.tokens, self.unfit, one.seconds
         )
         found.taught = self.tokens.row(one.device, order_class(one.rule))
