@@ -284,7 +284,8 @@ class _Search:
         left *= 1.0 - _MOVED if self.incumbent.may_move else 1.0
         for level, kind, part in stages:
             until += left * part
-            self.run(level, kind, min(until, 1.0))
+            if self.judged == 0 or self.incumbent.plan is None or self.progress < until:
+                self.run(level, kind, min(until, 1.0))
         self.incumbent.improve_moves(self.budget_s)
 
     def binds(self, level: Level) -> bool:
