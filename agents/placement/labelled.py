@@ -30,7 +30,6 @@ IntArray = NDArray[np.int64]
 
 FORMAT, SCHEMA_VERSION = "meshwright.labelled_problems", 1
 DESCRIPTION = "dataset.json"
-_SHARD = "shard{:05d}.npz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,37 +60,20 @@ class Dataset(Sequence[LabelledProblem]):
 
     folder: Path
     shard_size: int
-    members: tuple[tuple[int, int], ...]  # shard, place in it
-    provenance: Mapping[str, Any]
-
-    @property
-    def numbers(self) -> list[int]:
-        """The number of each of its problems."""
-        return [shard * self.shard_size + place for shard, place in self.members]
+    numbers: tuple[int, ...]  # of the problems that have a label
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.numbers)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        shard, place = self.members[index]
-        path = self.folder / _SHARD.format(shard)
-        prefix = f"{place}/"
-        try:
-            archive = _archive(path)
-            arrays = {
-                name.removeprefix(prefix): archive[name]
-                for name in archive.files
-                if name.startswith(prefix)
-            }
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise InputError(f"is truncated or damaged ({error})", file=path) from error
-        label = arrays["label"]
-        return LabelledProblem(
-            shard * self.shard_size + place, restored_problem(arrays, path),
-            arrays["device"].astype(np.int64), Rule(int(label[0])), *(float(x) for x in label[1:]),
-        )  # fmt: skip
+        shard, place = divmod(self.numbers[index], self.shard_size)
+        path = shard_path(self.folder, shard)
+        arrays = _read(path, f"{place}/")
+        rule, *seconds = arrays["label"].tolist()
+        problem, device = restored_problem(arrays, path), arrays["device"].astype(np.int64)
+        return LabelledProblem(self.numbers[index], problem, device, Rule(int(rule)), *seconds)
 
 
 def read_dataset(folder: str | Path) -> Dataset:
@@ -100,17 +82,22 @@ def read_dataset(folder: str | Path) -> Dataset:
     Raises:
         InputError: it is no such folder, or of another version.
     """
-    folder = Path(folder)
-    described = read_json(folder / DESCRIPTION)
+    path = Path(folder) / DESCRIPTION
+    described = read_json(path)
     if not isinstance(described, dict) or described.get("format") != FORMAT:
-        raise InputError(f"is no dataset: 'format' is not {FORMAT!r}", file=folder / DESCRIPTION)
+        raise InputError(f"is no dataset: 'format' is not {FORMAT!r}", file=path)
     if described.get("schema_version") != SCHEMA_VERSION:
         told = f"is {described.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
-        raise InputError(told, file=folder / DESCRIPTION, field="schema_version")
+        raise InputError(told, file=path, field="schema_version")
     size = int(described["shard_size"])
-    shards = [n for n in range(int(described["shards"])) if (folder / _SHARD.format(n)).exists()]
-    members = [(shard, int(place)) for shard in shards for place in _places(folder, shard)]
-    return Dataset(folder, size, tuple(members), described["provenance"])
+    shards = {number: shard_path(path.parent, number) for number in range(described["shards"])}
+    numbers = [
+        size * shard + int(place)
+        for shard, file in shards.items()
+        if file.exists()
+        for place in _read(file, "places")[""]
+    ]
+    return Dataset(path.parent, size, tuple(numbers))
 
 
 def describe(folder: Path, shards: int, shard_size: int, provenance: Mapping[str, Any]) -> None:
@@ -132,12 +119,12 @@ def describe(folder: Path, shards: int, shard_size: int, provenance: Mapping[str
     write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
-def missing_shards(folder: Path, shards: int) -> list[int]:
-    """The shards that are yet to be written."""
-    return [number for number in range(shards) if not (folder / _SHARD.format(number)).exists()]
+def shard_path(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / f"shard{number:05d}.npz"
 
 
-def write_shard(folder: Path, shard: int, found: Mapping[int, LabelledProblem]) -> None:
+def write_shard(path: Path, found: Mapping[int, LabelledProblem]) -> None:
     """Write the problems of a shard, by their places in it; those without a label are left out."""
     arrays: dict[str, NDArray[np.generic]] = {"places": np.array(sorted(found), dtype=np.int64)}
     for place, item in found.items():
@@ -147,14 +134,19 @@ def write_shard(folder: Path, shard: int, found: Mapping[int, LabelledProblem]) 
         arrays |= {f"{place}/{name}": column for name, column in columns.items()}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    write_atomically(folder / _SHARD.format(shard), buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
-def _places(folder: Path, shard: int) -> NDArray[np.int64]:
-    path = folder / _SHARD.format(shard)
+def _read(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a shard whose names begin with `prefix`, by the rest of them."""
     try:
-        return np.asarray(_archive(path)["places"], dtype=np.int64)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        archive = _archive(path)
+        return {
+            name.removeprefix(prefix): archive[name]
+            for name in archive.files
+            if name.startswith(prefix)
+        }
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"is truncated or damaged ({error})", file=path) from error
 
 

@@ -14,7 +14,6 @@ from agents.placement.local_search import LocalSearch
 from agents.placement.neighbourhood.seeds import splits
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from envs.graphs.contraction import Fusion
 from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 
@@ -22,8 +21,8 @@ IntArray = NDArray[np.int64]
 _LOST = (
     1.005  # the price of a teacher's placement over that of its own order: search again above it
 )
-_SAME = 1e-9  # relative difference, by rounding, of two equal times
 _AGAIN = 0.5  # of the budget, for placements alone, each in the best named order
+_SAME = 1e-9  # relative difference, by rounding, of two equal times
 
 
 def label(
@@ -39,41 +38,50 @@ def label(
     splits and single devices. A `LocalSearch` goes on from the best of `known`. Where its plan
     owes its time to an order that no rule gives, placements are searched once more in named orders.
     """
-    fusion = Fusion.of_fused(problem.graph)
-    pricer = Pricer(problem)
-    pieces, devices = problem.graph.num_operators, problem.topology.num_devices
-    single = [pricer.price(np.full(pieces, device)) for device in range(devices)]
-    grouped = GroupedProblem.of(problem, fusion.num_groups)
-    cheap = [(device, pricer.price(device)) for device in splits(grouped)]
-    found = [(np.full(pieces, n), price) for n, price in enumerate(single)] + cheap
-    given = [fusion.expand_pieces(device) for device in known]
-    found += [(device, pricer.price(device)) for device in given]
-    starts = sorted(found[len(found) - len(given) :], key=lambda pair: _seconds(pair[1]))
-    device, free_s = _search(problem, teacher, budget_s, [start for start, _ in starts[:1]])
-    if device is not None:
-        found.append((device, pricer.price(device)))
-    best_s = min(_seconds(price) for _, price in found)
-    if best_s > _LOST * free_s:
+    pricer, group = Pricer(problem), problem.graph.colocation
+    first = np.unique(group, return_index=True)[1]  # (G,) a piece of every group
+
+    def cheapest(devices: Iterable[IntArray]) -> tuple[float, IntArray | None]:
+        found = [(_seconds(pricer.price(device[group])), device) for device in devices]
+        return min(found, key=lambda pair: pair[0], default=(np.inf, None))
+
+    single = cheapest(np.full(len(first), d) for d in range(problem.topology.num_devices))
+    split = cheapest(d[first] for d in splits(GroupedProblem.of(problem, len(first))))
+    given = cheapest(known)
+    device, free_s = _search(problem, teacher, budget_s, given[1])
+    best = min((single, split, given, cheapest(() if device is None else [device[first]])),
+               key=lambda pair: pair[0])  # fmt: skip
+    if best[0] > _LOST * free_s:
         named = replace(problem, orders=tuple(o for o in problem.orders if o != "free"))
-        device, _ = _search(named, teacher, _AGAIN * budget_s, [])
-        if device is not None:
-            found.append((device, pricer.price(device)))
-    device, price = min(found, key=lambda pair: _seconds(pair[1]))
-    if not np.isfinite(_seconds(price)):
+        device, _ = _search(named, teacher, _AGAIN * budget_s, None)
+        again = cheapest(() if device is None else [device[first]])
+        best = again if again[0] < best[0] else best
+    if best[1] is None or not np.isfinite(best[0]):
         return None
-    chosen = np.zeros(fusion.num_groups, dtype=np.int64)
-    chosen[fusion.piece_group] = device
-    chosen = aligned(problem, chosen, pricer)
-    price = pricer.price(chosen[fusion.piece_group])
+    chosen = aligned(problem, best[1], pricer)
+    price = pricer.price(chosen[group])
     return LabelledProblem(
-        number=number,
-        problem=problem,
-        device=chosen,
-        rule=price.rule,
-        seconds=price.seconds,
-        free_s=free_s,
-        single_s=min(map(_seconds, single)),
-        split_s=min((_seconds(price) for _, price in cheap), default=np.inf),
+        number, problem, chosen, price.rule, price.seconds, free_s, single[0], split[0]
+    )
+
+
+def _seconds(price: Price) -> float:
+    return price.seconds if price.excess <= 0.0 else np.inf
+
+
+def _search(
+    problem: StepProblem, teacher: Planner, budget_s: float, start: IntArray | None
+) -> tuple[IntArray | None, float]:
+    """The placement (N,) of the teacher's plan and the plan's seconds; None, inf: it has none."""
+    if start is not None and isinstance(teacher, LocalSearch):
+        incumbent = StepIncumbent(problem)
+        incumbent.offer(start[problem.graph.colocation])
+        teacher.improve(incumbent, budget_s, None)
+        result = incumbent.result()
+    else:
+        result = teacher.plan(problem, budget_s)
+    return (
+        (None, np.inf) if result.plan is None else (result.plan.placement.device, result.step_time)
     )
 
 
@@ -84,70 +92,33 @@ def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:
     lowest number, and so on; then likewise servers that are alike as a whole. Either is left as it
     was where it would make the step slower, as between islands of fast links.
     """
-    group, server = problem.graph.colocation, problem.topology.server
-    kind = _numbered(np.concatenate([problem.op_seconds, problem.capacity[None]]).T)
-    best = pricer.price(device[group])
-    for renumbered in (_by_device, _by_server):
-        changed = renumbered(device, kind, server)[device]
-        price = pricer.price(changed[group])
+    server, devices = problem.topology.server, problem.topology.num_devices
+    columns = np.concatenate([problem.op_seconds, problem.capacity[None]]).T
+    kind = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+    inside = [np.flatnonzero(server == one) for one in np.unique(server)]
+    alone = [
+        inside[at][kind[inside[at]] == k] for at in range(len(inside)) for k in np.unique(kind)
+    ]
+    best = pricer.price(device[problem.graph.colocation])
+    for units in (
+        [part[:, None] for part in alone],
+        [np.stack(row) for row in _alike(inside, kind)],
+    ):
+        first = np.full(devices, len(device))
+        np.minimum.at(first, device, np.arange(len(device)))
+        number = np.arange(devices)
+        for unit in units:  # rows of devices that stand for each other
+            number[unit[np.argsort(first[unit].min(axis=1), kind="stable")]] = unit
+        changed = number[device]
+        price = pricer.price(changed[problem.graph.colocation])
         if price.excess <= best.excess and price.seconds <= best.seconds * (1.0 + _SAME):
             device, best = changed, price
     return device
 
 
-def _by_device(device: IntArray, kind: IntArray, server: IntArray) -> IntArray:
-    """(D,) new numbers of the devices, alike ones in the order of their first use."""
-    first = _first_use(device, len(kind))
-    number = np.empty(len(kind), dtype=np.int64)
-    number[np.lexsort((first, kind, server))] = np.lexsort((kind, server))
-    return number
-
-
-def _by_server(device: IntArray, kind: IntArray, server: IntArray) -> IntArray:
-    """(D,) new numbers of the devices, servers that are alike in the order of their first use."""
-    first = _first_use(device, len(kind))
-    inside = [np.flatnonzero(server == one) for one in range(int(server.max()) + 1)]
-    inside = [devices for devices in inside if len(devices)]
-    number = np.arange(len(kind))
-    alike: dict[tuple[int, ...], list[IntArray]] = {}
-    for devices in inside:
-        alike.setdefault(tuple(kind[devices].tolist()), []).append(devices)
-    for servers in alike.values():
-        used = sorted(servers, key=lambda devices: int(first[devices].min()))
-        for old, new in zip(used, servers, strict=True):
-            number[old] = new
-    return number
-
-
-def _first_use(device: IntArray, devices: int) -> IntArray:
-    """(D,) the first group on each device; the number of groups where there is none."""
-    first = np.full(devices, len(device), dtype=np.int64)
-    np.minimum.at(first, device, np.arange(len(device)))
-    return first
-
-
-def _numbered(rows: NDArray[np.float64]) -> IntArray:
-    """(D,) a number for each of the rows (D, K), equal ones for equal rows."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows])
-
-
-def _seconds(price: Price) -> float:
-    return price.seconds if price.excess <= 0.0 else np.inf
-
-
-def _search(
-    problem: StepProblem, teacher: Planner, budget_s: float, starts: list[IntArray]
-) -> tuple[IntArray | None, float]:
-    """The placement (N,) of the teacher's plan and the plan's seconds; None, inf: it has none."""
-    if starts and isinstance(teacher, LocalSearch):
-        incumbent = StepIncumbent(problem)
-        for start in starts:
-            incumbent.offer(start)
-        teacher.improve(incumbent, budget_s, None)
-        result = incumbent.result()
-    else:
-        result = teacher.plan(problem, budget_s)
-    if result.plan is None:
-        return None, np.inf
-    return result.plan.placement.device, result.step_time
+def _alike(servers: list[IntArray], kind: IntArray) -> list[list[IntArray]]:
+    """The servers (their devices) by the kinds of their devices."""
+    found: dict[tuple[int, ...], list[IntArray]] = {}
+    for devices in servers:
+        found.setdefault(tuple(kind[devices].tolist()), []).append(devices)
+    return list(found.values())

@@ -27,49 +27,40 @@ def random_topology(rng: Rng, most_devices: int) -> Topology:
     """
     total = int(rng.choice([size for size in SIZES if size <= most_devices]))
     kinds = rng.choice(DEVICES, size=int(rng.choice([1, 1, 2, 2, 3])), replace=False)
-    sizes = _server_sizes(rng, total)
-    network = LinkSpec(
-        "network",
-        float(rng.choice(NETWORK_GBPS)) * GIGA / 8,
-        float(rng.uniform(1, 20)) * MICROSECOND,
-    )
-    name = f"random_{total}"
+    sizes, name = _server_sizes(rng, total), f"random_{total}"
+    network = _link(rng, "network", NETWORK_GBPS, 1 / 8, float(rng.uniform(1, 20)))
     if len(set(sizes)) == 1 and len(sizes) in (4, 6, 8) and rng.random() < 0.5:
-        server = _server(rng, str(kinds[0]), sizes[0])
-        return leaf_spine(
-            name, server, leaves=len(sizes) // 2, servers_per_leaf=2,
-            spines=int(rng.integers(1, 3)), oversubscription=float(rng.choice([1, 2, 4])),
-            network=network,
-        )  # fmt: skip
+        server, spines = _server(rng, str(kinds[0]), sizes[0]), int(rng.integers(1, 3))
+        times = float(rng.choice([1, 2, 4]))
+        return leaf_spine(name, server, len(sizes) // 2, 2, spines, times, network)
     servers = [_server(rng, str(rng.choice(kinds)), size) for size in sizes]
     return single_server(name, servers[0]) if len(servers) == 1 else mixed(name, servers, network)
 
 
 def pairwise_topology(rng: Rng, most_devices: int) -> Topology:
-    """Devices of several kinds with a link class of its own for every ordered pair, no latencies.
+    """Up to 8 devices of up to three kinds, every ordered pair with a link class of its own.
 
-    As files with tabulated transfers describe their devices.
+    As files with tabulated transfers describe their devices: no latencies, a pair of ports each.
     """
     total = int(rng.integers(2, min(most_devices, 8) + 1))
     kinds = rng.choice(DEVICES, size=int(rng.integers(1, 4)), replace=False)
-    apart = ~np.eye(total, dtype=np.bool_)
+    apart, line = ~np.eye(total, dtype=np.bool_), np.arange(total)
+    pairs = total * (total - 1)
     link = np.zeros((total, total), dtype=np.int64)
-    link[apart] = np.arange(1, total * (total - 1) + 1)
-    fastest = np.exp(rng.uniform(np.log(1), np.log(60))) * GIGA
-    bandwidth = fastest * np.exp(rng.uniform(-1, 1) * rng.uniform(0, 1, link.max()))
-    names = [f"device{number}" for number in range(total)]
-    send = np.where(apart, np.arange(total)[:, None], -1)
-    receive = np.where(apart, total + np.arange(total)[None, :], -1)
+    link[apart] = np.arange(1, pairs + 1)
+    spread = rng.uniform(0, 1) * rng.uniform(-1, 1, pairs)
+    bandwidth = np.exp(rng.uniform(np.log(1), np.log(60)) + spread) * GIGA
+    specs = [device_spec(str(rng.choice(kinds))) for _ in range(total)]
     return Topology(
         name=f"pairs_{total}",
-        devices=tuple(Device(node, device_spec(str(rng.choice(kinds))), 0) for node in names),
+        devices=tuple(Device(f"device{n}", spec, 0) for n, spec in enumerate(specs)),
         link_class=link,
         class_names=("same", *(f"{i}->{j}" for i, j in np.argwhere(apart).tolist())),
-        class_latency=np.zeros(link.max() + 1),
+        class_latency=np.zeros(pairs + 1),
         class_bandwidth=np.concatenate([[np.inf], bandwidth]),
-        send_port=send.astype(np.int64),
-        receive_port=receive.astype(np.int64),
-        port_names=(*(f"{node}.send" for node in names), *(f"{node}.receive" for node in names)),
+        send_port=np.where(apart, line[:, None], -1),
+        receive_port=np.where(apart, total + line[None, :], -1),
+        port_names=tuple(f"device{n}.{way}" for way in ("send", "receive") for n in range(total)),
     )
 
 
@@ -84,23 +75,28 @@ def _server_sizes(rng: Rng, total: int) -> list[int]:
     if equal and rng.random() < 0.7:
         size = int(rng.choice(equal))
         return [size] * (total // size)
-    least = max(2 if total > 1 else 1, -(-total // MOST_PER_SERVER))
+    least = max(2, -(-total // MOST_PER_SERVER))
     sizes = np.ones(int(rng.integers(least, min(total, MOST_SERVERS) + 1)), dtype=np.int64)
     while sizes.sum() < total:
         sizes[rng.choice(np.flatnonzero(sizes < MOST_PER_SERVER))] += 1
-    return [int(size) for size in sizes]
+    return sizes.tolist()
 
 
 def _server(rng: Rng, kind: str, count: int) -> Server:
-    reached = float(rng.uniform(0.75, 1.0))  # of the nominal rate
-    pcie = LinkSpec("PCIe", reached * float(rng.choice(PCIE_GBYTES)) * GIGA, 2 * MICROSECOND)
-    nvlink = LinkSpec("NVLink", float(rng.choice(NVLINK_GBYTES)) * GIGA, 2 * MICROSECOND)
-    switches = 2 if count >= 4 and rng.random() < 0.4 else 1
-    nics = int(rng.choice([1, 1, 2])) if count > 1 else 1
+    pcie, nvlink = _link(rng, "PCIe", PCIE_GBYTES), _link(rng, "NVLink", NVLINK_GBYTES)
+    inside = (2 if count >= 4 and rng.random() < 0.4 else 1, min(count, int(rng.choice([1, 1, 2]))))
     joined = str(rng.choice(["pcie", "islands", "nvswitch"])) if count > 1 else "pcie"
     if joined == "islands":
         island = int(rng.choice([size for size in range(2, count + 1) if count % size == 0]))
-        return NvlinkServer(kind, count, island, nvlink, pcie, switches, nics)
+        return NvlinkServer(kind, count, island, nvlink, pcie, *inside)
     if joined == "nvswitch":
-        return NvswitchServer(kind, count, nvlink, pcie, switches, nics)
-    return PcieServer(kind, count, pcie, switches, nics)
+        return NvswitchServer(kind, count, nvlink, pcie, *inside)
+    return PcieServer(kind, count, pcie, *inside)
+
+
+def _link(
+    rng: Rng, medium: str, rates: tuple[float, ...], share: float = 1.0, latency_us: float = 2.0
+) -> LinkSpec:
+    """One of the nominal `rates` in GB/s times `share`, three quarters of it at least."""
+    rate = share * float(rng.choice(rates)) * float(rng.uniform(0.75, 1.0)) * GIGA
+    return LinkSpec(medium, rate, latency_us * MICROSECOND)

@@ -9,8 +9,8 @@ import numpy as np
 
 from envs.bounds import Count, Share, bounded
 from envs.cost import CostByGraph
-from envs.graphs.motifs import draw_network, inference_graph, training_graph
-from envs.graphs.op_graph import NONE, FloatArray, OpGraph, Phase
+from envs.graphs.motifs import draw_network, step_graph
+from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hardware.devices import DeviceSpec
 from envs.hardware.random_topologies import pairwise_topology, random_topology
 from envs.hardware.topology import Topology
@@ -84,18 +84,14 @@ class TrainingProblems:
 
 
 def _synthetic(rng: Rng, size: float, inference: bool) -> OpGraph:
-    most = LEAST_LAYERS + (MOST_LAYERS - LEAST_LAYERS) * size
-    layers = int(rng.uniform(LEAST_LAYERS, most))
+    layers = int(rng.uniform(LEAST_LAYERS, LEAST_LAYERS + (MOST_LAYERS - LEAST_LAYERS) * size))
     sketch = draw_network(rng, layers)
     number = len(sketch.layers)
-    room = MOST_OPERATORS // (4 * number)
-    count = int(rng.choice([1, 2, 4, 4, 8, 8, 16])) if not inference else int(rng.choice([1, 1, 4]))
-    count = max(1, min(count, round(MOST_MICRO_BATCHES * size), room))
-    if inference:
-        return inference_graph(sketch, f"inference_{number}", count)
-    state = float(rng.choice(OPTIMIZER_STATE))
-    together = bool(rng.random() < 0.15)
-    return training_graph(sketch, f"training_{number}", count, state=state, together=together)
+    count = int(rng.choice([1, 1, 4] if inference else [1, 2, 4, 4, 8, 8, 16]))
+    count = max(1, min(count, round(MOST_MICRO_BATCHES * size), MOST_OPERATORS // (4 * number)))
+    state = None if inference else float(rng.choice(OPTIMIZER_STATE))
+    name = f"{'inference' if inference else 'training'}_{number}"
+    return step_graph(sketch, name, count, state, together=rng.random() < 0.15)
 
 
 def _with_memory(rng: Rng, graph: OpGraph, topology: Topology) -> StepProblem:
@@ -148,16 +144,12 @@ def _tabulated(rng: Rng, problem: StepProblem, sizeless: bool) -> StepProblem:
 def scaled(graph: OpGraph, factor: float) -> OpGraph:
     """`graph` with `factor` times the samples: work and tensors, not the parameters' update."""
     rows = np.where(graph.phase == Phase.OPTIMIZER, 1.0, factor)
-
-    def times(values: FloatArray) -> FloatArray:
-        return values * (rows if values.ndim == 1 else rows[:, None]) if values.size else values
-
     return replace(
         graph,
-        flop=times(graph.flop),
-        bytes_read=times(graph.bytes_read),
-        bytes_written=times(graph.bytes_written),
-        profile_seconds=times(graph.profile_seconds),
+        flop=rows * graph.flop,
+        bytes_read=rows * graph.bytes_read,
+        bytes_written=rows * graph.bytes_written,
+        profile_seconds=rows[: len(graph.profile_seconds), None] * graph.profile_seconds,
         tensor_bytes=graph.tensor_bytes * factor,
     )
 
@@ -181,7 +173,6 @@ def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
         uses.append(np.stack([tensors, np.full_like(tensors, update)], axis=1))
     used = np.unique(np.concatenate(uses), axis=0)  # rows of tensor, consumer
     tensor, rows = np.unique(used[:, 0], return_counts=True)
-    mirror = graph.mirror[kept]
     columns = {
         name: getattr(graph, name)[kept]
         for name in (
@@ -189,6 +180,7 @@ def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
             "op_dtype", "colocation",
         )
     }  # fmt: skip
+    mirror = graph.mirror[kept]
     return replace(
         graph,
         **columns,
@@ -197,8 +189,8 @@ def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
         tensor_bytes=graph.tensor_bytes[tensor],
         tensor_dtype=graph.tensor_dtype[tensor],
         producer=number[graph.producer[tensor]],
-        consumer_ptr=np.concatenate([[0], np.cumsum(rows)]).astype(np.int64),
+        consumer_ptr=np.concatenate([[0], np.cumsum(rows)]),
         consumer=number[used[:, 1]],
         parameter_owner=number[graph.parameter_owner],
-        profile_seconds=graph.profile_seconds[kept] if graph.profile_classes else np.zeros((0, 0)),
+        profile_seconds=graph.profile_seconds[kept[: len(graph.profile_seconds)]],
     )

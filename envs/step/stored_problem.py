@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +22,16 @@ from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
 from envs.step.problem import StepProblem
 
-Arrays = dict[str, NDArray[np.generic]]
 _PARAMETERS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
-_GRAPH = tuple(
-    name for name in (*INT_COLUMNS, *FLOAT_COLUMNS) if name not in (*_PARAMETERS, "parameter_owner")
-)
+_GRAPH = (*INT_COLUMNS, *FLOAT_COLUMNS)
 _TOPOLOGY = ("link_class", "class_latency", "class_bandwidth", "send_port", "receive_port")
 _PROBLEM = ("op_seconds", "transfer_seconds", "capacity")
 
 
-def problem_arrays(problem: StepProblem) -> Arrays:
+def problem_arrays(problem: StepProblem) -> dict[str, NDArray[Any]]:
     """The columns of `problem`, and `header`: its texts as JSON in bytes."""
     graph, topology = problem.graph, problem.topology
     owner, row = np.unique(graph.parameter_owner, return_inverse=True)
-    row = row.reshape(-1)
     header = {
         "graph": graph.name,
         "topology": topology.name,
@@ -42,17 +39,13 @@ def problem_arrays(problem: StepProblem) -> Arrays:
             asdict(spec) for spec in {d.spec.name: d.spec for d in topology.devices}.values()
         ],
         "devices": [[d.name, d.spec.name, d.server] for d in topology.devices],
-        "class_names": topology.class_names,
-        "port_names": topology.port_names,
-        "orders": problem.orders,
-        "memory_moves": problem.memory_moves,
+        **{name: getattr(topology, name) for name in ("class_names", "port_names")},
+        **{name: getattr(problem, name) for name in ("orders", "memory_moves")},
     }
+    summed = {name: np.bincount(row.reshape(-1), getattr(graph, name)) for name in _PARAMETERS}
     return {
         **{name: getattr(graph, name) for name in _GRAPH},
-        **{
-            name: np.bincount(row, weights=getattr(graph, name), minlength=len(owner))
-            for name in _PARAMETERS
-        },
+        **{name: total.astype(np.float64) for name, total in summed.items()},
         "parameter_owner": owner,
         **{name: getattr(topology, name) for name in _TOPOLOGY},
         **{name: getattr(problem, name) for name in _PROBLEM},
@@ -60,36 +53,29 @@ def problem_arrays(problem: StepProblem) -> Arrays:
     }
 
 
-def restored_problem(arrays: Mapping[str, NDArray[np.generic]], file: object) -> StepProblem:
+def restored_problem(arrays: Mapping[str, NDArray[Any]], file: object) -> StepProblem:
     """The problem of such arrays; `file` is for messages.
 
     Raises:
         InputError: an array or a text is missing or wrong.
     """
     try:
-        header = parse_json(np.asarray(arrays["header"], dtype=np.uint8).tobytes(), file)
+        header = parse_json(arrays["header"].tobytes(), file)
         specs = {spec["name"]: DeviceSpec(**spec) for spec in header["specs"]}
         topology = Topology(
             name=header["topology"],
             devices=tuple(Device(name, specs[spec], at) for name, spec, at in header["devices"]),
-            class_names=tuple(header["class_names"]),
-            port_names=tuple(header["port_names"]),
-            **{name: arrays[name] for name in _TOPOLOGY},  # type: ignore[arg-type]
+            **_texts(header, "class_names", "port_names"),
+            **_columns(arrays, _TOPOLOGY),
         )
-        owners = arrays["parameter_owner"]
         graph = OpGraph(
             name=header["graph"],
             op_names=tuple(map(str, range(len(arrays["kind"])))),
-            parameter_names=tuple(map(str, range(len(owners)))),
-            **{name: arrays[name] for name in (*_GRAPH, *_PARAMETERS, "parameter_owner")},  # type: ignore[arg-type]
+            parameter_names=tuple(map(str, range(len(arrays["parameter_owner"])))),
+            **_columns(arrays, _GRAPH),
         )
-        return StepProblem(
-            graph=graph,
-            topology=topology,
-            orders=tuple(header["orders"]),
-            memory_moves=tuple(header["memory_moves"]),
-            **{name: arrays[name] for name in _PROBLEM},  # type: ignore[arg-type]
-        )
+        named = _texts(header, "orders", "memory_moves")
+        return StepProblem(graph, topology, **_columns(arrays, _PROBLEM), **named)
     except InputError as error:
         raise InputError(
             error.message, file=file, record=error.record, field=error.field
@@ -98,3 +84,11 @@ def restored_problem(arrays: Mapping[str, NDArray[np.generic]], file: object) ->
         raise InputError("is missing", file=file, field=str(error.args[0])) from error
     except (TypeError, ValueError) as error:
         raise InputError(f"is no stored problem ({error})", file=file) from error
+
+
+def _columns(arrays: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: arrays[name] for name in names}
+
+
+def _texts(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: tuple(header[name]) for name in names}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from agents.base import Planner
@@ -17,11 +19,12 @@ from agents.placement.labelled import (
     Dataset,
     LabelledProblem,
     describe,
-    missing_shards,
     read_dataset,
+    shard_path,
     write_shard,
 )
 from agents.placement.labelling import label
+from envs.bounds import Count, Positive, Share
 from envs.errors import InputError
 from envs.placement.distribution import TrainingProblems
 from envs.placement.toy import toy_pipeline
@@ -30,72 +33,59 @@ from experiments.run.display import ProgressDisplay
 from experiments.run.targets import build_as
 from experiments.run.threads import one_thread_each
 
-Node = Mapping[str, Any]
 WARM_UP_S = 0.2
+SHORTEST_S = 0.2  # budget of the smallest problems, where that of the largest is not less
 LARGE = 0.5  # share of the problems of the last stage; the others are of all stages alike
+NO_DATA = ("folder", "problems", "processes", "json")  # what no problem or label depends on
 
 
-@dataclass(frozen=True)
-class Labelling:
-    """What is labelled, by whom, for how long; plain values, so that a process can be told.
+@dataclass
+class PlacementDataConfig:
+    """`conf/placement_data.yaml`; groups are objects by `_target_`."""
 
-    Args:
-        distribution: where problems are drawn from, as a config node.
-        teacher: a planner, likewise.
-        problems: how many are drawn.
-        stages: (first, last) between which the stage of the curriculum is drawn.
-        budget_s: of the teacher for the largest problems.
-        piece_s: of the teacher for every piece of a smaller one.
-        improve: folder of a dataset whose problems are labelled again; None: they are drawn.
-        plans: `.npz` file of devices (G,) or (K, G) by the number of the problem, to start from.
-    """
-
-    distribution: Node
-    teacher: Node
-    problems: int
-    stages: tuple[float, float]
-    budget_s: float
-    piece_s: float
-    shard_size: int
-    seed: int
+    distribution: Any
+    teacher: Any
+    folder: str
+    problems: Count
+    shard_size: Count
+    first_stage: Share
+    last_stage: Share
+    budget_s: Positive
+    piece_s: Positive
+    processes: Annotated[int, Ge(1), Le(256)]
     improve: str | None
     plans: str | None
-
-    @property
-    def shards(self) -> int:
-        return -(-self.problems // self.shard_size)
+    seed: int
+    json: bool
 
 
-def labelled(
-    asked: Labelling, folder: Path, processes: int, display: ProgressDisplay, provenance: Node
-) -> Dataset:
-    """The dataset in `folder`, once the shards that were missing there are written.
+def labelled(config: PlacementDataConfig, display: ProgressDisplay) -> Dataset:
+    """The dataset in the folder, once the shards that were missing there are written.
 
     Raises:
         InputError: another dataset stands there, or from the distribution, teacher or plans.
     """
-    _Worker(asked)
-    describe(folder, asked.shards, asked.shard_size, provenance)
-    missing = missing_shards(folder, asked.shards)
-    task = display.begin(f"{len(missing)} of {asked.shards} shards", len(missing))
-    for done, _ in enumerate(_written(asked, folder, missing, processes), start=1):
+    if config.first_stage > config.last_stage:
+        raise InputError(f"{config.first_stage} is above last_stage", field="first_stage")
+    worker, shards = _Worker(config), -(-config.problems // config.shard_size)
+    made_from = {key: value for key, value in vars(config).items() if key not in NO_DATA}
+    describe(Path(config.folder), shards, config.shard_size, made_from)
+    missing = [n for n in range(shards) if not shard_path(Path(config.folder), n).exists()]
+    task = display.begin(f"{len(missing)} of {shards} shards", len(missing))
+    for done, _ in enumerate(_written(worker, missing), start=1):
         display.update(task, done, f"{done} shards")
     display.end(task, "")
-    return read_dataset(folder)
+    return read_dataset(config.folder)
 
 
-def _written(asked: Labelling, folder: Path, missing: list[int], processes: int) -> Iterator[int]:
-    if processes == 1 or len(missing) < 2:
-        worker = _Worker(asked)
-        for shard in missing:
-            yield worker.write(folder, shard)
+def _written(worker: _Worker, missing: list[int]) -> Iterator[None]:
+    if worker.config.processes == 1 or len(missing) < 2:
+        yield from map(worker.write, missing)
         return
     context = multiprocessing.get_context("spawn")
-    with (
-        one_thread_each(),
-        ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(asked,)) as pool,
-    ):
-        running = [pool.submit(_write, folder, shard) for shard in missing]
+    given = (worker.config.processes, context, _begin, (worker.config,))
+    with one_thread_each(), ProcessPoolExecutor(*given) as pool:
+        running = [pool.submit(_write, shard) for shard in missing]
         try:
             for future in as_completed(running):
                 yield future.result()
@@ -106,59 +96,53 @@ def _written(asked: Labelling, folder: Path, missing: list[int], processes: int)
 class _Worker:
     """Draws and labels in one process."""
 
-    def __init__(self, asked: Labelling) -> None:
-        self.asked = asked
-        self.teacher = build_as(Planner, asked.teacher, "teacher", "planner of a step")
-        self.draw: Callable[[int], StepProblem]
-        self.known: Callable[[int], list[NDArray[np.int64]]] = lambda number: []
-        if asked.improve is None:
-            source = build_as(TrainingProblems, asked.distribution, "distribution", "distribution")
-            self.draw = lambda number: _draw(source, asked, number)
-        else:
-            given = read_dataset(asked.improve)
-            places = {item: place for place, item in enumerate(given.numbers)}
-            plans = _plans(asked.plans)
-            self.draw = lambda number: given[places[number]].problem
-            self.known = lambda number: [given[places[number]].device, *plans.get(number, [])]
-            self.numbers = frozenset(places)
-        self.warm = False
+    def __init__(self, config: PlacementDataConfig) -> None:
+        self.config = config
+        self.teacher = build_as(Planner, config.teacher, "teacher", "planner of a step")
+        self.known = None if config.improve is None else read_dataset(config.improve)
+        self.plans = {} if config.plans is None else _plans(config.plans)
+        if self.known is None:
+            node = config.distribution
+            self.source = build_as(TrainingProblems, node, "distribution", "distribution")
 
-    def write(self, folder: Path, shard: int) -> int:
-        """Write one shard; its number."""
-        asked = self.asked
-        if not self.warm:
-            self.teacher.plan(toy_pipeline(), WARM_UP_S)
-            self.warm = True
-        first = shard * asked.shard_size
+    def write(self, shard: int) -> None:
+        """Write one shard."""
+        config, first = self.config, shard * self.config.shard_size
         found: dict[int, LabelledProblem] = {}
-        for number in range(first, min(first + asked.shard_size, asked.problems)):
-            if asked.improve is not None and number not in self.numbers:
+        for number in range(first, min(first + config.shard_size, config.problems)):
+            problem, known = self._problem(number)
+            if problem is None:
                 continue
-            problem = self.draw(number)
-            pieces = problem.graph.num_operators
-            budget_s = min(asked.budget_s, max(0.2, asked.piece_s * pieces))
-            item = label(number, problem, self.teacher, budget_s, self.known(number))
+            wanted_s = max(SHORTEST_S, config.piece_s * problem.graph.num_operators)
+            item = label(number, problem, self._warm, min(config.budget_s, wanted_s), known)
             if item is not None:
                 found[number - first] = item
-        write_shard(folder, shard, found)
-        return shard
+        write_shard(shard_path(Path(config.folder), shard), found)
+
+    def _problem(self, number: int) -> tuple[StepProblem | None, list[NDArray[np.int64]]]:
+        """A problem and placements (G,) that are known of it; None: the other dataset lacks it."""
+        plans = self.plans.get(number, [])
+        if self.known is None:
+            rng, config = np.random.default_rng([self.config.seed, number]), self.config
+            stage = float(rng.uniform(config.first_stage, config.last_stage))
+            return self.source(rng, config.last_stage if rng.random() < LARGE else stage), plans
+        if number not in self.known.numbers:
+            return None, plans
+        item = self.known[self.known.numbers.index(number)]
+        return item.problem, [item.device, *plans]
+
+    @cached_property
+    def _warm(self) -> Planner:
+        """The teacher, its kernels compiled."""
+        self.teacher.plan(toy_pipeline(), WARM_UP_S)
+        return self.teacher
 
 
-def _draw(source: TrainingProblems, asked: Labelling, number: int) -> StepProblem:
-    rng = np.random.default_rng([asked.seed, number])
-    stage = asked.stages[1] if rng.random() < LARGE else float(rng.uniform(*asked.stages))
-    return source(rng, stage)
-
-
-def _plans(path: str | None) -> dict[int, list[NDArray[np.int64]]]:
-    if path is None:
-        return {}
+def _plans(path: str) -> dict[int, list[NDArray[np.int64]]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {
-                int(name): list(np.atleast_2d(archive[name]).astype(np.int64))
-                for name in archive.files
-            }
+            read = {int(name): np.atleast_2d(archive[name]) for name in archive.files}
+            return {number: list(plans.astype(np.int64)) for number, plans in read.items()}
     except Exception as error:  # zipfile and numpy raise many kinds on damaged archives
         raise InputError(f"is no file of plans ({error})", file=path) from error
 
@@ -166,9 +150,9 @@ def _plans(path: str | None) -> dict[int, list[NDArray[np.int64]]]:
 _mine: list[_Worker] = []  # of a process of the pool
 
 
-def _begin(asked: Labelling) -> None:
-    _mine[:] = [_Worker(asked)]
+def _begin(config: PlacementDataConfig) -> None:
+    _mine[:] = [_Worker(config)]
 
 
-def _write(folder: Path, shard: int) -> int:
-    return _mine[0].write(folder, shard)
+def _write(shard: int) -> None:
+    _mine[0].write(shard)

@@ -18,35 +18,34 @@ from agents.placement.labelled import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.hardware.builders import mixed
-from envs.hardware.devices import CATALOGUE
+from envs.hardware.random_topologies import DEVICES
 from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
 from envs.step.price import Pricer
-from experiments.placement_data import PlacementDataConfig, placement_data
+from experiments.placement_data import placement_data
 from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay
 from experiments.step import training_graphs
-from experiments.step.placement_data import Labelling, labelled
+from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
 from tests.paths import CONF
 
-QUICK = Labelling(
+QUICK = PlacementDataConfig(
     distribution={
         "_target_": "envs.placement.distribution.TrainingProblems", "captured": [],
         "captured_share": 0.0, "inference": 0.1, "tabulated": 0.2, "most_groups": 32,
         "most_devices": 8,
     },
     teacher={"_target_": "agents.placement.baselines.SingleDevice"},
-    problems=5, stages=(0.0, 0.2), budget_s=0.05, piece_s=0.001, shard_size=2, seed=3,
-    improve=None, plans=None,
+    folder="", problems=5, shard_size=2, first_stage=0.0, last_stage=0.2, budget_s=0.05,
+    piece_s=0.001, processes=1, improve=None, plans=None, seed=3, json=False,
 )  # fmt: skip
 
 
 def made(folder: Path, **changes: Any) -> dict[int, LabelledProblem]:
-    asked = replace(QUICK, **changes)
-    display = ProgressDisplay(Console(quiet=True))
-    return {one.number: one for one in labelled(asked, folder, 1, display, {"seed": asked.seed})}
+    config = replace(QUICK, folder=str(folder), **changes)
+    return {one.number: one for one in labelled(config, ProgressDisplay(Console(quiet=True)))}
 
 
 def test_a_dataset_is_made_gone_on_with_and_improved(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_a_dataset_is_made_gone_on_with_and_improved(tmp_path: Path) -> None:
     kept = (data / "shard00000.npz").stat().st_mtime_ns
     (data / "shard00001.npz").unlink()
     (data / "shard00002.npz").unlink()
-    assert read_dataset(data).numbers == [number for number in first if number < 2]
+    assert read_dataset(data).numbers == tuple(number for number in first if number < 2)
     again = made(data)
     assert (data / "shard00000.npz").stat().st_mtime_ns == kept
     assert again.keys() == first.keys()
@@ -107,10 +106,10 @@ def test_captured_steps_have_the_seconds_of_every_device(
     assert (asked, len(graphs)) == ([("gpt2", {"batch": 4})], 1)
     assert graph.num_groups <= 5
     network = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
-    one_of_each = mixed("all", [PcieServer(kind, 1, network) for kind in CATALOGUE], network)
+    one_of_each = mixed("all", [PcieServer(kind, 1, network) for kind in DEVICES], network)
     expected = RooflineCost().operator_seconds(whole, one_of_each).sum(axis=0)
     np.testing.assert_allclose(graph.profile_seconds.sum(axis=0), expected)
-    assert graph.profile_classes == tuple(CATALOGUE)
+    assert graph.profile_classes == DEVICES
     assert len(list(tmp_path.iterdir())) == 1
     source = TrainingProblems(graphs, 1.0, 0.0, 0.0, 128, 8)
     problem = source(np.random.default_rng(1))

@@ -58,7 +58,6 @@ class Captured:
         return capture_training_step(
             module, partial(inputs, self.batch // self.micro_batches), _loss,
             name=self.model, micro_batches=self.micro_batches, optimizer=OPTIMIZERS["adam"],
-            one_operator=ONE_OPERATOR.get(self.model, ()),
         )  # fmt: skip
 
     def load(self) -> GraphFile:
@@ -133,62 +132,48 @@ def _two_convolutions(before: int, after: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class SelectiveScan(nn.Module):
-    """A linear recurrence whose step and gates depend on the input: one kernel on a GPU."""
+class StateSpaceBlock(nn.Module):
+    """A block of Mamba-2 in its quadratic form (Dao and Gu 2024, section 3)."""
 
-    def __init__(self, inner: int, states: int) -> None:
+    def __init__(self, hidden: int, states: int = 128, head: int = 64) -> None:
         super().__init__()
-        self.decay = nn.Parameter(torch.zeros(inner, states))
-
-    def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor) -> Tensor:
-        """x and step (B, S, inner), write and read (B, S, states), to (B, S, inner)."""
-        faded = torch.cumsum(step, 1)[..., None] * self.decay
-        state = torch.cumsum((step * x)[..., None] * write[:, :, None] * torch.exp(-faded), 1)
-        return torch.einsum("bsin,bsn->bsi", state * torch.exp(faded), read)
-
-
-class SelectiveBlock(nn.Module):
-    """A block of a selective state-space model (Gu and Dao 2023, figure 3)."""
-
-    def __init__(self, hidden: int, states: int) -> None:
-        super().__init__()
-        self.inner, self.states, self.rank = 2 * hidden, states, hidden // 16
+        inner = 2 * hidden
+        self.mixed, self.head = [inner, states, states], head
         self.norm = nn.LayerNorm(hidden)
-        self.into = nn.Linear(hidden, 2 * self.inner, bias=False)
-        self.mix = nn.Conv1d(self.inner, self.inner, 4, padding=3, groups=self.inner)
-        self.select = nn.Linear(self.inner, self.rank + 2 * states, bias=False)
-        self.step = nn.Linear(self.rank, self.inner)
-        self.scan = SelectiveScan(self.inner, states)
-        self.out = nn.Linear(self.inner, hidden, bias=False)
+        self.into = nn.Linear(hidden, inner + sum(self.mixed) + inner // head, bias=False)
+        mixed = sum(self.mixed)
+        self.mix = nn.Conv1d(mixed, mixed, 4, padding=3, groups=mixed)
+        self.out = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, S, hidden) to the same."""
-        x, gate = self.into(self.norm(hidden)).chunk(2, dim=-1)
-        mixed = self.mix(x.transpose(1, 2))[..., : x.shape[1]]
-        x = functional.silu(mixed.transpose(1, 2))
-        rank, write, read = self.select(x).split([self.rank, self.states, self.states], dim=-1)
-        y = self.scan(x, functional.softplus(self.step(rank)), write, read)
-        out: Tensor = self.out(y * functional.silu(gate))
+        """(B, S, hidden) to the same; the state that fades between any two positions is (S, S)."""
+        inner, length = self.mixed[0], hidden.shape[1]
+        widths = [inner, sum(self.mixed), inner // self.head]
+        gate, mixed, step = self.into(self.norm(hidden)).split(widths, dim=-1)
+        mixed = functional.silu(self.mix(mixed.transpose(1, 2))[..., :length].transpose(1, 2))
+        x, write, read = mixed.split(self.mixed, dim=-1)
+        step = functional.softplus(step)
+        fading = torch.cumsum(step, 1)
+        kept = torch.exp(fading[:, None] - fading[:, :, None]).permute(0, 3, 1, 2).tril()
+        seen = kept * (read @ write.transpose(1, 2))[:, None] * step.transpose(1, 2)[:, :, None]
+        y = seen @ x.unflatten(-1, (-1, self.head)).transpose(1, 2)
+        out: Tensor = self.out(y.transpose(1, 2).flatten(2) * functional.silu(gate))
         return hidden + out
 
 
 class StateSpaceModel(nn.Module):
-    """A causal language model of selective state-space blocks, as large as Mamba-130M."""
+    """A causal language model as large as Mamba-2 130M."""
 
-    def __init__(self, layers: int = 24, hidden: int = 768, states: int = 16) -> None:
+    def __init__(self, layers: int = 24, hidden: int = 768) -> None:
         super().__init__()
         self.token = nn.Embedding(50_280, hidden)
-        self.blocks = nn.ModuleList(SelectiveBlock(hidden, states) for _ in range(layers))
-        self.norm = nn.LayerNorm(hidden)
+        self.blocks = nn.Sequential(*(StateSpaceBlock(hidden) for _ in range(layers)))
         self.head = nn.Linear(hidden, 50_280, bias=False)
         self.head.weight = self.token.weight
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The cross entropy of the next token."""
-        x = self.token(input_ids)
-        for block in self.blocks:
-            x = block(x)
-        logits = self.head(self.norm(x))
+        logits = self.head(self.blocks(self.token(input_ids)))
         return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
 
 
@@ -252,7 +237,7 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], Mapping[str,
         _speech,
     ),
     "unet": (UNet, partial(_pixels, 256, (256, 256))),
-    "mamba": (StateSpaceModel, partial(_texts, 512, 512)),
+    "mamba": (StateSpaceModel, partial(_texts, 256, 256)),
     "bart": (  # an encoder and a decoder that reads its last state in every layer
         partial(_published, "BartForConditionalGeneration", "BartConfig", use_cache=False,
                 attn_implementation="eager"),
@@ -266,4 +251,3 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], Mapping[str,
     ),
     "moe_sparse": (_many_experts, partial(_texts, 256, 256)),  # a mixture of more, smaller experts
 }  # fmt: skip
-ONE_OPERATOR: Mapping[str, tuple[str, ...]] = {"mamba": ("SelectiveScan",)}

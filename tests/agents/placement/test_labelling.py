@@ -10,7 +10,7 @@ import pytest
 
 from agents.base import PlannerResult
 from agents.partition.dp import ContiguousDP
-from agents.placement.labelled import describe, missing_shards, read_dataset, write_shard
+from agents.placement.labelled import describe, read_dataset, shard_path, write_shard
 from agents.placement.labelling import aligned, label
 from agents.placement.local_search import LocalSearch
 from envs.errors import InputError
@@ -121,12 +121,10 @@ def test_problems_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
         assert found is not None
         items[place] = found
     describe(tmp_path, 2, 3, {"seed": 1})
-    assert missing_shards(tmp_path, 2) == [0, 1]
-    write_shard(tmp_path, 0, items)
+    write_shard(shard_path(tmp_path, 0), items)
     describe(tmp_path, 3, 3, {"seed": 1})
-    assert missing_shards(tmp_path, 3) == [1, 2]
     read = read_dataset(tmp_path)
-    assert (len(read), read.numbers, read.provenance) == (2, [0, 2], {"seed": 1})
+    assert (len(read), read.numbers) == (2, (0, 2))
     for one, item in zip(read, items.values(), strict=True):
         stored, made = problem_arrays(one.problem), problem_arrays(item.problem)
         assert all(np.array_equal(stored[name], made[name]) for name in made)

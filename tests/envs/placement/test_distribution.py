@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.cost import RooflineCost
-from envs.graphs.motifs import draw_network, inference_graph, training_graph
+from envs.graphs.motifs import draw_network, step_graph
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hardware.builders import single_server
 from envs.hardware.random_topologies import pairwise_topology, random_topology
@@ -27,7 +27,7 @@ def synthetic() -> TrainingProblems:
 
 def contracted(micro_batches: int, seed: int) -> OpGraph:
     sketch = draw_network(np.random.default_rng(seed), 24)
-    graph = training_graph(sketch, "step", micro_batches)
+    graph = step_graph(sketch, "step", micro_batches, 2.0)
     return fuse(StepProblem.build(graph, DEVICES, RooflineCost()), 1000).graph
 
 
@@ -97,7 +97,7 @@ def test_a_step_of_more_samples_has_more_work_and_the_same_parameters() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
     sketch = draw_network(np.random.default_rng(seed), 30)
-    graph = training_graph(sketch, "step", 3, state=1.0)
+    graph = step_graph(sketch, "step", 3, 1.0)
     layers, inputs = len(sketch.layers), sum(bool(layer.inputs) for layer in sketch.layers)
     used = [layer.parameter for layer in sketch.layers if layer.parameter != NONE]
     parameters = len(sketch.parameters)
@@ -117,7 +117,7 @@ def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
     silent = set(range(graph.num_operators)) - set(graph.producer.tolist())
     last = {op for op in silent if graph.phase[op] == Phase.FORWARD}
     assert not last
-    forward = inference_graph(sketch, "forward", 1)
+    forward = step_graph(sketch, "forward", 1, None)
     assert forward.num_operators == layers
     assert forward.gradient_bytes.sum() == forward.optimizer_bytes.sum() == 0.0
 
