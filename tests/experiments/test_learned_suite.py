@@ -65,19 +65,25 @@ RESULTS = [
 
 
 def found(suite: LearnedPlacement, tmp_path: Path) -> dict[AppCell, Any]:
-    return dict(zip(suite.grid(tmp_path, 3), RESULTS, strict=True))
+    """Both cells of a problem have the whole result: each is asked for its own planners."""
+    twice = [document for document in RESULTS for _ in range(2)]
+    return dict(zip(suite.grid(tmp_path, 3), twice, strict=True))
 
 
-def test_a_problem_is_one_run_of_all_planners_with_budgets_of_their_own(tmp_path: Path) -> None:
+def test_a_problem_is_a_run_of_its_opponents_and_one_of_the_policies(tmp_path: Path) -> None:
     cells = SUITE.grid(tmp_path, 3)
-    assert [cell.app for cell in cells] == ["race"] * 3
-    assert cells[0].budget_s == 4 * 5 + 2 * 60
-    words = cells[0].overrides
+    assert [cell.app for cell in cells] == ["race"] * 6
+    assert [cell.budget_s for cell in cells[:2]] == [2 * 5 + 60, 2 * 5 + 60]
+    assert "+budgets_s.long=60" in cells[0].overrides
     for word in (
         "+agent@entrants.untrained=l", "entrants.untrained.checkpoint=u",
-        "entrants.guided.search.groups=[2]", "+budgets_s.best_of_8=5", "+budgets_s.long=60",
+        "entrants.guided.search.groups=[2]", "+budgets_s.best_of_8=5",
     ):  # fmt: skip
-        assert word in words
+        assert word in cells[1].overrides
+        assert word not in cells[0].overrides
+    retrained = replace(SUITE, learned={"best of 8": ["agent=l", "agent.checkpoint=v"]})
+    again = retrained.grid(tmp_path, 3)
+    assert (again[0].key, again[1].key == cells[1].key) == (cells[0].key, False)
 
 
 def test_plans_are_held_against_what_others_have_by_then(tmp_path: Path) -> None:
@@ -109,7 +115,7 @@ def test_plans_are_held_against_what_others_have_by_then(tmp_path: Path) -> None
 
 def test_who_has_no_plan_has_missed_it(tmp_path: Path) -> None:
     documents = found(SUITE, tmp_path)
-    first = next(iter(documents))
+    first = list(documents)[1]
     documents[first] = json.loads(json.dumps(documents[first]))
     documents[first]["entrants"]["best_of_8"] = entrant(seconds=0.2)
     report = SUITE.summary(documents)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SAMPLES = 2000  # of the bootstrap
+_TEAMS = {"opponents": ("quick", "searches"), "policies": ("learned", "ablations", "guided")}
 ALONE_COLUMNS = (
     "planner", "problems", "plans missed", "seconds: median", "largest", "over the best: median",
     "below all in its time", "at or below all", "opponents without a plan",
@@ -40,10 +41,11 @@ LOSS_COLUMNS = ("problem", "planner", "after", "step time", "best opponent", "by
 
 @dataclass(frozen=True)
 class LearnedPlacement:
-    """Every planner on every problem, all of a problem in one process, one after the other, warm.
+    """Every planner on every problem, one after the other in one process, each of them warm.
 
     One run of a search is its whole curve: what it has after t seconds is its best plan by then.
-    Every cell is a run of `experiments.race`.
+    A problem is two cells, runs of `experiments.race`: its opponents need not plan again when
+    policies change.
 
     Args:
         title: for a reader.
@@ -105,18 +107,21 @@ class LearnedPlacement:
         return cell.left_out_of(self.cases.values())
 
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
-        """One cell for every problem."""
-        entrants = list(self._entrants())
-        words = [word for label, asked, _ in entrants for word in _entered(label, asked)]
-        words += [f"+budgets_s.{_key(label)}={limit}" for label, _, limit in entrants]
-        budget_s = sum(limit for *_, limit in entrants)
-        return [
-            AppCell(
-                case.name, "race", (*case.overrides, *words, f"seed={seed}"),
-                folder / _key(case.name), budget_s=budget_s, may_fail=True,
-            )
-            for case in self._cases()
-        ]  # fmt: skip
+        """Two cells for every problem: the opponents, then the policies."""
+        cells = []
+        for case in self._cases():
+            for team in _TEAMS:
+                entrants = list(self._entrants(team))
+                words = [word for label, asked, _ in entrants for word in _entered(label, asked)]
+                words += [f"+budgets_s.{_key(label)}={limit}" for label, _, limit in entrants]
+                cells.append(
+                    AppCell(
+                        f"{case.name}: {team}", "race",
+                        (*case.overrides, *words, f"seed={seed}"), folder / _folder(case, team),
+                        budget_s=sum(limit for *_, limit in entrants), may_fail=True,
+                    )
+                )  # fmt: skip
+        return cells
 
     def checks(self) -> Iterator[Check]:
         for case in self._cases():
@@ -129,33 +134,35 @@ class LearnedPlacement:
         documents = {app.folder.name: (app, document) for app, document in found.items()}
         races, nobody = [], []
         for case in self._cases():
-            app, document = documents[_key(case.name)]
-            if "exit_code" in document:
-                nobody.append((case.name, str(document["reason"])))
-                continue
-            try:
-                shared = {"operators": document["operators"]}
-                outcomes = {
-                    label: Outcome.of({**shared, **document["entrants"][_key(label)]})
-                    for label, _, _ in self._entrants()
-                }
-            except (KeyError, TypeError, ValueError) as error:
-                told = f"is no result of a race ({error!r})"
-                raise InputError(told, file=app.record) from error
-            if any(outcome.feasible for outcome in outcomes.values()):
-                races.append(_Race(case, outcomes, self))
+            outcomes: dict[str, Outcome] = {}
+            for team in _TEAMS:
+                app, document = documents[_folder(case, team)]
+                if "exit_code" in document:
+                    nobody.append((case.name, str(document["reason"])))
+                    break
+                try:
+                    shared = {"operators": document["operators"]}
+                    for label, _, _ in self._entrants(team):
+                        entrant = document["entrants"][_key(label)]
+                        outcomes[label] = Outcome.of({**shared, **entrant})
+                except (KeyError, TypeError, ValueError) as error:
+                    told = f"is no result of a race ({error!r})"
+                    raise InputError(told, file=app.record) from error
             else:
-                nobody.append((case.name, outcomes[self.alone].reason))
+                if any(outcome.feasible for outcome in outcomes.values()):
+                    races.append(_Race(case, outcomes, self))
+                else:
+                    nobody.append((case.name, outcomes[self.alone].reason))
         return self._report(races, nobody)
 
     def _cases(self) -> list[Case]:
         return [case for group in self.cases.values() for case in group]
 
-    def _entrants(self) -> Iterator[tuple[str, Sequence[str], float]]:
-        """Label, overrides and seconds of every planner, the long searches last."""
-        for group in (self.quick, self.learned, self.ablations, self.guided, self.searches):
-            long = group is self.guided or group is self.searches
-            for label, asked in group.items():
+    def _entrants(self, *teams: str) -> Iterator[tuple[str, Sequence[str], float]]:
+        """Label, overrides and seconds of every planner of some teams, or of all."""
+        for name in (name for team in teams or _TEAMS for name in _TEAMS[team]):
+            long = name in {"guided", "searches"}
+            for label, asked in getattr(self, name).items():
                 yield label, asked, self.budget_s if long else self.quick_budget_s
 
     def _report(self, races: Sequence[_Race], nobody: Sequence[tuple[str, str]]) -> Report:
@@ -296,6 +303,10 @@ def _spread(ratios: Sequence[float]) -> tuple[str, str]:
     if not len(known):
         return "", ""
     return bootstrap_median(known, SAMPLES, 0).text(), f"{(known <= 1.0 + SAME).mean():.0%}"
+
+
+def _folder(case: Case, team: str) -> str:
+    return f"{_key(case.name)}.{team}"
 
 
 def _key(label: str) -> str:
