@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.bounds import NonNegative, bounded
+from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.facts import IntArray, PlacementFacts
@@ -96,8 +96,13 @@ class WholeProblem:
     ) -> None:
         self.number, self.fusion, self.tokens, self.unfit = number, fusion, tokens, unfit
         self.facts = PlacementFacts.of(fused, fusion)
-        self.observation: dict[str, NDArray[Any]] = layout.observe(self.facts, number)
-        self.fused, self._reference_s = fused, reference_s
+        layout.check(self.facts)
+        self.fused, self.layout, self._reference_s = fused, layout, reference_s
+
+    @property
+    def observation(self) -> dict[str, NDArray[Any]]:
+        """What a policy sees of it: fresh arrays."""
+        return self.layout.observe(self.facts, self.number)
 
     @cached_property
     def pricer(self) -> GroupPricer:
@@ -138,6 +143,7 @@ class DrawnProblems:
         layout: of observations; a problem that does not fit is drawn again.
         sweeps: of a plan.
         unfit: nats that a plan costs which does not fit.
+        kept: problems that are met again and again; None: every one is met once.
     """
 
     labelled = False
@@ -149,14 +155,22 @@ class DrawnProblems:
         layout: WholeLayout,
         sweeps: int,
         unfit: NonNegative,
+        kept: Count | None,
     ) -> None:
         self.problems, self.layout, self.unfit = problems, layout, unfit
+        self.kept = kept
+        self._known: dict[tuple[int, float], WholeProblem] = {}
         self.tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), self.tokens.space
 
     def draw(self, seed: int, stage: float) -> WholeProblem:
         """A problem to train on."""
-        return self._drawn(seed, np.random.default_rng(seed), stage)
+        if self.kept is None:
+            return self._drawn(seed, np.random.default_rng(seed), stage)
+        key = (seed % self.kept, round(stage, 1))
+        if key not in self._known:
+            self._known[key] = self._drawn(key[0], np.random.default_rng(key[0]), key[1])
+        return self._known[key]
 
     def exam(self, number: int) -> WholeProblem:
         """The problem of the exam's episode with this number."""

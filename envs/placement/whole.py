@@ -74,11 +74,11 @@ class WholeLayout:
                 boxes[name] = spaces.Box(-_MOST, _MOST, shape, np.float32)
         return spaces.Dict(boxes)
 
-    def observe(self, facts: PlacementFacts, problem: int = 0) -> dict[str, NDArray[Any]]:
-        """The observation of a problem with that number: fresh arrays.
+    def check(self, facts: PlacementFacts) -> None:
+        """Raise where a problem does not fit.
 
         Raises:
-            InputError: the problem does not fit.
+            InputError: naming the size that is too small.
         """
         edges, classes = facts.edge_seconds.shape
         for field, size in (
@@ -90,6 +90,15 @@ class WholeLayout:
             if size > getattr(self, field):
                 limit = getattr(self, field)
                 raise InputError(f"{size} needed, the observation has {limit}", field=field)
+
+    def observe(self, facts: PlacementFacts, problem: int = 0) -> dict[str, NDArray[Any]]:
+        """The observation of a problem with that number: fresh arrays.
+
+        Raises:
+            InputError: the problem does not fit.
+        """
+        self.check(facts)
+        edges, classes = facts.edge_seconds.shape
         sizes = (
             problem, facts.num_groups, facts.num_devices, edges, classes, facts.num_ports,
             facts.micro_batches,

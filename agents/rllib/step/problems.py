@@ -130,8 +130,9 @@ class ProblemLane:
         self.problem = self.question.number
 
     def observe(self, time: int) -> None:
+        seen = self.subject.seen(self.question)
         for memory, row in self.slots:
-            memory.write(time, row, self.question.observation)
+            memory.write(time, row, seen)
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         self.judged = self.question.judge(actions[0])
@@ -196,6 +197,7 @@ class Problems:
         self.teacher = source if source.labelled else None
         self.archive = Archive(1)
         self._last: tuple[tuple[int, float], Question] | None = None
+        self._seen: tuple[Question, Mapping[str, Array]] | None = None
 
     def module_of(self, agent: str) -> str:
         return agent
@@ -220,6 +222,12 @@ class Problems:
         if self._last is None or self._last[0] != (seed, stage):
             self._last = (seed, stage), self.source.draw(seed, stage)
         return self._last[1]
+
+    def seen(self, question: Question) -> Mapping[str, Array]:
+        """What a policy sees of a problem; alike lanes ask for it one after another."""
+        if self._seen is None or self._seen[0] is not question:
+            self._seen = question, question.observation
+        return self._seen[1]
 
     @property
     def best(self) -> Solution | None:
