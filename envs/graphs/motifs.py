@@ -94,7 +94,7 @@ def _bottleneck(sketch: Sketch, source: int) -> int:
 def _branches(sketch: Sketch, source: int) -> int:
     """Branches of different depth beside each other, as in an inception cell."""
     ends = []
-    count = int(sketch.rng.integers(2, 6))
+    count = int(sketch.rng.choice([2, 3, 4, 5, 8, 12]))
     for _ in range(count):
         end = source
         for _ in range(int(sketch.rng.integers(1, 4))):
@@ -151,6 +151,7 @@ def draw_network(rng: Rng, layers: int) -> Sketch:
         stops = [int(rng.uniform(0.3, 0.7) * layers), layers]
     shrinking = float(rng.choice([1.0, 1.0, 0.9]))  # of what passes, from block to block
     for tower, stop in enumerate(stops):
+        sketch.activation *= between(0.05, 2.0) if tower else 1.0
         while len(sketch.layers) < stop - 2:
             towers[tower] = MOTIFS[rng.choice(kinds)](sketch, towers[tower])
             sketch.activation *= shrinking

@@ -84,7 +84,10 @@ def _server_sizes(rng: Rng, total: int) -> list[int]:
 
 def _server(rng: Rng, kind: str, count: int) -> Server:
     pcie, nvlink = _link(rng, "PCIe", PCIE_GBYTES), _link(rng, "NVLink", NVLINK_GBYTES)
-    inside = (2 if count >= 4 and rng.random() < 0.4 else 1, min(count, int(rng.choice([1, 1, 2]))))
+    inside = (
+        2 if count >= 4 and rng.random() < 0.4 else 1,
+        min(count, int(rng.choice([1, 1, 2, 8]))),
+    )
     joined = str(rng.choice(["pcie", "islands", "nvswitch"])) if count > 1 else "pcie"
     if joined == "islands":
         island = int(rng.choice([size for size in range(2, count + 1) if count % size == 0]))

@@ -11,7 +11,6 @@ from envs.bounds import Count, Share, bounded
 from envs.cost import CostByGraph
 from envs.graphs.motifs import draw_network, step_graph
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.hardware.devices import DeviceSpec
 from envs.hardware.random_topologies import pairwise_topology, random_topology
 from envs.hardware.topology import Topology
 from envs.step.fusion import fuse, fused_problem
@@ -97,14 +96,15 @@ def _synthetic(rng: Rng, size: float, inference: bool) -> OpGraph:
 def _with_memory(rng: Rng, graph: OpGraph, topology: Topology) -> StepProblem:
     """The problem on devices with loose, normal or tight memory, relative to one device's need."""
     need, devices = single_device_peak(graph), topology.num_devices
+    loose, normal = float(np.exp(rng.uniform(np.log(2), np.log(12)))), float(rng.uniform(0.6, 1.5))
     tight = max(0.12, float(rng.uniform(1.3, 3.0)) / devices)
-    share = float(rng.choice([3.0, rng.uniform(0.6, 1.5), tight], p=[0.4, 0.25, 0.35]))
-    spread = float(rng.choice([0.0, 0.3]))
+    share = float(rng.choice([loose, normal, tight], p=[0.4, 0.25, 0.35]))
     least = max(1.0, 1.25 * graph.state_bytes.sum() / devices, _largest_part(graph))
-    specs: dict[str, DeviceSpec] = {}
-    for device in topology.devices:
-        memory = max(least, need * share * float(np.exp(spread * rng.normal())))
-        specs.setdefault(device.spec.name, replace(device.spec, memory_bytes=memory))
+    specs = {device.spec.name: device.spec for device in topology.devices}
+    alike, mean = rng.random() < 0.5, topology.memory_bytes.mean()
+    for name, spec in specs.items():
+        memory = need * share * (1.0 if alike else spec.memory_bytes / mean)
+        specs[name] = replace(spec, memory_bytes=max(least, memory))
     held = tuple(replace(device, spec=specs[device.spec.name]) for device in topology.devices)
     return StepProblem.build(graph, replace(topology, devices=held), CostByGraph())
 
