@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,8 @@ class BatchMaker:
             gains, targets = self._gains(name, fragment)
             if self.ppo.learned is not None and part.taught is None:
                 rows = self.ppo.alike * self.agents[name]
-                part.decides &= telling(gains, rows, self.ppo.alike, self.ppo.learned)
+                kept = telling(gains, rows, self.ppo.alike, self.ppo.learned)
+                part = replace(part, decides=part.decides & kept)  # noqa: PLW2901
             shares[name] = _shares(_columns(part, gains, targets), learners)
         batches = [
             MultiAgentBatch({name: own[k] for name, own in shares.items()}, fragment.steps)

@@ -139,6 +139,7 @@ def test_advantages_are_against_the_other_samples_of_the_problem(share: float) -
 
 def test_of_alike_plans_those_with_the_largest_advantages_are_learned_from() -> None:
     _, fragment = sampled(Guesses(), learned=2)
+    fragment.parts[PLANNER].decides.flags.writeable = False  # as it comes from another process
     maker = BatchMaker(training(learned=2).ppo, {PLANNER: 1})
     rows = maker.ready([fragment], 1).batches[0].policy_batches[PLANNER]
     beside = np.abs(rows[Postprocessing.ADVANTAGES]).reshape(-1, ALIKE)
