@@ -8,7 +8,7 @@ from envs.hardware.builders import leaf_spine, mixed, single_server
 from envs.hardware.devices import CATALOGUE, Device, device_spec
 from envs.hardware.fabric import LinkSpec
 from envs.hardware.servers import NvlinkServer, NvswitchServer, PcieServer, Server
-from envs.hardware.topology import Topology
+from envs.hardware.topology import Topology, device_ports
 from envs.units import GIGA, MICROSECOND
 
 Rng = np.random.Generator
@@ -44,23 +44,23 @@ def pairwise_topology(rng: Rng, most_devices: int) -> Topology:
     """
     total = int(rng.integers(2, min(most_devices, 8) + 1))
     kinds = rng.choice(DEVICES, size=int(rng.integers(1, 4)), replace=False)
-    apart, line = ~np.eye(total, dtype=np.bool_), np.arange(total)
-    pairs = total * (total - 1)
+    names, pairs = [f"device{number}" for number in range(total)], total * (total - 1)
+    send, receive, ports = device_ports(names)
+    apart = ~np.eye(total, dtype=np.bool_)
     link = np.zeros((total, total), dtype=np.int64)
     link[apart] = np.arange(1, pairs + 1)
     spread = rng.uniform(0, 1) * rng.uniform(-1, 1, pairs)
     bandwidth = np.exp(rng.uniform(np.log(1), np.log(60)) + spread) * GIGA
-    specs = [device_spec(str(rng.choice(kinds))) for _ in range(total)]
     return Topology(
         name=f"pairs_{total}",
-        devices=tuple(Device(f"device{n}", spec, 0) for n, spec in enumerate(specs)),
+        devices=tuple(Device(node, device_spec(str(rng.choice(kinds))), 0) for node in names),
         link_class=link,
         class_names=("same", *(f"{i}->{j}" for i, j in np.argwhere(apart).tolist())),
         class_latency=np.zeros(pairs + 1),
         class_bandwidth=np.concatenate([[np.inf], bandwidth]),
-        send_port=np.where(apart, line[:, None], -1),
-        receive_port=np.where(apart, total + line[None, :], -1),
-        port_names=tuple(f"device{n}.{way}" for way in ("send", "receive") for n in range(total)),
+        send_port=send,
+        receive_port=receive,
+        port_names=ports,
     )
 
 

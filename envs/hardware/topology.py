@@ -120,6 +120,16 @@ class Topology:
         raise InputError(f"unknown device {name!r} (known: {known})", file=f"topology {self.name}")
 
 
+def device_ports(names: list[str]) -> tuple[IntArray, IntArray, tuple[str, ...]]:
+    """One send and one receive port per device: (D, D) send, (D, D) receive, (2 D,) names."""
+    d = len(names)
+    apart = ~np.eye(d, dtype=bool)
+    send = np.where(apart, np.arange(d)[:, None], -1)
+    receive = np.where(apart, d + np.arange(d)[None, :], -1)
+    ports = (*(f"{name}.send" for name in names), *(f"{name}.receive" for name in names))
+    return send.astype(np.int64), receive.astype(np.int64), ports
+
+
 def fabric_topology(name: str, fabric: Fabric) -> Topology:
     """Routes between all pairs of devices, as a `Topology`.
 

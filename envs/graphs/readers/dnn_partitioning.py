@@ -15,13 +15,12 @@ from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers.graph_file import (
     GraphFile,
     cost,
-    device_ports,
     kind_of,
     stem,
     tabulated_spec,
 )
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology
+from envs.hardware.topology import Topology, device_ports
 from envs.units import MILLISECOND
 
 MOST_ACCELERATORS = 1024  # every pair of them has a route

@@ -10,10 +10,8 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import Protocol
 
-import numpy as np
-
 from envs.errors import InputError
-from envs.graphs.op_graph import IntArray, Kind, OpGraph
+from envs.graphs.op_graph import Kind, OpGraph
 from envs.hardware.devices import DeviceSpec
 from envs.hardware.topology import Topology
 
@@ -89,16 +87,6 @@ def tabulated_spec(name: str, memory_bytes: float, source: str | Path) -> Device
         memory_efficiency=1.0,
         source=str(source),
     )
-
-
-def device_ports(names: list[str]) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-    """One send and one receive port per device: (D, D) send, (D, D) receive, (2 D,) names."""
-    d = len(names)
-    apart = ~np.eye(d, dtype=bool)
-    send = np.where(apart, np.arange(d)[:, None], -1)
-    receive = np.where(apart, d + np.arange(d)[None, :], -1)
-    ports = (*(f"{name}.send" for name in names), *(f"{name}.receive" for name in names))
-    return send.astype(np.int64), receive.astype(np.int64), ports
 
 
 _KINDS = {

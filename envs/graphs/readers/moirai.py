@@ -12,9 +12,9 @@ import numpy as np
 from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.readers.graph_file import GraphFile, cost, device_ports, stem, tabulated_spec
+from envs.graphs.readers.graph_file import GraphFile, cost, stem, tabulated_spec
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology
+from envs.hardware.topology import Topology, device_ports
 
 _XLS = b"\xd0\xcf\x11\xe0"  # an OLE2 compound file
 
