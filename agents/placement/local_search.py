@@ -289,11 +289,14 @@ class _Search:
         self.incumbent.improve_moves(self.budget_s)
 
     def binds(self, level: Level) -> bool:
-        """Whether memory rules out the fastest of the plans to start from."""
+        """Whether memory rules out the fastest of the plans to start from; the best is offered."""
         if not self.seeds:
             self.kind = Walker
             self._start(level, Pricer(level.problem))
             self.seeded = level
+            (over, _), best = self.seeds[0]
+            if over == 0.0:
+                self.incumbent.offer(*level.down(*best))
         overflow, _ = min(self.seeds, key=lambda seed: seed[0][::-1])[0]
         return overflow > 0.0
 
