@@ -14,7 +14,7 @@ from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.facts import IntArray, PlacementFacts
-from envs.placement.outcome import ORDER_CLASSES, GroupPricer
+from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Pricer
@@ -109,19 +109,28 @@ class WholeProblem:
         """Of its plans."""
         return GroupPricer(self.fused, self.fusion)
 
-    @cached_property
+    @property
     def reference_s(self) -> float:
         """Seconds that those of plans are divided by."""
-        if self._reference_s is not None:
-            return self._reference_s
+        return self._simple[1] if self._reference_s is None else self._reference_s
+
+    @property
+    def advice(self) -> IntArray:
+        """(A,) tokens of the plan that plans are measured by: the teacher's, or a simple one."""
+        return self._simple[0] if self.taught is None else self.taught
+
+    @cached_property
+    def _simple(self) -> tuple[IntArray, float]:
+        """Tokens and seconds of a plan without any search."""
         facts = self.facts
         line = np.argsort(facts.end)
         part = np.searchsorted(facts.end[line], facts.place)
         split = line[np.minimum(part, len(line) - 1)]
         alone = np.full(facts.num_groups, facts.seconds.sum(axis=0).argmin())
-        prices = [self.pricer.price(device) for device in (split, alone)]
-        seconds = min(prices, key=lambda price: (price.excess, price.seconds)).seconds
-        return seconds if np.isfinite(seconds) else facts.ideal_s
+        priced = [(self.pricer.price(device), device) for device in (split, alone)]
+        price, device = min(priced, key=lambda pair: (pair[0].excess, pair[0].seconds))
+        seconds = price.seconds if np.isfinite(price.seconds) else facts.ideal_s
+        return self.tokens.row(device, order_class(price.rule)), seconds
 
     def judge(self, action: IntArray) -> Judged:
         """What the plan that (A,) tokens stand for comes to."""
@@ -146,7 +155,7 @@ class DrawnProblems:
         kept: problems that are met again and again; None: every one is met once.
     """
 
-    labelled = False
+    labelled, measured = False, True
 
     def __init__(
         self,
@@ -202,7 +211,7 @@ class OneProblem:
         unfit: nats that a plan costs which does not fit.
     """
 
-    labelled = False
+    labelled, measured = False, False
 
     def __init__(
         self, problem: StepProblem, *, max_groups: int, sweeps: int, unfit: NonNegative

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agents.rllib.step.problems import Problems
 
 SHOWN = (
-    "iterations", "steps", "seconds", "best_outcome", "best_iteration", "untrained_outcome",
+    "iterations", "steps", "seconds", "best_score", "best_iteration", "untrained_score",
     "resumed",
 )  # fmt: skip
 
@@ -101,8 +101,7 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
             display.update(shown, row["charts/seconds"], news(row))
 
         found = train(training, subject, run.folder, on_iteration, resume=resume, tracking=tracking)
-        unit = sum(found.untrained) / len(found.untrained)  # what scores are relative to
-        display.end(shown, f"{found.best_score * unit:.3f} times the reference at best")
+        display.end(shown, f"{found.best_score:.3f} times the reference at best")
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
     provenance = portable(run.provenance)
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
@@ -114,23 +113,24 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         PlacerCard(
             title="A placement policy",
             text=f"In {len(found.trained)} exams of the most probable tokens step times were "
-            f"{found.best_score * unit:.3f} times the reference's in the mean, before training "
-            f"{unit:.3f} times.",
+            f"{found.best_score:.3f} times the reference's in the mean, before training "
+            f"{found.exams[0][1]:.3f} times.",
             config_yaml=to_yaml(without_absolute_paths(plain_config(config)), provenance),
             provenance=provenance.document(),
         ),
     )
-    figure = draw_exams([read_exams(run.folder)], "exams in training")
+    figure = draw_exams([read_exams(run.folder)], "exams in training", "step time")
     write_figure(run.folder / "learning_curve.png", figure, run.provenance)
     values: dict[str, object] = {
         "iterations": found.iterations,
         "steps": found.steps,
         "seconds": found.seconds,
-        "best_outcome": found.best_score * unit,
+        "best_score": found.best_score,
         "best_iteration": found.best_iteration,
-        "untrained_outcome": unit,
-        "exams": [{"iteration": k, "outcome": score * unit} for k, score in found.exams],
-        "problems": list(found.trained),
+        "untrained_score": found.exams[0][1],
+        "exams": [{"iteration": k, "score": score} for k, score in found.exams],
+        "outcomes": list(found.trained),
+        "reference": list(found.reference),
         "checkpoint": str(checkpoint),
         "resumed": resume,
     }

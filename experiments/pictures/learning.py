@@ -202,8 +202,8 @@ def common(runs: Sequence[Exams]) -> tuple[FloatArray, FloatArray]:
     return shared, np.stack(scores)
 
 
-def draw_exams(runs: Sequence[Exams], title: str) -> Figure:
-    """Scores over steps; 1 is the reference."""
+def draw_exams(runs: Sequence[Exams], title: str, measure: str = "mean JCT") -> Figure:
+    """Scores, `measure` over the reference's, over steps; 1 is the reference."""
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot()
     given_up = 0  # exams
@@ -228,7 +228,7 @@ def draw_exams(runs: Sequence[Exams], title: str) -> Figure:
     if clones:
         axes.axvline(clones, color=ORANGE, linewidth=1.0, linestyle=":", label="end of cloning")
     axes.set_xlabel("steps")
-    axes.set_ylabel("mean JCT / reference's")
+    axes.set_ylabel(f"{measure} / reference's")
     frame(axes)
     axes.legend(framealpha=1.0, fontsize=SMALL)
     return titled(figure, title)

@@ -28,7 +28,7 @@ class LabelledProblems:
             fit the layout.
     """
 
-    labelled = True
+    labelled, measured = True, True
 
     def __init__(
         self,

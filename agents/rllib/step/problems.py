@@ -30,12 +30,13 @@ class Question(Protocol):
     Attributes:
         number: what it is; equal problems have equal numbers.
         observation: every array of the source's `observation_space`.
-        taught: (A,) tokens of the teacher's plan, -1 where it says nothing; None: nobody taught.
+        advice: (A,) tokens of the teacher's plan, -1 where it says nothing; where nobody teaches,
+            of a plan to be measured by.
     """
 
     number: int
     observation: Mapping[str, Array]
-    taught: Array | None
+    advice: Array
 
     def judge(self, action: Array) -> Judged:
         """Of the plan that (A,) tokens stand for."""
@@ -47,12 +48,14 @@ class Source(Protocol):
     Attributes:
         observation_space: of every problem, padded.
         action_space: tokens of a plan.
-        labelled: whether every problem that is drawn is taught.
+        labelled: whether the advice of every problem that is drawn is a teacher's.
+        measured: whether exams are measured by the advice.
     """
 
     observation_space: spaces.Dict
     action_space: spaces.MultiDiscrete
     labelled: bool
+    measured: bool
 
     def draw(self, seed: int, stage: float) -> Question:
         """A problem to train on; `stage` is that of a curriculum, 0 to 1."""
@@ -142,8 +145,8 @@ class ProblemLane:
         return Stepped([self.judged.reward], 1.0, terminated=True, truncated=False)
 
     def advice(self, agent: int) -> Any:
-        """(A,) tokens of the teacher's plan."""
-        return self.question.taught
+        """(A,) tokens of a plan."""
+        return self.question.advice
 
     def outcome(self) -> float:
         return self.judged.outcome
@@ -184,7 +187,6 @@ class Problems:
 
     agents: Sequence[str] = (PLANNER,)
     charts: Sequence[str] = ("step_time_s_mean", "ratio_mean", "feasible_share")
-    reference: Any = None
 
     def __init__(self, source: Source, training: Training) -> None:
         if training.ppo.steps is not None:
@@ -194,7 +196,8 @@ class Problems:
             message = "a plan is made at once, and starts from no other: null it must be"
             raise InputError(message, field="restarts")
         self.source = source
-        self.teacher = source if source.labelled else None
+        self.teacher: Any = source if source.labelled else None
+        self.reference: Any = source if source.measured else None
         self.archive = Archive(1)
         self._last: tuple[tuple[int, float], Question] | None = None
         self._seen: tuple[Question, Mapping[str, Array]] | None = None

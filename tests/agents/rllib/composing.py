@@ -86,7 +86,7 @@ class ChainConfig:
 class Guessed:
     """A plan in which each wrong token costs 0.2; one that begins with the last choice fits not."""
 
-    def __init__(self, seed: int, labelled: bool) -> None:
+    def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.number, self.length = seed, int(rng.integers(2, TOKENS + 1))
         self.wanted = rng.integers(0, CHOICES, TOKENS)
@@ -94,7 +94,7 @@ class Guessed:
         known = np.arange(TOKENS) < self.length
         shown = np.eye(CHOICES, dtype=np.float32)[self.wanted] * known[:, None]
         self.observation: Mapping[str, Array] = {"shown": shown, "known": known.astype(np.int8)}
-        self.taught = np.where(known, self.wanted, 0) if labelled else None
+        self.advice = np.where(known, self.wanted, 0)
 
     def judge(self, action: Array) -> Judged:
         wrong = 0.2 * float((action != self.wanted)[: self.length].sum())
@@ -109,6 +109,7 @@ class Guesses:
     """A source of them; it notes what was drawn."""
 
     labelled: bool = False
+    measured: bool = False
 
     def __post_init__(self) -> None:
         self.observation_space, self.action_space = OBSERVED, PLANS
@@ -116,7 +117,7 @@ class Guesses:
 
     def draw(self, seed: int, stage: float) -> Guessed:
         self.draws.append((seed, stage))
-        return Guessed(seed, self.labelled)
+        return Guessed(seed)
 
     def exam(self, number: int) -> Guessed:
-        return Guessed(number, self.labelled)
+        return Guessed(number)

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             place, problem, device, price.rule, price.seconds, price.seconds, 1.0, 1.0
         )
     describe(made, 1, COUNT, {})
-    write_shard(made, 0, found)
+    write_shard(made / "shard00000.npz", found)
     return made
 
 
