@@ -109,3 +109,26 @@ def read_checked_spec(
         raise InputError(f"must list {', '.join(listed)}", file=path, field="sha256")
     check_hashes(folder, hashes)
     return spec
+
+
+def shipped_names(shipped: Path, spec: str) -> tuple[str, ...]:
+    """The folders in `shipped` that have a file `spec`."""
+    return tuple(sorted(path.parent.name for path in shipped.glob(f"*/{spec}")))
+
+
+def folder_of(checkpoint: str, shipped: Path, spec: str) -> Path:
+    """The folder of a checkpoint: a path, or the name of one in `shipped` that has a file `spec`.
+
+    A name without a separator that is no folder here is looked up among the shipped ones.
+
+    Raises:
+        InputError: it is neither.
+    """
+    folder = Path(checkpoint)
+    if folder.is_dir() or len(folder.parts) != 1:
+        return folder
+    known = shipped_names(shipped, spec)
+    if checkpoint not in known:
+        told = f"{checkpoint!r} is neither a folder nor shipped (shipped: {', '.join(known)})"
+        raise InputError(told, field="checkpoint")
+    return shipped / checkpoint

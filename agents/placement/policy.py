@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.placement.local_search import Guide, LocalSearch
+from agents.placement.shipped import placer_folder
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -44,7 +43,7 @@ class LearnedPlanner:
         "GDP: Generalized Device Placement for Dataflow Graphs", 2019. The policy is our own.
 
     Args:
-        checkpoint: the policy's folder.
+        checkpoint: the policy's folder, or the name of a shipped one (`agents.placement.shipped`).
         groups: groups of the fused graph, at most.
         samples: plans composed; the first is greedy.
         temperature: of the others.
@@ -59,7 +58,7 @@ class LearnedPlanner:
     def __init__(
         self,
         *,
-        checkpoint: str | Path,
+        checkpoint: str,
         groups: Count,
         samples: Count,
         temperature: NonNegative,
@@ -67,7 +66,7 @@ class LearnedPlanner:
         guided: Share,
         seed: int,
     ) -> None:
-        self.network: Network = (policy := OnnxPlacer(checkpoint))
+        self.network: Network = (policy := OnnxPlacer(placer_folder(checkpoint)))
         self.kinds = policy.sweeps
         self.groups, self.samples, self.temperature = groups, samples, temperature
         self.search, self.guided, self.seed = search, guided, seed

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envs.errors import InputError
+from models.artifacts import folder_of, shipped_names
 from models.export.checkpoint import SPEC_FILE
 
 SHIPPED = Path(__file__).resolve().parent
 
 
 def shipped_schedulers() -> tuple[str, ...]:
-    return tuple(sorted(spec.parent.name for spec in SHIPPED.glob(f"*/{SPEC_FILE}")))
+    return shipped_names(SHIPPED, SPEC_FILE)
 
 
 def scheduler_folder(checkpoint: str) -> Path:
-    """The folder of a scheduler: a path, or the name of one that is shipped.
-
-    A name without a separator that is no folder here is looked up among the shipped ones.
-
-    Raises:
-        InputError: it is neither.
-    """
-    folder = Path(checkpoint)
-    if folder.is_dir() or len(folder.parts) != 1:
-        return folder
-    known = shipped_schedulers()
-    if checkpoint not in known:
-        told = f"{checkpoint!r} is neither a folder nor shipped (shipped: {', '.join(known)})"
-        raise InputError(told, field="checkpoint")
-    return SHIPPED / checkpoint
+    """The folder of a scheduler, see `models.artifacts.folder_of`."""
+    return folder_of(checkpoint, SHIPPED, SPEC_FILE)

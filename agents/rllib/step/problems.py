@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
+from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
 from agents.rllib.step.lanes import Archive, one_architecture
 from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped
@@ -69,7 +69,7 @@ class Continued:
     """`models.architecture.Architecture`: a policy of whole plans that was trained before.
 
     Attributes:
-        checkpoint: its folder.
+        checkpoint: its folder, or the name of a shipped one.
 
     Raises:
         InputError: by `policy` and `sweeps`: the folder holds none, or is damaged.
@@ -80,10 +80,10 @@ class Continued:
     @property
     def sweeps(self) -> Sequence[str]:
         """Over the groups."""
-        return trained_placer(Path(self.checkpoint)).config.sweeps
+        return trained_placer(placer_folder(self.checkpoint)).config.sweeps
 
     def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
-        made = trained_placer(Path(self.checkpoint))
+        made = trained_placer(placer_folder(self.checkpoint))
         fresh = made.config.policy(observation_space, action_space)
         fresh.load_state_dict(made.state_dict())
         return fresh
