@@ -21,6 +21,7 @@ Rng = np.random.Generator
 LEAST_LAYERS, MOST_LAYERS = 8, 160
 MOST_MICRO_BATCHES = 16
 MOST_OPERATORS = 6000  # of a synthetic step
+SHORTEST_S = 1e-9  # of an operator with a time of its own
 OPTIMIZER_STATE = (2.0, 2.0, 1.0, 0.0)  # per parameter: Adam, momentum, none
 
 
@@ -120,8 +121,9 @@ def _largest_part(graph: OpGraph) -> float:
 def _tabulated(rng: Rng, problem: StepProblem, sizeless: bool) -> StepProblem:
     """Its times changed at random, for every operator on every device; every tensor on every link.
 
-    The operators of one co-location group with equal phase and kind change alike. `sizeless`:
-    tensors take no memory, as in files that give times alone.
+    The operators of one co-location group with equal phase and kind change alike. Now and then all
+    devices but one cannot run some of them. `sizeless`: tensors take no memory, as in files that
+    give times alone.
     """
     graph = problem.graph
     key = np.stack([graph.colocation, graph.phase, graph.kind], axis=1)
@@ -130,13 +132,15 @@ def _tabulated(rng: Rng, problem: StepProblem, sizeless: bool) -> StepProblem:
     alike[alone] = alike.max(initial=0) + 1 + np.arange(int(alone.sum()))
     spread = float(rng.choice([0.1, 0.3, 0.8]))
     op = np.exp(spread * rng.normal(size=(int(alike.max(initial=0)) + 1, problem.capacity.size)))
+    unable = rng.random(op.shape) < rng.choice([0.0, 0.0, 0.05])
+    unable[:, rng.integers(problem.capacity.size)] = False
     link = np.exp(0.5 * spread * rng.normal(size=problem.transfer_seconds.shape))
     if sizeless:
         graph = replace(graph, tensor_bytes=np.zeros(graph.num_tensors))
     return replace(
         problem,
         graph=graph,
-        op_seconds=np.ascontiguousarray(problem.op_seconds * op[alike]),
+        op_seconds=np.where(unable, np.inf, op)[alike] * np.maximum(problem.op_seconds, SHORTEST_S),
         transfer_seconds=np.ascontiguousarray(problem.transfer_seconds * link),
     )
 
