@@ -140,7 +140,7 @@ def write_shard(path: Path, found: Mapping[int, LabelledProblem]) -> None:
 def _read(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
     """The arrays of a shard whose names begin with `prefix`, by the rest of them."""
     try:
-        archive = _archive(path)
+        archive = _archive(path, path.stat().st_mtime_ns)
         return {
             name.removeprefix(prefix): archive[name]
             for name in archive.files
@@ -151,5 +151,5 @@ def _read(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
 
 
 @lru_cache(maxsize=8)
-def _archive(path: Path) -> Any:
+def _archive(path: Path, written_ns: int) -> Any:
     return np.load(path, allow_pickle=False)
