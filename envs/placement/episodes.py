@@ -168,7 +168,8 @@ class DrawnProblems:
     ) -> None:
         self.problems, self.layout, self.unfit = problems, layout, unfit
         self.kept = kept
-        self._known: dict[tuple[int, float], WholeProblem] = {}
+        self._known: dict[int, WholeProblem] = {}
+        self._stage = 1.0
         self.tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), self.tokens.space
 
@@ -176,10 +177,12 @@ class DrawnProblems:
         """A problem to train on."""
         if self.kept is None:
             return self._drawn(seed, np.random.default_rng(seed), stage)
-        key = (seed % self.kept, round(stage, 1))
-        if key not in self._known:
-            self._known[key] = self._drawn(key[0], np.random.default_rng(key[0]), key[1])
-        return self._known[key]
+        number, stage = seed % self.kept, round(stage, 1)
+        if self._stage != stage:
+            self._known, self._stage = {}, stage
+        if number not in self._known:
+            self._known[number] = self._drawn(number, np.random.default_rng(number), stage)
+        return self._known[number]
 
     def exam(self, number: int) -> WholeProblem:
         """The problem of the exam's episode with this number."""

@@ -71,7 +71,7 @@ class Twin:
             known += mean
             here += mean if e == d else 0.0
             if e != d:
-                source, target = pair(d)
+                source, target = pairs[d]
                 crowd = max(
                     crowd,
                     busy[facts.send_port[source, target]],
