@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import highspy
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,20 +51,21 @@ class _Atoms:
     capacity: FloatArray  # (C,) bytes of each of its devices
 
 
+@numba.njit(cache=True, nogil=True)
 def longest_paths(
     weight: FloatArray, use_ptr: IntArray, use_op: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """(N,) heads and tails: longest path weight strictly before and strictly after each node."""
-    n, own, first, users = len(weight), weight.tolist(), use_ptr.tolist(), use_op.tolist()
-    head, tail = [0.0] * n, [0.0] * n
+    n = len(weight)
+    head, tail = np.zeros(n), np.zeros(n)
     for u in range(n):
-        end = head[u] + own[u]
-        for v in users[first[u] : first[u + 1]]:
-            head[v] = max(head[v], end)
+        end = head[u] + weight[u]
+        for k in range(use_ptr[u], use_ptr[u + 1]):
+            head[use_op[k]] = max(head[use_op[k]], end)
     for u in range(n - 1, -1, -1):
-        for v in users[first[u] : first[u + 1]]:
-            tail[u] = max(tail[u], own[v] + tail[v])
-    return np.array(head), np.array(tail)
+        for k in range(use_ptr[u], use_ptr[u + 1]):
+            tail[u] = max(tail[u], weight[use_op[k]] + tail[use_op[k]])
+    return head, tail
 
 
 def lower_bound(problem: StepProblem) -> LowerBound:
@@ -268,4 +270,8 @@ def _aggregate(atoms: _Atoms, seconds: FloatArray) -> IntArray:
     inside = seconds.max(axis=2, where=atoms.allowed[None], initial=0.0)  # (K, A)
     part = np.round(4.0 * inside / np.where(inside[0] > 0.0, inside[0], 1.0)).T  # (A, K)
     key = np.concatenate([speed, density[:, None], stateful[:, None], atoms.allowed, part], axis=1)
-    return np.unique(key, axis=0, return_inverse=True)[1].astype(np.int64).ravel()
+    data, width = (key + 0.0).tobytes(), key.shape[1] * key.itemsize  # + 0.0: there is no -0.0
+    seen: dict[bytes, int] = {}  # few rows differ: only those are sorted
+    number = [seen.setdefault(data[i : i + width], len(seen)) for i in range(0, len(data), width)]
+    distinct = np.frombuffer(b"".join(seen)).reshape(len(seen), -1)
+    return np.unique(distinct, axis=0, return_inverse=True)[1].astype(np.int64).ravel()[number]

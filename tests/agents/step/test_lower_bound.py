@@ -134,3 +134,22 @@ def test_the_reason_names_the_group_that_is_too_large() -> None:
 def test_an_operator_no_device_can_run_is_named() -> None:
     problem = pipeline([1.0, np.inf], 1, cluster([0, 0], [100.0, 100.0]), [1, 1])
     assert "'FORWARD1/0'" in lower_bound(problem).reason
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heads_and_tails_are_those_of_the_longest_paths(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    users = [sorted({int(v) for v in random.integers(u + 1, 20, 3)} if u < 19 else set())
+             for u in range(20)]  # fmt: skip
+    weight = random.random(20)
+    use_ptr = np.concatenate([[0], np.cumsum([len(row) for row in users])])
+    head, tail = longest_paths(weight, use_ptr, np.array([v for row in users for v in row]))
+
+    def after(u: int) -> float:
+        return max((weight[v] + after(v) for v in users[u]), default=0.0)
+
+    def before(v: int) -> float:
+        return max((before(u) + weight[u] for u in range(v) if v in users[u]), default=0.0)
+
+    np.testing.assert_allclose(tail, [after(u) for u in range(20)], rtol=1e-12)
+    np.testing.assert_allclose(head, [before(v) for v in range(20)], rtol=1e-12)
