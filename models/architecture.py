@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -26,6 +26,23 @@ class Policy(nn.Module):
             observation: every array of the observation, stacked: (B, ...).
         """
         raise NotImplementedError
+
+
+class Composed(NamedTuple):
+    """Actions of A tokens each, drawn."""
+
+    actions: Tensor  # (n, A) int64
+    log_probabilities: Tensor  # (n, A) of every token, given those before it
+    scores: Tensor  # (n,) of the critic; 0: there is none
+
+
+class Appraisal(NamedTuple):
+    """What a policy makes of actions of A tokens each."""
+
+    log_probabilities: Tensor  # (n, A) of every token asked for, given those before it
+    entropy: Tensor  # (n, A) of every token's distribution
+    known: Tensor  # (n, A) bool: the token exists, and is no padding
+    scores: Tensor  # (n,) of the critic; 0: there is none
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
-from models.architecture import Architecture, Policy
+from models.architecture import Appraisal, Architecture, Composed, Policy
 
 ARCHITECTURE_KEY = "architecture"  # in the model config, where PPO adds its own keys beside it
 TAUGHT = "taught_actions"  # what the teacher would have done; where it is, policies are cloned
@@ -45,42 +45,6 @@ class Foresighted(Protocol):
 
     def assess(self, observation: Mapping[str, Tensor]) -> Outlook:
         """All of it, for (B, ...) observations."""
-
-
-class Composed(Protocol):
-    """Actions of A tokens each, drawn."""
-
-    @property
-    def actions(self) -> Tensor:
-        """(n, A) int64."""
-
-    @property
-    def log_probabilities(self) -> Tensor:
-        """(n, A) of every token, given those before it."""
-
-    @property
-    def scores(self) -> Tensor:
-        """(n,) of the critic; 0 where the policy has none."""
-
-
-class Appraisal(Protocol):
-    """What a policy makes of actions of A tokens each."""
-
-    @property
-    def log_probabilities(self) -> Tensor:
-        """(n, A) of every token asked for, given the action's tokens before it."""
-
-    @property
-    def entropy(self) -> Tensor:
-        """(n, A) of every token's distribution, given the action's tokens before it."""
-
-    @property
-    def known(self) -> Tensor:
-        """(n, A) bool: tokens that exist; the others are padding."""
-
-    @property
-    def scores(self) -> Tensor:
-        """(n,) of the critic; 0 where the policy has none."""
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE, Boards
 from envs.placement.whole import FEATURES, WholeLayout, boards_of
-from models.architecture import MASKED_LOGIT, Policy
+from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
 from models.step.decoding import (
     PARALLEL,
     SEQUENTIAL,
@@ -34,23 +34,6 @@ from models.step.decoding import (
 )
 
 _UNEVEN = 2.0  # groups x devices of the largest problem of a chunk, over those of the smallest
-
-
-class Plans(NamedTuple):
-    """Plans drawn for n observations."""
-
-    actions: Tensor  # (n, A) int64: devices sweep by sweep, the order class last
-    log_probabilities: Tensor  # (n, A)
-    scores: Tensor  # (n,) zeros: there is no critic
-
-
-class Appraisal(NamedTuple):
-    """What a policy says of plans that are given."""
-
-    log_probabilities: Tensor  # (n, A)
-    entropy: Tensor  # (n, A)
-    known: Tensor  # (n, A) bool: the token exists
-    scores: Tensor  # (n,) zeros
 
 
 class Chunk(NamedTuple):
@@ -272,7 +255,7 @@ class PlacerPolicy(Policy):
         self.encoder = PlacerEncoder(config, len(ORDER_CLASSES))
         self.head = PlacerHead(config.hidden)
 
-    def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Plans:
+    def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Composed:
         """Draw a plan for each of (n, ...) observations, by torch's global generator."""
         arrays = {name: array.numpy() for name, array in observation.items()}
         random = np.random.default_rng(int(torch.randint(2**62, ())))
@@ -290,7 +273,7 @@ class PlacerPolicy(Policy):
             rows = torch.from_numpy(chunk.rows).unsqueeze(1)
             actions[rows, tokens] = torch.from_numpy(found.actions)
             logs[rows, tokens] = torch.from_numpy(found.log_probabilities)
-        return Plans(actions, logs, torch.zeros(n))
+        return Composed(actions, logs, torch.zeros(n))
 
     def appraise(
         self, observation: Mapping[str, Tensor], actions: Tensor, asked: Tensor | None = None

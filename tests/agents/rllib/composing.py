@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from agents.rllib.runner import drawn
 from agents.rllib.subject import Array
 from envs.placement.episodes import Judged
-from models.architecture import Policy
+from models.architecture import Appraisal, Composed, Policy
 
 TOKENS, CHOICES = 5, 3
 OBSERVED = spaces.Dict(
@@ -24,19 +24,6 @@ OBSERVED = spaces.Dict(
     }
 )
 PLANS = spaces.MultiDiscrete([CHOICES] * TOKENS)
-
-
-class Composed(NamedTuple):
-    actions: Tensor
-    log_probabilities: Tensor
-    scores: Tensor
-
-
-class Appraisal(NamedTuple):
-    log_probabilities: Tensor
-    entropy: Tensor
-    known: Tensor
-    scores: Tensor
 
 
 class Chain(Policy):
