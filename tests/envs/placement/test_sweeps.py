@@ -66,8 +66,8 @@ class Twin:
                 continue
             other = v if u == group else u
             e = int(device[other])
-            pair = lambda k, e=e, u=u: (k, e) if u == group else (e, k)
-            mean = sum(self.moved(edge, *pair(k)) for k in range(n)) / max(n - 1, 1)
+            pairs = [(k, e) if u == group else (e, k) for k in range(n)]
+            mean = sum(self.moved(edge, *pair) for pair in pairs) / max(n - 1, 1)
             known += mean
             here += mean if e == d else 0.0
             if e != d:
