@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agents.base import PlannerResult, Status
 from agents.step.grouping import GroupedProblem
-from agents.step.lower_bound import lower_bound
+from agents.step.lower_bound import lower_bound, why_no_plan
 from agents.step.memory_moves import MemoryMoves, Moved, compile_kernels
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
@@ -48,7 +48,8 @@ class Incumbent:
         self, lower_bound: float = 0.0, impossible: str = "", gap: float = AT_THE_BOUND
     ) -> None:
         self._start = clock()
-        self.lower_bound = lower_bound
+        self._lower_bound = lower_bound
+        self._proof: Callable[[], float] | None = None  # of a bound, at the first question
         self.impossible = impossible
         self.gap = gap
         self.step_time = np.inf  # seconds, of the objective
@@ -62,6 +63,17 @@ class Incumbent:
     def seconds(self) -> float:
         """Seconds since the search began."""
         return clock() - self._start
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds, proved for every plan."""
+        if self._proof is not None:
+            self.lower_bound = max(self._lower_bound, self._proof())
+        return self._lower_bound
+
+    @lower_bound.setter
+    def lower_bound(self, seconds: float) -> None:
+        self._lower_bound, self._proof = seconds, None
 
     @property
     def optimal(self) -> bool:
@@ -137,8 +149,8 @@ class StepIncumbent(Incumbent):
         super().__init__()
         self.problem = problem
         self.simulator: Simulator = BestOrder(problem)
-        bound = lower_bound(problem)
-        self.lower_bound, self.impossible = bound.seconds, bound.reason
+        self.impossible = why_no_plan(problem)
+        self._proof = lambda: np.inf if self.impossible else lower_bound(problem).seconds
         self._vain = 0  # repairs in a row that brought nothing
         self._pause = 0  # refused plans until the next repair: more after each vain one
 

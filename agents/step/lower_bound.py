@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
+from envs.graphs.contraction import row_codes, row_ranks, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 
@@ -56,16 +57,19 @@ def longest_paths(
     weight: FloatArray, use_ptr: IntArray, use_op: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """(N,) heads and tails: longest path weight strictly before and strictly after each node."""
-    n = len(weight)
-    head, tail = np.zeros(n), np.zeros(n)
-    for u in range(n):
-        end = head[u] + weight[u]
+    head, tail = np.zeros(len(weight)), np.zeros(len(weight))
+    for u in range(len(weight)):
         for k in range(use_ptr[u], use_ptr[u + 1]):
-            head[use_op[k]] = max(head[use_op[k]], end)
-    for u in range(n - 1, -1, -1):
+            head[use_op[k]] = max(head[use_op[k]], head[u] + weight[u])
+    for u in range(len(weight) - 1, -1, -1):
         for k in range(use_ptr[u], use_ptr[u + 1]):
             tail[u] = max(tail[u], weight[use_op[k]] + tail[use_op[k]])
     return head, tail
+
+
+def why_no_plan(problem: StepProblem) -> str:
+    """The reason of `lower_bound(problem)`, which takes much longer; empty where it has none."""
+    return next(_memory_violations(problem, _atoms(problem)), "")
 
 
 def lower_bound(problem: StepProblem) -> LowerBound:
@@ -128,8 +132,8 @@ def _atoms(problem: StepProblem) -> _Atoms:
     free = graph.colocation == NONE
     of = np.where(free, graph.num_groups + np.cumsum(free) - 1, graph.colocation)
     count = graph.num_groups + int(free.sum())
-    seconds = _sums(op_seconds, of, count)
-    state = _sums(graph.state_bytes[:, None], of, count)[:, 0]
+    seconds = sum_rows(op_seconds, of, count)
+    state = sum_rows(graph.state_bytes, of, count)
     return _Atoms(
         of=of,
         seconds=seconds,
@@ -142,12 +146,6 @@ def _atoms(problem: StepProblem) -> _Atoms:
     )
 
 
-def _sums(values: FloatArray, target: IntArray, rows: int) -> FloatArray:
-    """(N, C) values added up by `target` (N,) into `rows` rows."""
-    columns = [np.bincount(target, weights=column, minlength=rows) for column in values.T]
-    return np.stack(columns, axis=1)
-
-
 def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
     """Proofs that no placement exists, a sentence each."""
     graph, devices = problem.graph, problem.topology.devices
@@ -156,16 +154,16 @@ def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
         first = graph.op_names[int(np.argmax(atoms.of == atom))]
         yield f"no device can run operator {first!r} and all operators it is co-located with"
     capacity = np.where(supported, atoms.capacity, -np.inf).max(axis=1)
-    for atom in np.argsort(capacity - atoms.state):
-        if atoms.state[atom] > capacity[atom]:
-            first = graph.op_names[int(np.argmax(atoms.of == atom))]
-            yield (
-                f"does not fit: operator {first!r} and those co-located with it hold "
-                f"{atoms.state[atom]:.0f} bytes of parameters and state, the largest device that "
-                f"can run them {capacity[atom]:.0f}: {atoms.state[atom] - capacity[atom]:.0f} "
-                "too many"
-            )
-    for where in np.unique(atoms.allowed, axis=0)[::-1]:
+    over = np.flatnonzero(atoms.state > capacity)
+    for atom in over[np.argsort((capacity - atoms.state)[over])]:
+        first = graph.op_names[int(np.argmax(atoms.of == atom))]
+        yield (
+            f"does not fit: operator {first!r} and those co-located with it hold "
+            f"{atoms.state[atom]:.0f} bytes of parameters and state, the largest device that can "
+            f"run them {capacity[atom]:.0f}: {atoms.state[atom] - capacity[atom]:.0f} too many"
+        )
+    kinds = np.unique(row_codes(atoms.allowed.T.astype(np.int64)), return_index=True)[1]
+    for where in atoms.allowed[kinds][::-1]:
         inside = ~(atoms.allowed & ~where).any(axis=1)
         on = np.flatnonzero(where[atoms.device_class])
         held, room = atoms.state[inside].sum(), problem.capacity[on].sum()
@@ -197,7 +195,7 @@ def _windows(
     seconds = np.zeros((len(chosen), *atoms.seconds.shape))
     for k, inside in enumerate(chosen.values()):
         offset[k] = head[inside].min() + tail[inside].min()
-        seconds[k] = _sums(atoms.op_seconds[inside], atoms.of[inside], len(atoms.state))
+        seconds[k] = sum_rows(atoms.op_seconds[inside], atoms.of[inside], len(atoms.state))
     return offset, seconds
 
 
@@ -225,25 +223,31 @@ def _multipliers(
     kinds, classes = int(group.max()) + 1, len(atoms.capacity)
     work = np.zeros((len(offset), kinds, classes))
     for k in range(len(offset)):
-        work[k] = _sums(np.where(atoms.allowed, seconds[k], 0.0) / scale, group, kinds)
+        work[k] = sum_rows(np.where(atoms.allowed, seconds[k], 0.0) / scale, group, kinds)
     work /= atoms.members
     room = atoms.members * atoms.capacity
     roomy = float(room[np.isfinite(room)].max(initial=1.0)) or 1.0
-    state = _sums(atoms.state[:, None], group, kinds)[:, 0] / roomy
+    state = sum_rows(atoms.state, group, kinds) / roomy
     allowed = np.ones((kinds, classes), dtype=np.bool_)
     np.logical_and.at(allowed, group, atoms.allowed)
 
     program = LinearProgram()
     finish = program.add_columns(1, cost=1.0)
     share = program.add_columns((kinds, classes), upper=np.where(allowed, 1.0, 0.0))
-    for k in range(len(offset)):
-        for c in range(classes):
-            program.add_row([(finish, 1.0), (share[:, c], -work[k, :, c])], lower=offset[k] / scale)
+    rows = len(offset) * classes  # by window, then by class
+    on = np.tile(share.T, (len(offset), 1))
+    program.add_rows(
+        rows,
+        [
+            (np.repeat(finish, rows), 1.0),
+            (on, -work.transpose(0, 2, 1).reshape(rows, kinds)),
+        ],
+        lower=np.repeat(offset / scale, classes),
+    )
     bounded = np.flatnonzero(np.isfinite(room))
     for c in bounded.tolist():
         program.add_row([(share[:, c], -state)], lower=-room[c] / roomy)
-    for kind in range(kinds):
-        program.add_row([(share[kind], 1.0)], lower=1.0, upper=1.0)
+    program.add_rows(kinds, [(share, 1.0)], lower=1.0, upper=1.0)
     solver = program.solver(time_limit=_LP_SECONDS)
     solver.run()
     memory = np.zeros(classes)
@@ -269,9 +273,5 @@ def _aggregate(atoms: _Atoms, seconds: FloatArray) -> IntArray:
     )
     inside = seconds.max(axis=2, where=atoms.allowed[None], initial=0.0)  # (K, A)
     part = np.round(4.0 * inside / np.where(inside[0] > 0.0, inside[0], 1.0)).T  # (A, K)
-    key = np.concatenate([speed, density[:, None], stateful[:, None], atoms.allowed, part], axis=1)
-    data, width = (key + 0.0).tobytes(), key.shape[1] * key.itemsize  # + 0.0: there is no -0.0
-    seen: dict[bytes, int] = {}  # few rows differ: only those are sorted
-    number = [seen.setdefault(data[i : i + width], len(seen)) for i in range(0, len(data), width)]
-    distinct = np.frombuffer(b"".join(seen)).reshape(len(seen), -1)
-    return np.unique(distinct, axis=0, return_inverse=True)[1].astype(np.int64).ravel()[number]
+    columns = (*speed.T, density, stateful, *atoms.allowed.T, *part.T)
+    return row_ranks(column.astype(np.int64) for column in columns)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numba
 import numpy as np
@@ -103,10 +103,47 @@ def contract(graph: OpGraph, group: IntArray, *, weight_gradients: bool = False)
 
 def sum_rows(values: FloatArray, target: IntArray, rows: int) -> FloatArray:
     """(N,) or (N, K) values added up by `target` (N,) into `rows` rows; target NONE is left out."""
-    kept = target != NONE
-    total = np.zeros((rows, *values.shape[1:]))
-    np.add.at(total, target[kept], values[kept])
-    return total
+    columns = np.ascontiguousarray(values if values.ndim == 2 else values[:, None], np.float64)
+    total = np.zeros((rows, columns.shape[1]))
+    _add_rows(columns, np.ascontiguousarray(target), total)
+    return total if values.ndim == 2 else total[:, 0]
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_rows(values: FloatArray, target: IntArray, total: FloatArray) -> None:
+    for i in range(len(values)):
+        if target[i] != NONE:
+            for k in range(values.shape[1]):
+                total[target[i], k] += values[i, k]
+
+
+_WIDEST = 2**62  # codes of rows beyond this are ranked before they grow further
+
+
+def row_codes(columns: Iterable[IntArray]) -> IntArray:
+    """(N,) codes >= 0 of the rows of whole-number columns (N,), in their lexicographic order."""
+    code, span = np.zeros(1, dtype=np.int64), 1
+    for column in columns:
+        if len(column) == 0:
+            return np.zeros(0, dtype=np.int64)
+        low = int(column.min())
+        width = int(column.max()) - low + 1
+        if span > _WIDEST // width:
+            code = np.unique(code, return_inverse=True)[1].reshape(-1)
+            span = int(code.max()) + 1
+        code, span = code * width + (column - low), span * width
+    return code
+
+
+def row_ranks(columns: Iterable[IntArray]) -> IntArray:
+    """(N,) dense ranks, from 0, of the rows of whole-number columns (N,)."""
+    code = row_codes(columns)
+    top = int(code.max(initial=0))
+    if top > 4 * len(code) + 1000:
+        return np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    known = np.zeros(top + 1, dtype=np.int64)
+    known[code] = 1
+    return np.asarray((np.cumsum(known) - 1)[code])
 
 
 def _key_rank(graph: OpGraph, group: IntArray, num_groups: int, apart: BoolArray) -> IntArray:
@@ -115,21 +152,7 @@ def _key_rank(graph: OpGraph, group: IntArray, num_groups: int, apart: BoolArray
     micro_batch = np.where(optimizer, NONE, graph.micro_batch)
     stage = np.where(graph.phase == Phase.BACKWARD, num_groups - 1 - group, group)
     replica = np.where(optimizer, 0, graph.replica) if _one_replica(graph) else graph.replica
-    code = row_codes(graph.phase, micro_batch, stage, apart.astype(np.int64), replica)
-    return np.unique(code, return_inverse=True)[1].astype(np.int64)
-
-
-def row_codes(*columns: IntArray) -> IntArray:
-    """(N,) numbers that are equal where rows of `columns` (N,) are, and in the same order.
-
-    Sorting them is much faster than sorting rows. The ranges of the columns multiplied must be
-    below 2**63.
-    """
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        low = int(column.min(initial=0))
-        code = code * (int(column.max(initial=0)) - low + 1) + (column - low)
-    return code
+    return row_ranks((graph.phase, micro_batch, stage, apart.astype(np.int64), replica))
 
 
 def _one_replica(graph: OpGraph) -> bool:
@@ -138,60 +161,122 @@ def _one_replica(graph: OpGraph) -> bool:
 
 def _levels(graph: OpGraph, rank: IntArray) -> IntArray:
     """(N,) level of each operator; one pass over the dependencies, two with an optimizer."""
-    edges = graph.edges
-    edges = edges[np.argsort(edges[:, 1], kind="stable")]
-    step = (rank[edges[:, 0]] > rank[edges[:, 1]]).astype(np.int64)
     level = np.zeros(graph.num_operators, dtype=np.int64)
-    _propagate(edges, step, level)
+    _raise_levels(graph.use_ptr, graph.use_op, rank, level)
     optimizer = np.flatnonzero(graph.phase == Phase.OPTIMIZER)
     if len(optimizer) == 0:
         return level
     highest = np.zeros(int(rank.max()) + 1, dtype=np.int64)
     np.maximum.at(highest, rank[optimizer], level[optimizer])
-    level[:] = 0
-    level[optimizer] = highest[rank[optimizer]]
-    _propagate(edges, step, level)
-    return level
+    base = np.zeros(graph.num_operators, dtype=np.int64)
+    base[optimizer] = highest[rank[optimizer]]
+    _raise_levels(graph.use_ptr, graph.use_op, rank, base)
+    return base
 
 
 @numba.njit(cache=True, nogil=True)
-def _propagate(edges: IntArray, step: IntArray, level: IntArray) -> None:
-    """Raise `level` (N,), in and out, to at least that of every input, and `step` (E,) above it.
-
-    `edges` (E, 3) are sorted by consumer, so that a producer's level is final when it is read.
-    """
-    for e in range(len(step)):
-        u, v = edges[e, 0], edges[e, 1]
-        level[v] = max(level[v], level[u] + step[e])
+def _raise_levels(use_ptr: IntArray, use_op: IntArray, rank: IntArray, level: IntArray) -> None:
+    """Producer by producer, so that a level is final when it is read."""
+    for u in range(len(rank)):
+        for k in range(use_ptr[u], use_ptr[u + 1]):
+            v = use_op[k]
+            level[v] = max(level[v], level[u] + (1 if rank[u] > rank[v] else 0))
 
 
 def _fused_tensors(
     graph: OpGraph, piece: IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """(T,) fused tensor or NONE, (T_fused,) producers, row pointer, (C_fused,) consumers."""
-    edges = graph.edges
-    source, target = piece[edges[:, 0]], piece[edges[:, 1]]
-    crossing = np.flatnonzero(source != target)
-    code = row_codes(edges[crossing, 2], target[crossing])
-    crossing = crossing[np.unique(code, return_index=True)[1]]
-    tensors, start = np.unique(edges[crossing, 2], return_index=True)
-    producers = piece[graph.producer[tensors]].tolist()
-    consumers = [tuple(row) for row in _split(target[crossing].tolist(), start.tolist())]
-    signatures = list(zip(producers, consumers, strict=True))
-    known = {signature: index for index, signature in enumerate(sorted(set(signatures)))}
-    fused = np.full(graph.num_tensors, NONE, dtype=np.int64)
-    fused[tensors] = [known[signature] for signature in signatures]
-    lengths = [len(row) for _, row in known]
-    return (
-        fused,
-        np.array([producer for producer, _ in known], dtype=np.int64),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.array([piece for _, row in known for piece in row], dtype=np.int64),
-    )
+    maker = piece[graph.producer]
+    ptr, rows = receivers(maker, graph.consumer_ptr, graph.consumer, piece)
+    crossing = np.flatnonzero(np.diff(ptr))
+    lead = np.full(len(maker), NONE, dtype=np.int64)
+    lead[crossing] = maker[crossing] * (len(piece) + 1) + rows[ptr[crossing]]
+    order = crossing[np.argsort(lead[crossing], kind="stable")]
+    fused, first = _by_signature(lead, order, ptr, rows)
+    length = ptr[first + 1] - ptr[first]
+    start = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    place = np.repeat(ptr[first] - start[:-1], length) + np.arange(start[-1])
+    return fused, maker[first], start, rows[place]
 
 
-def _split(values: list[int], start: list[int]) -> list[list[int]]:
-    return [values[a:b] for a, b in pairwise([*start, len(values)])]
+@numba.njit(cache=True, nogil=True)
+def receivers(
+    maker: IntArray, consumer_ptr: IntArray, consumer: IntArray, piece: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Row pointer (T + 1,) and rows: the other pieces (N,) that read each tensor, sorted.
+
+    `maker` (T,) is a tensor's own piece.
+    """
+    ptr, rows = np.zeros(len(maker) + 1, dtype=np.int64), np.empty(len(consumer), dtype=np.int64)
+    end = 0
+    for t in range(len(maker)):
+        for k in range(consumer_ptr[t], consumer_ptr[t + 1]):
+            new = piece[consumer[k]]
+            i = end
+            while i > ptr[t] and rows[i - 1] > new:
+                i -= 1
+            if new == maker[t] or (i > ptr[t] and rows[i - 1] == new):
+                continue
+            for j in range(end, i, -1):
+                rows[j] = rows[j - 1]
+            rows[i] = new
+            end += 1
+        ptr[t + 1] = end
+    return ptr, rows[:end]
+
+
+@numba.njit(cache=True, nogil=True)
+def _compared(a: int, b: int, ptr: IntArray, rows: IntArray) -> np.int64:
+    """Below, at or above 0 as row `a` is before, equal to or behind row `b`."""
+    i, j = ptr[a], ptr[b]
+    while i < ptr[a + 1] and j < ptr[b + 1]:
+        if rows[i] != rows[j]:
+            return rows[i] - rows[j]
+        i, j = i + 1, j + 1
+    return (ptr[a + 1] - i) - (ptr[b + 1] - j)
+
+
+@numba.njit(cache=True, nogil=True)
+def _found(
+    t: int, begin: int, end: int, first: IntArray, ptr: IntArray, rows: IntArray
+) -> tuple[int, bool]:
+    """Where the row of `t` belongs in the sorted rows of `first[begin:end]`, and if it is there."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) // 2
+        if _compared(first[middle], t, ptr, rows) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low, low < end and _compared(first[low], t, ptr, rows) == 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _by_signature(
+    lead: IntArray, order: IntArray, ptr: IntArray, rows: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Number tensors by `lead` (T,), then by row; `order` (some of them) is sorted by `lead`.
+
+    Returns:
+        (T,) the number or NONE, and of every number a tensor.
+    """
+    number, first = np.full(len(lead), NONE), np.empty(len(order), dtype=np.int64)
+    count = begin = i = 0
+    while i < len(order):
+        j = i
+        while j < len(order) and lead[order[j]] == lead[order[i]]:
+            place, known = _found(order[j], begin, count, first, ptr, rows)
+            if not known:
+                for k in range(count, place, -1):
+                    first[k] = first[k - 1]
+                first[place] = order[j]
+                count += 1
+            j += 1
+        for t in order[i:j]:
+            number[t] = _found(t, begin, count, first, ptr, rows)[0]
+        begin, i = count, j
+    return number, first[:count]
 
 
 def _fused_graph(
@@ -210,16 +295,14 @@ def _fused_graph(
     members = np.bincount(piece, minlength=n)
     phase = graph.phase[first]
     micro_batch = np.where(phase == Phase.OPTIMIZER, NONE, graph.micro_batch[first])
+    part = [p.name.lower() + w for p in Phase for w in ("", "_weight")]
     labels = zip(
-        piece_group.tolist(), phase.tolist(), micro_batch.tolist(), graph.replica[first].tolist(),
-        piece_level.tolist(), apart.tolist(), strict=True,
+        piece_group.tolist(), (2 * phase + apart).tolist(), micro_batch.tolist(),
+        graph.replica[first].tolist(), piece_level.tolist(), strict=True,
     )  # fmt: skip
     return OpGraph(
         name=f"{graph.name}/{int(piece_group.max(initial=NONE)) + 1} groups",
-        op_names=tuple(
-            f"group{g}/{Phase(p).name.lower()}{'_weight' if w else ''}/m{m}/r{r}/l{level}"
-            for g, p, m, r, level, w in labels
-        ),
+        op_names=tuple(f"group{g}/{part[p]}/m{m}/r{r}/l{level}" for g, p, m, r, level in labels),
         kind=np.where(members == 1, graph.kind[first], int(Kind.FUSED)),
         phase=phase,
         micro_batch=micro_batch,
@@ -251,12 +334,14 @@ def _fused_graph(
     )
 
 
+@numba.njit(cache=True, nogil=True)
 def _of_heaviest(values: IntArray, weight: FloatArray, target: IntArray, rows: int) -> IntArray:
     """(rows,) value of the heaviest entry of each row, the first of equals."""
-    order = np.lexsort((-np.arange(len(values)), weight))
-    order = order[target[order] != NONE]
-    chosen = np.zeros(rows, dtype=np.int64)
-    chosen[target[order]] = values[order]
+    heaviest, chosen = np.full(rows, -np.inf), np.zeros(rows, dtype=np.int64)
+    for i in range(len(values)):
+        row = target[i]
+        if row != NONE and weight[i] > heaviest[row]:
+            heaviest[row], chosen[row] = weight[i], values[i]
     return chosen
 
 

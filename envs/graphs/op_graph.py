@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -187,16 +188,8 @@ class OpGraph:
         compute gradients of inputs, which the layers before wait for. Where the mirror is not
         known, none may be reached.
         """
-        backward, part = (self.phase == Phase.BACKWARD).tolist(), self.micro_batch.tolist()
-        mirror, pointer, users = self.mirror.tolist(), self.use_ptr.tolist(), self.use_op.tolist()
-        last = list(backward)
-        for op in range(self.num_operators - 1, -1, -1):
-            for user in users[pointer[op] : pointer[op + 1]] if last[op] else ():
-                own = mirror[op] != NONE and mirror[user] == mirror[op]
-                if backward[user] and not (last[user] and (own or part[user] != part[op])):
-                    last[op] = False
-                    break
-        return np.array(last, dtype=np.bool_)
+        columns = self.micro_batch, self.mirror, self.use_ptr, self.use_op
+        return np.asarray(_unawaited(self.phase == Phase.BACKWARD, *columns))
 
     def consumers(self, tensor: int) -> IntArray:
         """The operators that read `tensor`, ascending."""
@@ -321,6 +314,21 @@ class OpGraph:
 
     def _fail(self, message: str, record: object | None, column: str) -> None:
         raise InputError(message, file=f"graph {self.name}", record=record, field=column)
+
+
+@numba.njit(cache=True, nogil=True)
+def _unawaited(
+    backward: BoolArray, part: IntArray, mirror: IntArray, use_ptr: IntArray, use_op: IntArray
+) -> BoolArray:
+    """`OpGraph.weight_gradient`, from the last operator to the first."""
+    last = backward.copy()
+    for op in range(len(last) - 1, -1, -1):
+        for k in range(use_ptr[op], use_ptr[op + 1]):
+            user = use_op[k]
+            own = mirror[op] != NONE and mirror[user] == mirror[op]
+            if backward[user] and not (last[user] and (own or part[user] != part[op])):
+                last[op] = False
+    return last
 
 
 def _unique(names: Sequence[str], what: str, graph: str) -> None:
