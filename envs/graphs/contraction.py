@@ -227,14 +227,14 @@ def receivers(
 
 
 @numba.njit(cache=True, nogil=True)
-def _compared(a: int, b: int, ptr: IntArray, rows: IntArray) -> np.int64:
-    """Below, at or above 0 as row `a` is before, equal to or behind row `b`."""
+def _before(a: int, b: int, ptr: IntArray, rows: IntArray) -> bool:
+    """Whether row `a` sorts before row `b`; a part of a row goes before it."""
     i, j = ptr[a], ptr[b]
-    while i < ptr[a + 1] and j < ptr[b + 1]:
-        if rows[i] != rows[j]:
-            return rows[i] - rows[j]
+    while i < ptr[a + 1] and j < ptr[b + 1] and rows[i] == rows[j]:
         i, j = i + 1, j + 1
-    return (ptr[a + 1] - i) - (ptr[b + 1] - j)
+    if i < ptr[a + 1] and j < ptr[b + 1]:
+        return bool(rows[i] < rows[j])
+    return bool(j < ptr[b + 1])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -245,11 +245,11 @@ def _found(
     low, high = begin, end
     while low < high:
         middle = (low + high) // 2
-        if _compared(first[middle], t, ptr, rows) < 0:
+        if _before(first[middle], t, ptr, rows):
             low = middle + 1
         else:
             high = middle
-    return low, low < end and _compared(first[low], t, ptr, rows) == 0
+    return low, low < end and not _before(t, first[low], ptr, rows)
 
 
 @numba.njit(cache=True, nogil=True)
