@@ -291,6 +291,11 @@ def percent(ratio: float) -> str:
     return f"{ratio:+.1%}" if np.isfinite(ratio) else ""
 
 
+def times(ratio: float) -> str:
+    """A ratio for a reader; nothing where it is not finite."""
+    return f"{ratio:.3f}x" if np.isfinite(ratio) else ""
+
+
 def seconds(value: float) -> str:
     """A duration for a reader; `never` where it is infinite, nothing where there is none."""
     if not np.isfinite(value):

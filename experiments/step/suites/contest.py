@@ -23,6 +23,7 @@ from experiments.step.suites.cell import (
     axis,
     cells_of,
     positive,
+    times,
 )
 
 PLANNER_COLUMNS = ("planner", "problems", "plans", "best", "over the best: median", "worst")
@@ -160,7 +161,7 @@ class _Row:
         winner = by if self.found[by].feasible else ""
         cells = [self.case.name, f"{operators:,}", self.shown(by), winner]
         for name in contenders:
-            cells += [self.shown(name), _times(self.ratio(name)), ", ".join(self.ahead(name))]
+            cells += [self.shown(name), times(self.ratio(name)), ", ".join(self.ahead(name))]
         return tuple(cells)
 
     def document(self) -> dict[str, object]:
@@ -177,8 +178,4 @@ def _planner(name: str, rows: Sequence[_Row]) -> tuple[str, ...]:
     ratios = [row.ratio(name) for row in rows if row.found[name].feasible]
     best = sum(ratio <= 1.0 + SAME for ratio in ratios)
     spread = (float(np.median(ratios)), max(ratios)) if ratios else (np.inf, np.inf)
-    return (name, str(len(rows)), str(len(ratios)), str(best), *map(_times, spread))
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3f}x" if np.isfinite(ratio) else ""
+    return (name, str(len(rows)), str(len(ratios)), str(best), *map(times, spread))

@@ -181,7 +181,7 @@ class LearnedPlacement:
                    for x in self.ablations]),
             Table("Over the best, after so many seconds: median",
                   ("planner", *(f"{at:g} s" for at in self.times_s)),
-                  [(x, *map(_times, medians[x])) for x in labels]),
+                  [(x, *map(cell.times, medians[x])) for x in labels]),
             Table("Where it loses", LOSS_COLUMNS,
                   [row for race in races for x in (first, *self.guided) for row in race.loss(x)]),
             Table("All plans", ("problem", *labels),
@@ -194,7 +194,9 @@ class LearnedPlacement:
         for label in self.learned:
             same = np.array([race.in_its_time(label) for race in races])
             headline[f"{label}: median seconds"] = _median([x.found[label].seconds for x in races])
-            headline[f"{label}: median over the best"] = _median([x.at_last(label) for x in races])
+            headline[f"{label}: median over the best"] = _median(
+                [x.over(label, np.inf) for x in races]
+            )
             headline[f"{label}: below every planner in its time"] = int((same < 1.0 - SAME).sum())
         rows = [race.document() for race in races]
         numbers = {"rows": rows, "times_s": list(self.times_s), "median_over_the_best": medians}
@@ -246,10 +248,6 @@ class _Race:
         """Its step time after so many seconds over the best of all opponents."""
         return _over(self.found[label].curve.at(seconds), min(self.rivals(np.inf).values()))
 
-    def at_last(self, label: str) -> float:
-        """The same at its end."""
-        return self.over(label, np.inf)
-
     def ends(self, label: str, other: str) -> float:
         """Step time of one planner's last plan over that of another's."""
         return _over(self.found[label].objective, self.found[other].objective)
@@ -272,7 +270,7 @@ class _Race:
         by = min(rivals, key=lambda name: rivals[name])
         if (over := self.in_its_time(label)) > 1.0 + SAME:
             times = (mine.time(mine.objective), mine.time(rivals[by]))
-            yield (self.case.name, label, cell.seconds(mine.seconds), *times, by, _times(over))
+            yield (self.case.name, label, cell.seconds(mine.seconds), *times, by, cell.times(over))
 
     def document(self) -> dict[str, object]:
         found = self.found.items()
@@ -287,7 +285,7 @@ class _Race:
 
 def _alone(label: str, races: Sequence[_Race]) -> tuple[str, ...]:
     """A row of `ALONE_COLUMNS`."""
-    ends = np.array([race.at_last(label) for race in races])
+    ends = np.array([race.over(label, np.inf) for race in races])
     same = np.array([race.in_its_time(label) for race in races])
     took = [race.found[label].seconds for race in races]
     return (
@@ -332,7 +330,3 @@ def _over(mine: float, theirs: float) -> float:
 def _median(values: Sequence[float]) -> float:
     known = [value for value in values if not np.isnan(value)]
     return float(np.median(known)) if known else np.nan
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3f}x" if np.isfinite(ratio) else ""
