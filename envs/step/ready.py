@@ -68,7 +68,8 @@ def runtime_starts(
 
     They are ranked by the order that `use_order` was called for. Under a window a device begins
     the forward operators of micro-batch m when it has run all its backward operators of micro-batch
-    m - window. Few devices are assumed: every event looks at all of them and at all pairs.
+    m - window. Few devices are assumed: every event looks at all of them, and at all pairs of them
+    with transfers under way or waiting.
     """
     n, devices = len(device), arrays.op_seconds.shape[1]
     for p in range(n):
@@ -90,6 +91,8 @@ def runtime_starts(
     instant, instants = np.empty(len(pair), dtype=np.int64), 0  # transfers of zero duration
     running, op_end = np.full(devices, NONE), np.full(devices, np.inf)
     moving, end = np.full(devices * devices, NONE), np.full(devices * devices, np.inf)
+    sending, waiting = np.empty((2, devices * devices), dtype=np.int64)  # pairs, in any order
+    num_sending, num_waiting = 0, 0
     busy = np.zeros(max(num_ports, 1), dtype=np.bool_)
     for p in range(n):
         if missing[p] == 0:
@@ -102,31 +105,42 @@ def runtime_starts(
                 running[d], start[p] = p, now
                 op_end[d] = now + arrays.op_seconds[work.order[p], d]
         while changed:
-            first, of = len(pair), NONE
-            for q in range(len(size)):
-                if size[q] == 0 or heap[heap_ptr[q]] >= first:
+            first, of, place = len(pair), NONE, 0
+            for x in range(num_waiting):
+                q = waiting[x]
+                if heap[heap_ptr[q]] >= first:
                     continue
                 i, j = q // devices, q % devices
                 if not busy[arrays.send_port[i, j]] and not busy[arrays.receive_port[i, j]]:
-                    first, of = heap[heap_ptr[q]], q
+                    first, of, place = heap[heap_ptr[q]], q, x
             if of == NONE:
                 changed = False
                 break
             moving[of], end[of] = _pop(heap, heap_ptr[of], size, of), now + seconds[first]
+            if size[of] == 0:
+                num_waiting -= 1
+                waiting[place] = waiting[num_waiting]
+            sending[num_sending] = of
+            num_sending += 1
             busy[arrays.send_port[of // devices, of % devices]] = True
             busy[arrays.receive_port[of // devices, of % devices]] = True
             if log is not None:
                 log.moved_time[first, 0], log.moved_time[first, 1] = now, end[of]
-        following = now if instants > 0 else min(op_end.min(), end.min())
+        following = now if instants > 0 else op_end.min()
+        for x in range(num_sending):
+            following = min(following, end[sending[x]])
         if following == np.inf:
             break
         now, ended, instants = following, instants, 0
         for x in range(ended):
             _arrive(instant[x], transfer, producer, work, missing, op_heap, op_ptr, op_size)
-        for q in range(len(moving)):
+        for x in range(num_sending - 1, -1, -1):
+            q = sending[x]
             if end[q] == now:
                 _arrive(moving[q], transfer, producer, work, missing, op_heap, op_ptr, op_size)
                 moving[q], end[q], changed = NONE, np.inf, True
+                num_sending -= 1
+                sending[x] = sending[num_sending]
                 busy[arrays.send_port[q // devices, q % devices]] = False
                 busy[arrays.receive_port[q // devices, q % devices]] = False
         for d in range(devices):
@@ -153,6 +167,9 @@ def runtime_starts(
                 elif m > latest:  # the first use that it serves
                     latest = m
                     if seconds[m] > 0.0:
+                        if size[pair[m]] == 0:
+                            waiting[num_waiting] = pair[m]
+                            num_waiting += 1
                         _push(heap, heap_ptr[pair[m]], size, pair[m], m)
                         changed = True
                     else:
