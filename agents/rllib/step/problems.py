@@ -181,8 +181,7 @@ class Problems:
         training: the run.
 
     Raises:
-        InputError: episodes are to go on or to start from plans met before; nothing is taught that
-            could be imitated.
+        InputError: episodes are to go on, or to start from plans met before.
     """
 
     agents: Sequence[str] = (PLANNER,)
