@@ -21,6 +21,7 @@ FloatArray = NDArray[np.float64]
 FeatureArray = NDArray[np.float32]
 
 CANDIDATE = 26  # width of the features of a group on a device
+STATE_FITS = 8  # of them, the one that says whether the state fits
 UNPLACED = -1
 
 
@@ -269,7 +270,7 @@ def _features(
         row[5] = state
         row[6] = state + live * min(all_of_them, max(devices - depth, 1))
         row[7] = state + live * all_of_them
-        row[8] = 1.0 if state <= 1.0 else 0.0
+        row[STATE_FITS] = 1.0 if state <= 1.0 else 0.0
         row[9] = into[d] * devices
         row[10] = out[d] * devices
         row[11] = traffic[d] / known if known > 0.0 else 0.0

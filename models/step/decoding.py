@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
-from envs.placement.sweeps import CANDIDATE, Boards
+from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards
 
 IntArray = NDArray[np.int64]
 FeatureArray = NDArray[np.float32]
@@ -91,6 +91,12 @@ def allowed(given: Boards, problem: IntArray) -> NDArray[np.bool_]:
     return able | (~able.any(axis=2, keepdims=True) & real[:, None, :])
 
 
+def with_room(masks: NDArray[np.bool_], x: FeatureArray) -> NDArray[np.bool_]:
+    """(..., D) of the devices in `masks` those whose memory holds the state; all if none does."""
+    roomy = masks & (x[..., STATE_FITS] > 0.5)
+    return np.where(roomy.any(axis=-1, keepdims=True), roomy, masks)
+
+
 def compose(
     network: Network,
     encoded: Encoded,
@@ -118,7 +124,7 @@ def compose(
             logits = network.score(
                 nodes.reshape(samples * groups, -1),
                 np.repeat(devices, groups, axis=0),
-                masks.reshape(samples * groups, -1),
+                with_room(masks, x).reshape(samples * groups, -1),
                 x.reshape(samples * groups, -1, CANDIDATE),
             ).reshape(masks.shape)
             chosen, log, chances = _drawn(logits, temperature[:, None], random)
@@ -130,7 +136,8 @@ def compose(
             chances = np.zeros(masks.shape, np.float32)
             for group in range(groups):
                 sweeps.look(given, now, group, number > 0, row)
-                logits = network.score(nodes[:, group], devices, masks[:, group], row)
+                roomy = with_room(masks[:, group], row)
+                logits = network.score(nodes[:, group], devices, roomy, row)
                 found = _drawn(logits, temperature, random)
                 chosen[:, group], log[:, group], chances[:, group] = found
                 sweeps.put(given, now, group, chosen[:, group])

@@ -31,6 +31,7 @@ from models.step.decoding import (
     Views,
     allowed,
     compose,
+    with_room,
 )
 
 _UNEVEN = 2.0  # groups x devices of the largest problem of a chunk, over those of the smallest
@@ -327,9 +328,8 @@ class PlacerPolicy(Policy):
                 sweeps.put_all(given, now, taken)
             else:
                 sweeps.replay(given, now, number > 0, taken, x)
-            logits = self.head(
-                nodes, spread, torch.from_numpy(masks).to(device), torch.from_numpy(x).to(device)
-            )
+            roomy = torch.from_numpy(with_room(masks, x)).to(device)
+            logits = self.head(nodes, spread, roomy, torch.from_numpy(x).to(device))
             parts.append(_appraised(logits, asked[:, here]) * exists)
         parts.append(_appraised(encoded.order[rows], asked[:, -1:]))
         both = torch.cat(parts, dim=2)
