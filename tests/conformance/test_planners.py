@@ -29,6 +29,7 @@ PLANNERS: dict[str, dict[str, object]] = {
     "m_etf": {"groups": [3, 6]},
     "m_sct": {"groups": [3, 6]},
     "dp": SMALL,
+    "learned": {"groups": 24},
     "local_search": {"groups": [3, 6]},
     "fusion_milp": {},
     "milp": {},

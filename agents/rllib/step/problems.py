@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,21 +70,25 @@ class Continued:
 
     Attributes:
         checkpoint: its folder, or the name of a shipped one.
+        changed_sweeps: over the groups, instead of its own.
 
     Raises:
         InputError: by `policy` and `sweeps`: the folder holds none, or is damaged.
     """
 
     checkpoint: str
+    changed_sweeps: Sequence[str] | None
 
     @property
     def sweeps(self) -> Sequence[str]:
         """Over the groups."""
-        return trained_placer(placer_folder(self.checkpoint)).config.sweeps
+        own = trained_placer(placer_folder(self.checkpoint)).config.sweeps
+        return own if self.changed_sweeps is None else self.changed_sweeps
 
     def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
         made = trained_placer(placer_folder(self.checkpoint))
-        fresh = made.config.policy(observation_space, action_space)
+        config = replace(made.config, sweeps=tuple(self.sweeps))
+        fresh = config.policy(observation_space, action_space)
         fresh.load_state_dict(made.state_dict())
         return fresh
 

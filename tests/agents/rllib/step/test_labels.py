@@ -83,7 +83,7 @@ def test_a_placer_imitates_labels_and_goes_on_from_its_folder(folder: Path, tmp_
     (policy,) = result.policies.values()
     assert isinstance(policy, PlacerPolicy)
     export_placer(policy, tmp_path / "checkpoint", PlacerCard("A", "b", "", {}))
-    model = Continued(str(tmp_path / "checkpoint"))
+    model = Continued(str(tmp_path / "checkpoint"), None)
     assert sweeps_of(model) == 1
     spaces = Problems(source(folder), chosen).spaces_of(PLANNER)
     for name, value in model.policy(*spaces).state_dict().items():
@@ -93,7 +93,7 @@ def test_a_placer_imitates_labels_and_goes_on_from_its_folder(folder: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    "model", [ChannelPolicyConfig(8, 1, 0.1, 0.1), Continued("absent")], ids=["other", "absent"]
+    "model", [ChannelPolicyConfig(8, 1, 0.1, 0.1), Continued("absent", None)], ids=["other", "absent"]
 )
 def test_what_makes_no_whole_plans_is_said(model: Any) -> None:
     with pytest.raises(InputError, match=r"makes no whole plans|neither a folder nor shipped"):

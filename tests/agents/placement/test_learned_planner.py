@@ -1,0 +1,83 @@
+"""The shipped placement policy as a planner: its best plan, made to fit, searched on from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agents.placement.baselines import SingleDevice
+from agents.placement.policy import LearnedPlanner
+from envs.errors import InputError
+from envs.placement.outcome import GroupPricer
+from envs.step.fusion import fuse, fused_problem
+from envs.step.price import BestOrder
+from envs.step.problem import StepProblem
+from tests.conformance.test_planners import make
+from tests.envs.placement.test_episodes import DISTRIBUTION
+
+GROUPS = 24
+
+
+def problem(seed: int) -> StepProblem:
+    found: StepProblem = DISTRIBUTION(np.random.default_rng(seed), 0.3)
+    return found
+
+
+def planner(samples: int = 4, seed: int = 0, checkpoint: str = "any_step") -> LearnedPlanner:
+    return LearnedPlanner(
+        checkpoint=checkpoint, groups=GROUPS, samples=samples, temperature=1.0, search=None,
+        guided=0.5, seed=seed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_its_plans_the_fastest_that_fits_is_taken(seed: int) -> None:
+    step = problem(seed)
+    loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+    few, many = (planner(samples).plan(loose, 1.0) for samples in (1, 8))
+    assert many.step_time <= few.step_time  # the first of many is the only one of few
+    assert many.plan is not None
+    device = many.plan.placement.device
+    assert many.plan.violations(loose) == []
+    assert many.step_time == pytest.approx(BestOrder(loose).step_time(device))
+    fusion = fuse(loose, GROUPS)
+    assert (device == fusion.expand(device[np.unique(fusion.group, return_index=True)[1]])).all()
+    priced = GroupPricer(fused_problem(loose, fusion), fusion)
+    assert priced.price(device[np.unique(fusion.group, return_index=True)[1]]).excess == 0.0
+
+
+def test_equal_seeds_give_equal_plans() -> None:
+    step = problem(3)
+    first, second = (planner(seed=5).plan(step, 1.0) for _ in range(2))
+    assert first.plan is not None
+    assert second.plan is not None
+    assert (first.plan.placement.device == second.plan.placement.device).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_memory_is_short_it_makes_room(seed: int) -> None:
+    step = problem(seed)
+    state = step.graph.state_bytes.sum()
+    tight = replace(step, capacity=np.minimum(step.capacity, max(state, 1.0) * 0.8))
+    known = make("local_search").plan(tight, 0.5)
+    found = planner().plan(tight, 2.0)
+    assert (found.plan is not None) >= (known.plan is not None)
+    if found.plan is not None:
+        assert found.plan.violations(tight) == []
+
+
+def test_search_goes_on_from_its_plans() -> None:
+    step = problem(1)
+    searching = make("learned")
+    assert isinstance(searching, LearnedPlanner)
+    found = searching.plan(step, 20.0, 2000)
+    alone = planner(samples=searching.samples, seed=3).plan(step, 1.0)
+    assert found.step_time <= alone.step_time
+    assert found.step_time <= SingleDevice().plan(step, 1.0).step_time
+
+
+def test_no_policy_of_that_name_is_an_error() -> None:
+    with pytest.raises(InputError, match="neither a folder nor shipped"):
+        planner(checkpoint="no_such_policy")
