@@ -22,6 +22,8 @@ from models.step.decoding import Encoded, Network, compose, views_of
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+_CLOSER = 3  # of the composed plans that are priced in all orders
+
 
 @bounded
 class LearnedPlanner:
@@ -117,15 +119,20 @@ class _Answer:
     def best_first(self) -> tuple[list[IntArray], int]:
         """Different devices (G,) of the groups: those that fit, the fastest, first.
 
-        And how many plans were priced.
+        All are priced in the order the policy chose for them, the best of them in all orders. And
+        how many plans were priced.
         """
         plans: dict[bytes, tuple[tuple[float, float], IntArray]] = {}
-        devices = self._composed(self.given)
-        for device in devices:
-            price = self.pricer.price(device)
-            plans.setdefault(device.tobytes(), ((price.excess, price.seconds), device))
-        ranked = sorted(plans.values(), key=lambda plan: plan[0])
-        return [device for _, device in ranked], len(devices)
+        composed = self._composed(self.given)
+        for device, order in zip(*composed, strict=True):
+            price = self.pricer.price(device, int(order))
+            key, cost = device.tobytes(), (price.excess, price.seconds)
+            if key not in plans or cost < plans[key][0]:
+                plans[key] = cost, device
+        ranked = [device for _, device in sorted(plans.values(), key=lambda plan: plan[0])]
+        prices = [self.pricer.price(device) for device in ranked[:_CLOSER]]
+        best = sorted(range(len(prices)), key=lambda k: (prices[k].excess, prices[k].seconds))
+        return [ranked[k] for k in best] + ranked[_CLOSER:], len(composed[0])
 
     def with_less_room(
         self, grouped: GroupedProblem, room: FloatArray
@@ -133,14 +140,14 @@ class _Answer:
         """An `Attempt`: of new samples the one with the least state beyond `room` (D,)."""
         share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
         shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
-        devices = self._composed(shrunk)
+        devices, _ = self._composed(shrunk)
         held = [np.bincount(device, grouped.state, len(room)) for device in devices]
         over = [np.maximum(own - room, 0.0).sum() for own in held]
         best = int(np.argmin(over))
         return (devices[best], None) if over[best] <= 0.0 else None
 
-    def _composed(self, given: sweeps.Boards) -> IntArray:
-        """(S, G) devices."""
+    def _composed(self, given: sweeps.Boards) -> tuple[IntArray, IntArray]:
+        """(S, G) devices and (S,) order classes."""
         planner, groups = self.planner, self.facts.num_groups
         heat = np.full(planner.samples, planner.temperature)
         heat[0] = 0.0
@@ -149,4 +156,4 @@ class _Answer:
             heat, self.random,
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
-        return np.ascontiguousarray(found.actions[:, -1 - groups : -1])
+        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]

@@ -93,7 +93,9 @@ def test_a_placer_imitates_labels_and_goes_on_from_its_folder(folder: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    "model", [ChannelPolicyConfig(8, 1, 0.1, 0.1), Continued("absent", None)], ids=["other", "absent"]
+    "model",
+    [ChannelPolicyConfig(8, 1, 0.1, 0.1), Continued("absent", None)],
+    ids=["other", "absent"],
 )
 def test_what_makes_no_whole_plans_is_said(model: Any) -> None:
     with pytest.raises(InputError, match=r"makes no whole plans|neither a folder nor shipped"):
