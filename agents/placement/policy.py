@@ -84,7 +84,7 @@ class LearnedPlanner:
         if incumbent.impossible:
             return incumbent.result()
         grouped = GroupedProblem.of(problem, self.groups)
-        answer = _Answer(self, grouped)
+        answer = Answer(self, grouped)
         plans, evaluations = answer.best_first()
         for device in plans:
             if not incumbent.offer(grouped.fusion.expand(device)).any():
@@ -104,7 +104,7 @@ class LearnedPlanner:
         return incumbent.result(evaluations=evaluations)
 
 
-class _Answer:
+class Answer:
     """What the policy says of one problem."""
 
     def __init__(self, planner: LearnedPlanner, grouped: GroupedProblem) -> None:

@@ -184,13 +184,21 @@ def critic(module: PolicyModule, observations: Mapping[str, Tensor]) -> NDArray[
 
 
 def masks_of(module: PolicyModule, memory: Memory) -> NDArray[np.int8] | None:
-    """(T, B, A) which of A actions are allowed; None where actions are no single choice."""
-    return memory.masks if isinstance(module.action_space, spaces.Discrete) else None
+    """(T, B, A) which of A actions are allowed; None where actions are no single choice.
+
+    Of policies that compose, two: the second says that there is a choice.
+    """
+    single = isinstance(module.action_space, spaces.Discrete)
+    return memory.masks if single or isinstance(module.policy, Composer) else None
 
 
-def forced(masks: NDArray[np.int8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(n,) the first allowed of (n, A) actions, and where there is a choice."""
-    return masks.argmax(axis=1), masks.sum(axis=1, dtype=np.int64) > 1
+def forced(
+    module: PolicyModule, masks: NDArray[np.int8]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(n, ...) the first allowed of actions by (n, A) masks, and (n,) where there is a choice."""
+    shape = module.action_space.shape or ()
+    first = masks.argmax(axis=1).reshape(-1, *(1 for _ in shape))
+    return np.tile(first, shape), masks.sum(axis=1, dtype=np.int64) > 1
 
 
 def within(space: spaces.Space[Any], actions: Array) -> Array:
@@ -450,7 +458,7 @@ class LockStepRunner(EnvRunner):
             module, rows = self.modules[name], seats.of_row[name]
             masks = masks_of(module, seats.memories[name])
             if masks is not None:
-                part.actions[t], part.decides[t] = forced(masks[t])
+                part.actions[t], part.decides[t] = forced(module, masks[t])
                 part.decides[t] |= self.goes_on and t == 0
             numbers = np.flatnonzero(part.decides[t])
             if len(numbers) and pupil is None:

@@ -177,7 +177,7 @@ def _decided(module: PolicyModule, memory: Memory, numbers: NDArray[np.int64]) -
     masks = masks_of(module, memory)
     if masks is None:
         return within(module.action_space, most_probable(module, memory.at(0, numbers)))
-    actions, choice = forced(masks[0, numbers])
+    actions, choice = forced(module, masks[0, numbers])
     if choice.any():
         actions[choice] = most_probable(module, memory.at(0, numbers[choice]))
     return actions

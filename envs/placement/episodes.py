@@ -17,7 +17,7 @@ from envs.placement.facts import IntArray, PlacementFacts
 from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
-from envs.step.price import Pricer
+from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 
 INF = float("inf")
@@ -134,8 +134,10 @@ class WholeProblem:
 
     def judge(self, action: IntArray) -> Judged:
         """What the plan that (A,) tokens stand for comes to."""
-        device, order = self.tokens.plan(action, self.fusion.num_groups)
-        price = self.pricer.price(device, order)
+        return self.judged(self.pricer.price(*self.tokens.plan(action, self.fusion.num_groups)))
+
+    def judged(self, price: Price) -> Judged:
+        """What a plan of this price comes to."""
         ratio = price.seconds / self.reference_s
         reward, fits = -float(np.log(min(ratio, _WORST))), price.excess <= 0.0 and ratio < np.inf
         if not fits:
@@ -192,13 +194,21 @@ class DrawnProblems:
         refused: InputError | None = None
         for _ in range(_ATTEMPTS):
             fused = self.problems(random, stage)
-            fusion = Fusion.of_fused(fused.graph)
             try:
-                return WholeProblem(number, fused, fusion, self.layout, self.tokens, self.unfit)
+                return self.whole(number, fused)
             except InputError as error:
                 refused = error
         assert refused is not None
         raise refused
+
+    def whole(self, number: int, fused: StepProblem) -> WholeProblem:
+        """The problem with this number, of groups.
+
+        Raises:
+            InputError: it does not fit.
+        """
+        fusion = Fusion.of_fused(fused.graph)
+        return WholeProblem(number, fused, fusion, self.layout, self.tokens, self.unfit)
 
 
 @bounded

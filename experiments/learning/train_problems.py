@@ -5,16 +5,18 @@ python -m experiments.train env=labelled_problems env.folder=<folder> \\
     training.cloning.iterations=200
 python -m experiments.train env=problems model=placer_continued \\
     model.checkpoint=<run folder>/checkpoint
+python -m experiments.train env=joint_problems model=joint_plans training.budget_s=600
 python -m experiments.train resume=<run folder>
 
 The policy of the best exam becomes a checkpoint folder, <run folder>/checkpoint, which
-`model=placer_continued` goes on from, here and with `env=one_problem`.
+`model=placer_continued` goes on from, here and with `env=one_problem`. That
+of allocators, where bandwidth is decided too, lies beside it: <run folder>/allocator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.learning.exporting import CHECKPOINT_FOLDER
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from agents.rllib.config import Training
     from agents.rllib.step.problems import Problems
 
+ALLOCATOR_FOLDER = "allocator"  # beside the placer's
 SHOWN = (
     "iterations", "steps", "seconds", "best_score", "best_iteration", "untrained_score",
     "resumed",
@@ -67,15 +70,20 @@ def subject_of(config: TrainProblemsConfig) -> tuple[Training, Problems]:
         InputError: naming the config key or the file.
     """
     from agents.rllib.config import Training
+    from agents.rllib.step.joint_problems import JointProblems
     from agents.rllib.step.problems import Problems, sweeps_of
+    from models.step.allocator import TeamConfig
 
     training = build_as(Training, config.training, "training", "training run")
     make = build(config.env, "env")
     if not callable(make):
         raise no_such_thing("env", config.env, "source of whole problems")
-    subject = Problems(make(sweeps=sweeps_of(training.model)), training)
-    for architecture in subject.architectures(training.model).values():
-        architecture.policy(*subject.spaces_of(subject.agents[0]))
+    team = isinstance(training.model, TeamConfig)
+    source = make(sweeps=sweeps_of(training.model.placer if team else training.model))
+    subject = (JointProblems if team else Problems)(source, training)
+    architectures = subject.architectures(training.model)
+    for agent in subject.agents:
+        architectures[subject.module_of(agent)].policy(*subject.spaces_of(agent))
     return training, subject
 
 
@@ -91,7 +99,9 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         write_json(run.folder / "checkpoints" / "provenance.json", origin)
 
     from agents.rllib.training import train
+    from models.export.allocator import export_allocator
     from models.export.placer import PlacerCard, export_placer
+    from models.step.pipes import PipesPolicy
     from models.step.placer import PlacerPolicy
 
     with ProgressDisplay(run.console) as display:
@@ -105,20 +115,23 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
     provenance = portable(run.provenance)
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
-    (policy,) = found.policies.values()
-    assert isinstance(policy, PlacerPolicy)
-    export_placer(
-        policy,
-        checkpoint,
-        PlacerCard(
-            title="A placement policy",
-            text=f"In {len(found.trained)} exams of the most probable tokens step times were "
-            f"{found.best_score:.3f} times the reference's in the mean, before training "
-            f"{found.exams[0][1]:.3f} times.",
-            config_yaml=to_yaml(without_absolute_paths(plain_config(config)), provenance),
-            provenance=provenance.document(),
-        ),
+    card = PlacerCard(
+        title="A placement policy",
+        text=f"In {len(found.trained)} exams of the most probable tokens step times were "
+        f"{found.best_score:.3f} times the reference's in the mean, before training "
+        f"{found.exams[0][1]:.3f} times.",
+        config_yaml=to_yaml(without_absolute_paths(plain_config(config)), provenance),
+        provenance=provenance.document(),
     )
+    for policy in found.policies.values():
+        if isinstance(policy, PipesPolicy):
+            title = "A policy that allocates bandwidth"
+            export_allocator(
+                policy, checkpoint.with_name(ALLOCATOR_FOLDER), replace(card, title=title)
+            )
+        else:
+            assert isinstance(policy, PlacerPolicy)
+            export_placer(policy, checkpoint, card)
     figure = draw_exams([read_exams(run.folder)], "exams in training", "step time")
     write_figure(run.folder / "learning_curve.png", figure, run.provenance)
     values: dict[str, object] = {

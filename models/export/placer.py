@@ -29,6 +29,7 @@ from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_
 from models.step.decoding import PARALLEL, SEQUENTIAL, Encoded, FeatureArray, Views
 
 if TYPE_CHECKING:
+    from models.architecture import Policy
     from models.step.placer import PlacerPolicy
 
 KIND, VERSION = "meshwright.placer", 1
@@ -61,8 +62,8 @@ class OnnxPlacer:
         if not isinstance(sweeps, list) or not sweeps or {*sweeps} - {SEQUENTIAL, PARALLEL}:
             raise InputError(f"{sweeps!r} is no list of sweeps", file=spec_file, field="sweeps")
         self.sweeps: list[str] = sweeps
-        self._encoder = _session(self.folder / ENCODER_FILE, Views._fields, threads)
-        self._head = _session(self.folder / HEAD_FILE, _HEAD, threads)
+        self._encoder = onnx_session(self.folder / ENCODER_FILE, Views._fields, threads)
+        self._head = onnx_session(self.folder / HEAD_FILE, _HEAD, threads)
 
     def encode(self, views: Views) -> Encoded:
         """See `Network`."""
@@ -77,7 +78,12 @@ class OnnxPlacer:
         return found
 
 
-def _session(path: Path, names: tuple[str, ...], threads: int) -> Any:
+def onnx_session(path: Path, names: tuple[str, ...], threads: int) -> Any:
+    """The program in a file, which takes arrays of these names.
+
+    Raises:
+        InputError: it is no such program.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = threads
     try:
@@ -113,7 +119,6 @@ class PlacerCard:
 def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
     """Write the folder, whole or not at all; one already there is replaced."""
     import torch
-    from safetensors.torch import save_file
 
     from models.export.programs import program_of, write_onnx
 
@@ -142,21 +147,30 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
         scores = program_of(policy.head, head, ({0: samples}, pair, pair, pair))
         write_onnx(scores, _HEAD, ("logits",), temporary / HEAD_FILE)
         policy.train(training)
-        weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
-        save_file(weights, temporary / WEIGHTS_FILE)
-        (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
-        origin = "\n".join(f"* {name}: {value}" for name, value in card.provenance.items())
-        text = f"# {card.title}\n\n{card.text.strip()}\n\n## Origin\n\n{origin}\n"
-        (temporary / CARD_FILE).write_text(text, encoding="utf-8")
         spec = {
             "kind": KIND, "schema_version": VERSION, "units": "times in ideal steps",
             "sweeps": list(policy.config.sweeps), "orders": list(ORDER_CLASSES), "widths": WIDTHS,
             "bounds": [LOW, HIGH], "config": asdict(policy.config),
-            "parameters": sum(value.numel() for value in policy.parameters()),
-            "provenance": dict(card.provenance), "sha256": hashes_of(temporary),
         }  # fmt: skip
-        (temporary / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+        write_beside(policy, temporary, card, spec)
     return folder
+
+
+def write_beside(policy: Policy, folder: Path, card: PlacerCard, spec: Mapping[str, Any]) -> None:
+    """The weights, the card and what they were trained with, and `spec` with the hashes of all."""
+    from safetensors.torch import save_file
+
+    weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
+    save_file(weights, folder / WEIGHTS_FILE)
+    (folder / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
+    origin = "\n".join(f"* {name}: {value}" for name, value in card.provenance.items())
+    text = f"# {card.title}\n\n{card.text.strip()}\n\n## Origin\n\n{origin}\n"
+    (folder / CARD_FILE).write_text(text, encoding="utf-8")
+    whole = {
+        **spec, "parameters": sum(value.numel() for value in policy.parameters()),
+        "provenance": dict(card.provenance), "sha256": hashes_of(folder),
+    }  # fmt: skip
+    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def trained_placer(folder: Path) -> PlacerPolicy:

@@ -1,0 +1,140 @@
+"""Learned policies that place a step and share its network, then a search in turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from agents.bandwidth.joint_search.search import JointIncumbent
+from agents.base import BandwidthPlanner, PlannerResult
+from agents.placement.local_search import Guide
+from agents.placement.policy import Answer, LearnedPlanner
+from agents.placement.shipped import placer_folder
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import StepIncumbent
+from envs.bounds import Positive, Share, bounded
+from envs.joint.whole import PipedGroups
+from envs.step.allocated import allocated_problem
+from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.price import BestOrder
+from envs.step.problem import StepProblem
+from models.export.allocator import OnnxAllocator
+
+
+@bounded
+class LearnedJoint:
+    """Places a step and gives its pipes levels by policies, then searches on from that.
+
+    The placer composes plans for uniform shares; for each the allocators of all servers choose the
+    levels of their pipes. The compiled simulator prices plans with their rates, and the best that
+    fits is the first incumbent. From there local search, guided by the placer's chances, moves
+    groups and order at fixed rates, `allocation` finds the rates of what it finds, and so on in
+    turns, as in `agents.bandwidth.joint.Alternation`.
+
+    Guarantees:
+        Never slower than what the policies decide alone, where that fits.
+
+    Source:
+        Own work.
+
+    Args:
+        placement: the placer, and the search; no search: the policies decide alone.
+        allocator: the allocators' folder, or the name of a shipped one; None: equal weights for all
+            pipes in use.
+        allocation: finds the rates of a plan.
+        allocation_s: seconds of one call of it, at most.
+        promising: times the best step time: plans up to there are given to it.
+        turn_s: seconds of one search at fixed rates.
+        spared: part of the uniform shares that a search finds.
+
+    Raises:
+        InputError: a folder is no such policy's.
+    """
+
+    def __init__(
+        self,
+        *,
+        placement: LearnedPlanner,
+        allocator: str | None,
+        allocation: BandwidthPlanner,
+        allocation_s: Positive,
+        promising: Positive,
+        turn_s: Positive,
+        spared: Share,
+    ) -> None:
+        self.placement, self.allocation = placement, allocation
+        self.allocator = None if allocator is None else OnnxAllocator(placer_folder(allocator))
+        self.allocation_s, self.promising = allocation_s, promising
+        self.turn_s, self.spared = turn_s, spared
+
+    def plan_jointly(
+        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> PlannerResult:
+        """As `JointPlanner.plan_jointly`; the limit counts the moves proposed by every search.
+
+        Raises:
+            InputError: the topology has no bandwidth between some servers, or no such links.
+        """
+        incumbent = JointIncumbent(
+            problem,
+            allocator=self.allocation,
+            promising=self.promising,
+            allocation_s=self.allocation_s,
+            budget_s=budget_s,
+        )
+        if incumbent.impossible:
+            return incumbent.result()
+        grouped = GroupedProblem.of(incumbent.problem, self.placement.groups)
+        answer = Answer(self.placement, grouped)
+        plans, evaluations = answer.best_first()
+        piped = PipedGroups(problem, grouped.fusion)
+        ranked = []
+        for number, device in enumerate(plans):
+            traffic = piped.traffic(device)
+            level = np.zeros(traffic.mask.shape, np.int64)
+            if self.allocator is not None:
+                level = self.allocator.levels(traffic)
+            rates = piped.allocation(level, traffic.used)
+            price = piped.price(device, rates)
+            ranked.append((price.excess, price.seconds, number, rates))
+        for _, _, number, rates in sorted(ranked, key=lambda plan: plan[:3]):
+            if incumbent.plan is None:
+                device = grouped.fusion.expand(plans[number])
+                order = BestOrder(allocated_problem(problem, rates)).order(device)
+                incumbent.offer_with(Plan(Placement(device), order), rates)
+        guide = Guide(
+            plans=[grouped.fusion.expand(plans[number]) for _, _, number, _ in sorted(ranked)],
+            group=grouped.fusion.group, chance=answer.chances, share=self.placement.guided,
+        )  # fmt: skip
+        return incumbent.result(
+            evaluations=evaluations
+            + len(ranked)
+            + self._improve(incumbent, guide, budget_s, deterministic_limit)
+        )
+
+    def _improve(
+        self, incumbent: JointIncumbent, guide: Guide, budget_s: float, limit: int | None
+    ) -> int:
+        """Placement and order at fixed rates, rates for them, in turns; the moves judged."""
+        search, judged = self.placement.search, 0
+        while search is not None and not incumbent.optimal:
+            left = budget_s - incumbent.seconds
+            if left <= 0.0:
+                break
+            rates, best = incumbent.uniform, incumbent.plan
+            if best is not None and incumbent.allocation is not None:
+                mixed = (1.0 - self.spared) * incumbent.allocation.rate + self.spared * rates.rate
+                rates = BandwidthAllocation(mixed)
+                guide = replace(guide, plans=[best.placement.device])
+            turn = StepIncumbent(allocated_problem(incumbent.whole, rates))
+            if best is not None:
+                turn.offer_plan(best)
+            judged += search.improve(turn, min(self.turn_s, left), limit, guide)
+            if turn.plan is None:
+                continue
+            incumbent.offer_with(turn.plan, rates)
+            incumbent.offer(turn.plan.placement.device, turn.plan.order)
+            if limit is not None:
+                break
+        return judged

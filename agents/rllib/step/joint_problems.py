@@ -1,0 +1,119 @@
+"""Whole plans and the rates of a network: a placer, then the allocators of all servers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from agents.rllib.config import Training
+from agents.rllib.step.lanes import one_architecture
+from agents.rllib.step.problems import ProblemLane, Problems
+from agents.rllib.step.subjects import ALLOCATOR, PLACER
+from agents.rllib.subject import Array, ArrayMemory, Stepped
+from envs.errors import InputError
+from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
+from models.architecture import Architecture
+from models.step.allocator import TeamConfig
+
+MASK = "action_mask"  # (2,) of every agent: whether it has a choice now
+_CHOICE, _NO_CHOICE = np.array([1, 1], np.int8), np.array([1, 0], np.int8)
+
+
+class JointProblemLane(ProblemLane):
+    """Two steps: the placer acts, then every allocator whose server sends anything.
+
+    All have the same rewards: what the placement comes to at even shares, then what the levels add
+    to that. So allocators are not charged with the placement, and the sum is that of the plan.
+    """
+
+    question: JointProblem
+
+    def reset(self, *arguments: Any, **named: Any) -> None:
+        super().reset(*arguments, **named)
+        self.placed: Placed | None = None
+        self.now = 0.0
+
+    def observe(self, time: int) -> None:
+        placer, *allocators = self.slots
+        if self.placed is None:
+            seen = self.subject.seen(self.question)
+            placer[0].write(time, placer[1], {**seen, MASK: _CHOICE})
+            for memory, row in allocators:
+                memory.arrays[MASK][time, row] = _NO_CHOICE
+            return
+        placer[0].arrays[MASK][time, placer[1]] = _NO_CHOICE
+        traffic = self.placed.traffic
+        for server, (memory, row) in enumerate(allocators):
+            memory.arrays[MASK][time, row] = _NO_CHOICE
+            if server < len(traffic.used) and traffic.used[server].any():
+                memory.write(time, row, allocator_view(memory.arrays, traffic, server))
+
+    def step(self, actions: Sequence[Any]) -> Stepped:
+        agents = len(self.slots)
+        if self.placed is None:
+            self.placed = self.question.placed(actions[0])
+            self.judged = self.placed.judged
+            self.now = 1.0
+            return Stepped([self.judged.reward] * agents, 1.0, terminated=False, truncated=False)
+        count = len(self.placed.traffic.used)
+        level = np.array(actions[1 : count + 1])[:, : count - 1] - TOP
+        self.judged = self.question.shared(self.placed, level)
+        gained = self.judged.reward - self.placed.judged.reward
+        return Stepped([gained] * agents, 1.0, terminated=True, truncated=False)
+
+
+def allocator_view(arrays: Mapping[str, Array], traffic: Traffic, server: int) -> dict[str, Array]:
+    """What the allocator of a server sees, padded as `arrays` are."""
+    seen = {name: np.zeros(array.shape[2:], array.dtype) for name, array in arrays.items()}
+    pipes = len(traffic.used) - 1
+    seen["pipe_features"][:pipes] = traffic.pipes[server]
+    seen["server_features"][:] = traffic.servers[server]
+    seen["pipe_mask"][:pipes] = traffic.mask[server]
+    seen[MASK] = _CHOICE
+    return seen
+
+
+class JointProblems(Problems):
+    """`Problems` whose plans have rates: agents `placer`, `allocator_0`, ..., which share a policy.
+
+    Raises:
+        InputError: as `Problems`; the source gives no pipes.
+    """
+
+    def __init__(self, source: Any, training: Training) -> None:
+        if not isinstance(source, DrawnJointProblems):
+            raise InputError("decides no bandwidth: a team takes env=joint_problems", field="env")
+        super().__init__(source, training)
+        self.agents = (PLACER, *(f"{ALLOCATOR}_{server}" for server in range(source.servers)))
+        self._spaces = {
+            PLACER: (_with_mask(source.observation_space), source.action_space),
+            ALLOCATOR: (_with_mask(source.allocator_space), source.level_space),
+        }
+
+    def module_of(self, agent: str) -> str:
+        return PLACER if agent == PLACER else ALLOCATOR
+
+    def architectures(self, model: Any) -> dict[str, Architecture]:
+        assert isinstance(model, TeamConfig)
+        return {
+            PLACER: one_architecture(model.placer), ALLOCATOR: one_architecture(model.allocator)
+        }  # fmt: skip
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        return self._spaces[self.module_of(agent)]
+
+    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
+        return ArrayMemory(self._spaces[module][0], times, rows)
+
+    def lane(self, index: int) -> JointProblemLane:
+        return JointProblemLane(self, None)
+
+    def exam_lane(self, number: int) -> JointProblemLane:
+        return JointProblemLane(self, number)
+
+
+def _with_mask(space: spaces.Dict) -> spaces.Dict:
+    return spaces.Dict({**space.spaces, MASK: spaces.Box(0, 1, (2,), np.int8)})

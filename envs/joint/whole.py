@@ -1,0 +1,258 @@
+"""Placement and bandwidth decided at once: a whole placement first, then a level for every pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envs.bounds import Count, NonNegative, bounded
+from envs.errors import InputError
+from envs.graphs.contraction import Fusion
+from envs.joint.weighted_step import crossings_of, find_crossings
+from envs.placement.episodes import DrawnProblems, Judged, Tokens, WholeProblem
+from envs.placement.outcome import GroupPricer
+from envs.placement.whole import WholeLayout
+from envs.step.allocated import uniform_allocation, weighted_allocation
+from envs.step.pipe_times import piped_problem, set_pipe_rates
+from envs.step.plans import BandwidthAllocation
+from envs.step.price import Price
+from envs.step.problem import StepProblem
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+TOP, OCTAVE = 10, 2  # levels go from -TOP to TOP, OCTAVE of them double the weight
+LEVELS = 2 * TOP + 1
+PIPE, SERVER = 11, 6  # widths of features
+LOW, HIGH = -4.0, 4.0  # bounds of all features
+_LEAST = 1e-4  # what is added before a logarithm
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """What a placement sends between S servers, from source to destination; rates at even shares.
+
+    Pipe features are logarithms where they span decades; *load* is the compute time of the busiest
+    device of a server, *longest* that of all.
+
+    | pipes (S, S - 1, 11), to the other servers in turn | |
+    |---|---|
+    | 0 | level of the square root of the bytes over their geometric mean, of TOP |
+    | 1 | log of seconds / longest |
+    | 2, 3 | share of what the source sends, of what the destination receives |
+    | 4 | transfers / most of a pipe |
+    | 5 | log of bytes / most of a pipe |
+    | 6, 7 | load of the source, of the destination / longest |
+    | 8 | log of seconds of one transfer / longest |
+    | 9 | share of what the two servers exchange |
+    | 10 | log of its rate among the pipes in use / among all |
+
+    | servers (S, 6) | |
+    |---|---|
+    | 0 | share of its pipes in use |
+    | 1, 2 | share of all bytes that it sends, receives |
+    | 3 | load / longest |
+    | 4 | log of seconds of all its pipes / longest |
+    | 5 | log of the servers |
+    """
+
+    used: NDArray[np.bool_]  # (S, S)
+    pipes: NDArray[np.float32]
+    servers: NDArray[np.float32]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """(S, S - 1) the pipes in use of every server."""
+        return others(self.used)
+
+
+def others(pairs: NDArray[Any]) -> NDArray[Any]:
+    """(S, S - 1, ...) what (S, S, ...) holds beside its diagonal."""
+    count = len(pairs)
+    return pairs[~np.eye(count, dtype=np.bool_)].reshape(count, count - 1, *pairs.shape[2:])
+
+
+class PipedGroups:
+    """Fused groups on a network whose pipes have levels. One per thread.
+
+    A pipe in use at level l has the weight 2^(l / OCTAVE), others have none; rates are the weighted
+    max-min shares of the channels, each with the weight of its pipe.
+
+    Args:
+        problem: of the operators, on the topology whose links are shared out.
+        fusion: the groups.
+
+    Raises:
+        InputError: there are no pipes, or a link between servers has tabulated times alone.
+    """
+
+    def __init__(self, problem: StepProblem, fusion: Fusion) -> None:
+        self.network, self.fusion = problem.topology.network, fusion
+        if not self.network.num_channels:
+            raise InputError("has no links between servers", file=problem.topology.name)
+        self.uniform = uniform_allocation(self.network)
+        piped = piped_problem(problem, self.uniform.pipes(self.network), fusion)
+        self.problem = piped.problem  # the pieces, under uniform shares
+        own = replace(piped.problem, transfer_seconds=piped.problem.transfer_seconds.copy())
+        self.pricer, self._table = GroupPricer(own, fusion), piped.table
+        self._arrays = self.pricer.pricer.arrays
+        self._found = crossings_of(self._arrays, self.network.num_servers)
+
+    def traffic(self, device: IntArray) -> Traffic:
+        """Of the groups on (G,) devices."""
+        count, placed = self.network.num_servers, self.fusion.expand_pieces(device)
+        even = self.uniform.pipes(self.network)
+        self._set(even)
+        find_crossings(self._arrays, self._table, placed, self._found)
+        seconds, nbytes, transfers = (
+            array.reshape(count, count).copy()
+            for array in (self._found.seconds, self._found.nbytes, self._found.transfers)
+        )
+        used = transfers > 0
+        topology, op_seconds = self.problem.topology, self.problem.op_seconds
+        by_device = np.bincount(
+            placed, op_seconds[np.arange(len(placed)), placed], topology.num_devices
+        )
+        load = np.zeros(count)
+        np.maximum.at(load, topology.server, by_device)
+        longest = max(float(load.max()), 1e-300)
+        sizes = np.maximum(nbytes, 1.0)
+        typical = np.exp(np.log(sizes[used]).mean()) if used.any() else 1.0
+        rates = self.allocation(np.zeros((count, count), np.int64), used).pipes(self.network)
+        sent, received = nbytes.sum(axis=1), nbytes.sum(axis=0)
+        pipes = [
+            OCTAVE * np.log2(sizes / typical) / 2.0 / TOP,
+            _log(seconds / longest),
+            _share(nbytes, sent[:, None]),
+            _share(nbytes, received),
+            transfers / max(int(transfers.max()), 1),
+            _log(nbytes / max(float(nbytes.max()), 1.0)),
+            np.broadcast_to(load[:, None] / longest, used.shape),
+            np.broadcast_to(load / longest, used.shape),
+            _log(_share(seconds, transfers) / longest),
+            _share(nbytes, nbytes + nbytes.T),
+            _log(_share(rates, even)),
+        ]
+        servers = [
+            used.sum(axis=1) / max(count - 1, 1),
+            _share(sent, sent.sum()),
+            _share(received, received.sum()),
+            load / longest,
+            _log(seconds.sum(axis=1) / longest),
+            np.full(count, np.log(count)),
+        ]
+        seen = np.where(used[..., None], np.stack(pipes, axis=2), 0.0)
+        return Traffic(
+            used,
+            others(seen.clip(LOW, HIGH).astype(np.float32)),
+            np.stack(servers, axis=1).clip(LOW, HIGH).astype(np.float32),
+        )
+
+    def allocation(self, level: IntArray, used: NDArray[np.bool_]) -> BandwidthAllocation:
+        """The rates at `level` (S, S), or (S, S - 1) without the diagonal, of the pipes in use."""
+        weight = np.zeros(used.shape)
+        weight[~np.eye(len(used), dtype=np.bool_)] = 2.0 ** (
+            (others(level) if level.shape == used.shape else level).ravel() / OCTAVE
+        )
+        return weighted_allocation(
+            self.network, np.where(used, weight, 0.0).ravel()[self.network.channel_pipe]
+        )
+
+    def price(
+        self, device: IntArray, allocation: BandwidthAllocation, order: int | None = None
+    ) -> Price:
+        """As `GroupPricer.price`, through pipes of these rates."""
+        self._set(allocation.pipes(self.network))
+        return self.pricer.price(device, order)
+
+    def _set(self, pipes: FloatArray) -> None:
+        set_pipe_rates(self._table, pipes.ravel(), self._arrays.transfer_seconds)
+
+
+def _share(part: NDArray[Any], whole: NDArray[Any]) -> FloatArray:
+    """0 of nothing."""
+    return np.asarray(part / np.where(whole > 0, whole, 1), np.float64)
+
+
+def _log(ratio: FloatArray) -> FloatArray:
+    return np.asarray(np.log(ratio + _LEAST) / 4.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Groups that have been placed, at even shares of the pipes in use."""
+
+    device: IntArray  # (G,)
+    order: int
+    traffic: Traffic
+    judged: Judged
+
+
+class JointProblem(WholeProblem):
+    """A `WholeProblem` under uniform shares, whose pipes get levels once its groups are placed."""
+
+    def __init__(
+        self,
+        number: int,
+        fused: StepProblem,
+        layout: WholeLayout,
+        tokens: Tokens,
+        unfit: float,
+    ) -> None:
+        fusion = Fusion.of_fused(fused.graph)
+        self.piped = PipedGroups(fused, fusion)
+        super().__init__(number, self.piped.problem, fusion, layout, tokens, unfit)
+
+    def placed(self, action: IntArray) -> Placed:
+        """The groups where (A,) tokens say."""
+        device, order = self.tokens.plan(action, self.fusion.num_groups)
+        traffic = self.piped.traffic(device)
+        even = self.piped.allocation(np.zeros(traffic.used.shape, np.int64), traffic.used)
+        return Placed(device, order, traffic, self.judged(self.piped.price(device, even, order)))
+
+    def shared(self, placed: Placed, level: IntArray) -> Judged:
+        """What the plan comes to at `level` (S, S - 1) of the pipes."""
+        allocation = self.piped.allocation(level, placed.traffic.used)
+        return self.judged(self.piped.price(placed.device, allocation, placed.order))
+
+
+@bounded
+class DrawnJointProblems(DrawnProblems):
+    """`DrawnProblems` on several servers; the rate of every channel is decided too.
+
+    Args:
+        servers: S, at most; a problem with more, or with one, is drawn again.
+    """
+
+    measured = False
+
+    def __init__(
+        self,
+        problems: Callable[[np.random.Generator, float], StepProblem],
+        *,
+        layout: WholeLayout,
+        sweeps: int,
+        unfit: NonNegative,
+        kept: Count | None,
+        servers: Count,
+    ) -> None:
+        super().__init__(problems, layout=layout, sweeps=sweeps, unfit=unfit, kept=kept)
+        self.servers = servers
+        self.allocator_space = spaces.Dict(
+            {
+                "pipe_features": spaces.Box(LOW, HIGH, (servers - 1, PIPE), np.float32),
+                "server_features": spaces.Box(LOW, HIGH, (SERVER,), np.float32),
+                "pipe_mask": spaces.Box(0, 1, (servers - 1,), np.int8),
+            }
+        )
+        self.level_space = spaces.MultiDiscrete([LEVELS] * (servers - 1))
+
+    def whole(self, number: int, fused: StepProblem) -> JointProblem:
+        if fused.topology.num_servers > self.servers:
+            raise InputError(f"more than {self.servers} servers", file=fused.topology.name)
+        return JointProblem(number, fused, self.layout, self.tokens, self.unfit)
