@@ -11,6 +11,7 @@ from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.local_search import Guide
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.placement.shipped import placer_folder
+from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Positive, Share, bounded
@@ -103,6 +104,10 @@ class LearnedJoint:
                 device = grouped.fusion.expand(plans[number])
                 order = BestOrder(allocated_problem(problem, rates)).order(device)
                 incumbent.offer_with(Plan(Placement(device), order), rates)
+        if incumbent.plan is None:
+            fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+            fitting.run(grouped, answer.with_less_room)
+            fitting.insist()
         guide = Guide(
             plans=[grouped.fusion.expand(plans[number]) for _, _, number, _ in sorted(ranked)],
             group=grouped.fusion.group, chance=answer.chances, share=self.placement.guided,

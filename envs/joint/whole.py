@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -226,7 +227,8 @@ class DrawnJointProblems(DrawnProblems):
     """`DrawnProblems` on several servers; the rate of every channel is decided too.
 
     Args:
-        servers: S, at most; a problem with more, or with one, is drawn again.
+        servers: S, at most; a problem with more is drawn again, and one with less than three, where
+            no two pipes share a link.
     """
 
     measured = False
@@ -239,7 +241,7 @@ class DrawnJointProblems(DrawnProblems):
         sweeps: int,
         unfit: NonNegative,
         kept: Count | None,
-        servers: Count,
+        servers: Annotated[int, Ge(3)],
     ) -> None:
         super().__init__(problems, layout=layout, sweeps=sweeps, unfit=unfit, kept=kept)
         self.servers = servers
@@ -253,6 +255,7 @@ class DrawnJointProblems(DrawnProblems):
         self.level_space = spaces.MultiDiscrete([LEVELS] * (servers - 1))
 
     def whole(self, number: int, fused: StepProblem) -> JointProblem:
-        if fused.topology.num_servers > self.servers:
-            raise InputError(f"more than {self.servers} servers", file=fused.topology.name)
+        count = fused.topology.num_servers
+        if not 3 <= count <= self.servers:
+            raise InputError(f"{count}, not 3 to {self.servers}", field="servers")
         return JointProblem(number, fused, self.layout, self.tokens, self.unfit)

@@ -78,7 +78,8 @@ class PipesPolicy(Policy):
         centre = TOP * (self.root * pipes[..., :1] + own)
         levels = torch.arange(LEVELS, device=pipes.device, dtype=pipes.dtype) - TOP
         off = (levels - centre.clamp(-TOP, TOP)) / spread.clamp(-2.0, 2.0).exp()
-        return -0.5 * off.square()
+        logits: Tensor = -0.5 * off.square()
+        return logits
 
     def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Composed:
         """A level for each pipe of (n, ...) observations, by torch's global generator."""

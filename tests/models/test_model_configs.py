@@ -54,7 +54,8 @@ CASES: dict[str, list[tuple[str | None, Callable[[], Any]]]] = {
 POLICIES = sorted(
     path
     for path in MODELS.glob("*.yaml")
-    if path.stem not in ("interference", "durations", "priority", "placer", "placer_continued")
+    if path.stem
+    not in ("interference", "durations", "priority", "placer", "placer_continued", "joint_plans")
 )
 
 

@@ -29,14 +29,20 @@ class Question(Protocol):
 
     Attributes:
         number: what it is; equal problems have equal numbers.
-        observation: every array of the source's `observation_space`.
-        advice: (A,) tokens of the teacher's plan, -1 where it says nothing; where nobody teaches,
-            of a plan to be measured by.
     """
 
     number: int
-    observation: Mapping[str, Array]
-    advice: Array
+
+    @property
+    def observation(self) -> Mapping[str, Array]:
+        """Every array of the source's `observation_space`."""
+
+    @property
+    def advice(self) -> Array:
+        """(A,) tokens of the teacher's plan, -1 where it says nothing.
+
+        Where nobody teaches, of a plan to be measured by.
+        """
 
     def judge(self, action: Array) -> Judged:
         """Of the plan that (A,) tokens stand for."""
