@@ -316,6 +316,24 @@ def best_of_alike(returns: FloatArray, rows: int, alike: int) -> FloatArray:
     return gains.reshape(returns.shape)
 
 
+def ranked(returns: FloatArray, rows: int, alike: int) -> FloatArray:
+    """(T, B) places among alike episodes, with mean 0 and deviation 1; equal returns share theirs.
+
+    What a return of another size, such as that of a plan that does not fit, cannot outweigh
+    (Wierstra et al., "Natural evolution strategies", JMLR 15, 2014, section 3.1).
+
+    Args:
+        returns: (T, B) of episodes of one step.
+        rows: agents of the environments with the same problem, which stand side by side.
+        alike: those environments.
+    """
+    beside = returns.reshape(len(returns), -1, alike, 1, rows // alike)
+    other = beside.swapaxes(2, 3)
+    place = (beside > other).sum(axis=3) - (beside < other).sum(axis=3).astype(np.float64)
+    spread = np.sqrt((place**2).mean(axis=2, keepdims=True))
+    return np.asarray((place / np.maximum(spread, 1.0)).reshape(returns.shape))
+
+
 def telling(gains: FloatArray, rows: int, alike: int, count: int) -> NDArray[np.bool_]:
     """(T, B) the `count` of alike episodes whose advantages are the largest, whatever their sign.
 

@@ -18,6 +18,7 @@ from agents.rllib.advantages import (
     ValueScale,
     advantages,
     best_of_alike,
+    ranked,
     standardised,
     telling,
     without_shared,
@@ -113,6 +114,10 @@ class BatchMaker:
                     raise InputError("is for episodes of one step", field="best_share")
                 best = ppo.alike * best_of_alike(rewards, rows, ppo.alike)
                 gains = (1.0 - ppo.best_share) * gains + ppo.best_share * best
+            if ppo.normalise_advantages == "rank":
+                if not ends.all():
+                    raise InputError("is for episodes of one step", field="normalise_advantages")
+                return ranked(rewards, rows, ppo.alike), targets
         by_problem = ppo.normalise_advantages == "problem"
         groups = fragment.problem[:, lane][decides] if by_problem else None
         gains[decides] = standardised(gains[decides], groups)

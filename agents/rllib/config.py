@@ -56,7 +56,7 @@ class PPO:
     value_coefficient: NonNegative
     value_memory: Annotated[float, Ge(1.0)] | None
     normalise_rewards: bool
-    normalise_advantages: Literal["batch", "problem"]
+    normalise_advantages: Literal["batch", "problem", "rank"]
     auxiliary_coefficient: NonNegative
     max_gradient_norm: Annotated[float, Gt(0.0)]
 
@@ -66,6 +66,9 @@ class PPO:
         if self.num_envs % self.alike:
             message = f"{self.alike} does not divide num_envs {self.num_envs}"
             raise InputError(message, field="alike")
+        if self.normalise_advantages == "rank" and (self.alike == 1 or self.best_share > 0.0):
+            message = "ranks are those of alike episodes, without a share of the best"
+            raise InputError(message, field="normalise_advantages")
         if self.learned is not None and self.learned > self.alike:
             raise InputError(f"there are {self.alike} alike", field="learned")
         if self.best_share > 0.0 and self.alike == 1:

@@ -16,7 +16,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
-from agents.rllib.advantages import PerStep, best_of_alike
+from agents.rllib.advantages import PerStep, best_of_alike, ranked
 from agents.rllib.batch import BatchMaker
 from agents.rllib.config import TRAINING, Cloning
 from agents.rllib.module import TAUGHT
@@ -135,6 +135,19 @@ def test_advantages_are_against_the_other_samples_of_the_problem(share: float) -
         rows[Postprocessing.ADVANTAGES], (flat - flat.mean()) / flat.std(), rtol=1e-5, atol=1e-6
     )
     assert rows[Columns.ACTION_LOGP].shape == (32, TOKENS)
+
+
+def test_ranks_are_places_among_the_plans_of_a_problem() -> None:
+    returns = np.array([[-1.0, -9.0, -2.0, -2.0, 3.0, 3.0, 3.0, 3.0]])
+    found = ranked(returns, ALIKE, ALIKE)
+    places = np.array([3.0, -3.0, 0.0, 0.0])
+    np.testing.assert_allclose(found[0, :4], places / places.std())
+    np.testing.assert_array_equal(found[0, 4:], 0.0)
+    _, fragment = sampled(Guesses(), normalise_advantages="rank")
+    maker = BatchMaker(training(normalise_advantages="rank").ppo, {PLANNER: 1})
+    rows = maker.ready([fragment], 1).batches[0].policy_batches[PLANNER]
+    expected = ranked(fragment.parts[PLANNER].rewards, ALIKE, ALIKE)
+    np.testing.assert_allclose(rows[Postprocessing.ADVANTAGES], expected.reshape(-1), rtol=1e-6)
 
 
 def test_of_alike_plans_those_with_the_largest_advantages_are_learned_from() -> None:
