@@ -27,11 +27,12 @@ from models.export.allocator import OnnxAllocator
 class LearnedJoint:
     """Places a step and gives its pipes levels by policies, then searches on from that.
 
-    The placer composes plans for uniform shares; for each the allocators of all servers choose the
-    levels of their pipes. The compiled simulator prices plans with their rates, and the best that
-    fits is the first incumbent. From there local search, guided by the placer's chances, moves
-    groups and order at fixed rates, `allocation` finds the rates of what it finds, and so on in
-    turns, as in `agents.bandwidth.joint.Alternation`.
+    The placer composes plans for the step alone on its network; for each the allocators of all
+    servers choose the levels of their pipes. The compiled simulator prices plans with their rates,
+    and the best that fits is the first incumbent. From there local search, guided by the placer's
+    chances, moves groups and order in turns: on the network as it is, where nobody's share is
+    decided, and at rates near those of the best plan. What a turn finds gets the rates that
+    its traffic asks for, and those that `allocation` finds.
 
     Guarantees:
         Never slower than what the policies decide alone, where that fits.
@@ -46,8 +47,8 @@ class LearnedJoint:
         allocation: finds the rates of a plan.
         allocation_s: seconds of one call of it, at most.
         promising: times the best step time: plans up to there are given to it.
-        turn_s: seconds of one search at fixed rates.
-        spared: part of the uniform shares that a search finds.
+        turn_s: seconds of one search.
+        spared: part of the uniform shares that a search at rates finds.
 
     Raises:
         InputError: a folder is no such policy's.
@@ -72,10 +73,10 @@ class LearnedJoint:
     def plan_jointly(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> PlannerResult:
-        """As `JointPlanner.plan_jointly`; the limit counts the moves proposed by every search.
+        """As `JointPlanner.plan_jointly`; the limit counts the moves proposed in each of two turns.
 
         Raises:
-            InputError: the topology has no bandwidth between some servers, or no such links.
+            InputError: the topology has no bandwidth between some servers.
         """
         incumbent = JointIncumbent(
             problem,
@@ -86,7 +87,7 @@ class LearnedJoint:
         )
         if incumbent.impossible:
             return incumbent.result()
-        grouped = GroupedProblem.of(incumbent.problem, self.placement.groups)
+        grouped = GroupedProblem.of(problem, self.placement.groups)
         answer = Answer(self.placement, grouped)
         plans, evaluations = answer.best_first()
         piped = PipedGroups(problem, grouped.fusion)
@@ -121,25 +122,27 @@ class LearnedJoint:
     def _improve(
         self, incumbent: JointIncumbent, guide: Guide, budget_s: float, limit: int | None
     ) -> int:
-        """Placement and order at fixed rates, rates for them, in turns; the moves judged."""
-        search, judged = self.placement.search, 0
+        """Placement and order, rates for them, in turns; the moves judged."""
+        search, judged, turns = self.placement.search, 0, 0
         while search is not None and not incumbent.optimal:
             left = budget_s - incumbent.seconds
-            if left <= 0.0:
+            if left < (self.turn_s / 2.0 if turns and incumbent.plan is not None else 0.0):
                 break
-            rates, best = incumbent.uniform, incumbent.plan
-            if best is not None and incumbent.allocation is not None:
-                mixed = (1.0 - self.spared) * incumbent.allocation.rate + self.spared * rates.rate
+            step, rates, best, given = incumbent.whole, None, incumbent.plan, incumbent.allocation
+            if turns % 2 and given is not None:
+                mixed = (1.0 - self.spared) * given.rate + self.spared * incumbent.uniform.rate
                 rates = BandwidthAllocation(mixed)
-                guide = replace(guide, plans=[best.placement.device])
-            turn = StepIncumbent(allocated_problem(incumbent.whole, rates))
+                step = allocated_problem(step, rates)
+            turn = StepIncumbent(step)
             if best is not None:
+                guide = replace(guide, plans=[best.placement.device])
                 turn.offer_plan(best)
             judged += search.improve(turn, min(self.turn_s, left), limit, guide)
-            if turn.plan is None:
-                continue
-            incumbent.offer_with(turn.plan, rates)
-            incumbent.offer(turn.plan.placement.device, turn.plan.order)
-            if limit is not None:
+            turns += 1
+            if turn.plan is not None:
+                if rates is not None:
+                    incumbent.offer_with(turn.plan, rates)
+                incumbent.offer(turn.plan.placement.device, turn.plan.order)
+            if limit is not None and turns == 2:
                 break
         return judged

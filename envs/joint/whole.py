@@ -89,13 +89,11 @@ class PipedGroups:
         fusion: the groups.
 
     Raises:
-        InputError: there are no pipes, or a link between servers has tabulated times alone.
+        InputError: a link between servers has tabulated times alone.
     """
 
     def __init__(self, problem: StepProblem, fusion: Fusion) -> None:
         self.network, self.fusion = problem.topology.network, fusion
-        if not self.network.num_channels:
-            raise InputError("has no links between servers", file=problem.topology.name)
         self.uniform = uniform_allocation(self.network)
         piped = piped_problem(problem, self.uniform.pipes(self.network), fusion)
         self.problem = piped.problem  # the pieces, under uniform shares
@@ -195,7 +193,7 @@ class Placed:
 
 
 class JointProblem(WholeProblem):
-    """A `WholeProblem` under uniform shares, whose pipes get levels once its groups are placed."""
+    """A `WholeProblem` whose pipes get levels once its groups are placed."""
 
     def __init__(
         self,
@@ -207,7 +205,7 @@ class JointProblem(WholeProblem):
     ) -> None:
         fusion = Fusion.of_fused(fused.graph)
         self.piped = PipedGroups(fused, fusion)
-        super().__init__(number, self.piped.problem, fusion, layout, tokens, unfit)
+        super().__init__(number, fused, fusion, layout, tokens, unfit)
 
     def placed(self, action: IntArray) -> Placed:
         """The groups where (A,) tokens say."""

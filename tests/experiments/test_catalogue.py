@@ -10,7 +10,12 @@ from experiments.catalogue.entries import KNOWLEDGE, Docstring, entries, gymnasi
 from experiments.catalogue.pages import page_path, page_text, pages, picture_path
 from tests.paths import ROOT
 
-SOURCES = {"problems", "labelled_problems", "one_problem"}  # of whole problems: no environments
+SOURCES = {
+    "problems",
+    "labelled_problems",
+    "joint_problems",
+    "one_problem",
+}  # of whole problems: no environments
 
 
 def test_each_option_has_its_page() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import InputError
 from envs.joint.whole import OCTAVE, TOP, JointProblem, PipedGroups, others
 from envs.placement.episodes import Tokens
 from envs.placement.outcome import ORDER_CLASSES
@@ -74,7 +73,7 @@ def test_traffic_is_that_of_the_transfers(problem: StepProblem, seed: int) -> No
     }
     transfers = np.zeros((servers, servers))
     for tensor, here, there in sent:
-        if joint.fused.transfer_seconds[tensor, topology.link_class[here, there]] > 0.0:
+        if joint.piped.problem.transfer_seconds[tensor, topology.link_class[here, there]] > 0.0:
             transfers[topology.server[here], topology.server[there]] += 1
     assert (placed.traffic.used == (transfers > 0)).all()
     np.testing.assert_allclose(
@@ -113,11 +112,3 @@ def test_operators_and_their_groups_have_the_same_pipes() -> None:
     step = fused_problem(allocated_problem(problem, allocation), fusion)
     expected = Pricer(step).price(fusion.expand_pieces(device))
     assert piped.price(device, allocation).seconds == pytest.approx(expected.seconds, rel=1e-9)
-
-
-def test_one_server_has_nothing_to_share() -> None:
-    from envs.placement.toy import toy_pipeline
-
-    problem = toy_pipeline()
-    with pytest.raises(InputError):
-        PipedGroups(problem, fuse(problem, 4))
