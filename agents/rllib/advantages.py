@@ -306,7 +306,7 @@ def best_of_alike(returns: FloatArray, rows: int, alike: int) -> FloatArray:
     unbiased gradient of the expected best: what the others reach is a baseline.
 
     Args:
-        returns: (T, B) of episodes of one step.
+        returns: (T, B) what follows a step.
         rows: agents of the environments with the same problem, which stand side by side.
         alike: those environments, at least two.
     """
@@ -323,7 +323,7 @@ def ranked(returns: FloatArray, rows: int, alike: int) -> FloatArray:
     (Wierstra et al., "Natural evolution strategies", JMLR 15, 2014, section 3.1).
 
     Args:
-        returns: (T, B) of episodes of one step.
+        returns: (T, B) what follows a step.
         rows: agents of the environments with the same problem, which stand side by side.
         alike: those environments.
     """

@@ -115,9 +115,7 @@ class BatchMaker:
                 best = ppo.alike * best_of_alike(rewards, rows, ppo.alike)
                 gains = (1.0 - ppo.best_share) * gains + ppo.best_share * best
             if ppo.normalise_advantages == "rank":
-                if not ends.all():
-                    raise InputError("is for episodes of one step", field="normalise_advantages")
-                return ranked(rewards, rows, ppo.alike), targets
+                return ranked(gains, rows, ppo.alike), targets
         by_problem = ppo.normalise_advantages == "problem"
         groups = fragment.problem[:, lane][decides] if by_problem else None
         gains[decides] = standardised(gains[decides], groups)
