@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from agents.bandwidth.joint_search.search import JointIncumbent
 from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.local_search import Guide
@@ -94,30 +92,24 @@ class LearnedJoint:
         ranked = []
         for number, device in enumerate(plans):
             traffic = piped.traffic(device)
-            level = np.zeros(traffic.mask.shape, np.int64)
+            rates = piped.even(traffic.used)
             if self.allocator is not None:
-                level = self.allocator.levels(traffic)
-            rates = piped.allocation(level, traffic.used)
+                rates = piped.allocation(self.allocator.levels(traffic), traffic.used)
             price = piped.price(device, rates)
             ranked.append((price.excess, price.seconds, number, rates))
-        for _, _, number, rates in sorted(ranked, key=lambda plan: plan[:3]):
+        ranked.sort(key=lambda plan: plan[:3])
+        devices = [grouped.fusion.expand(plans[number]) for *_, number, _ in ranked]
+        for device, (*_, rates) in zip(devices, ranked, strict=True):
             if incumbent.plan is None:
-                device = grouped.fusion.expand(plans[number])
                 order = BestOrder(allocated_problem(problem, rates)).order(device)
                 incumbent.offer_with(Plan(Placement(device), order), rates)
         if incumbent.plan is None:
             fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
             fitting.run(grouped, answer.with_less_room)
             fitting.insist()
-        guide = Guide(
-            plans=[grouped.fusion.expand(plans[number]) for _, _, number, _ in sorted(ranked)],
-            group=grouped.fusion.group, chance=answer.chances, share=self.placement.guided,
-        )  # fmt: skip
-        return incumbent.result(
-            evaluations=evaluations
-            + len(ranked)
-            + self._improve(incumbent, guide, budget_s, deterministic_limit)
-        )
+        guide = Guide(devices, grouped.fusion.group, answer.chances, self.placement.guided)
+        evaluations += self._improve(incumbent, guide, budget_s, deterministic_limit)
+        return incumbent.result(evaluations=evaluations + len(ranked))
 
     def _improve(
         self, incumbent: JointIncumbent, guide: Guide, budget_s: float, limit: int | None

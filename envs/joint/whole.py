@@ -105,24 +105,21 @@ class PipedGroups:
     def traffic(self, device: IntArray) -> Traffic:
         """Of the groups on (G,) devices."""
         count, placed = self.network.num_servers, self.fusion.expand_pieces(device)
-        even = self.uniform.pipes(self.network)
-        self._set(even)
+        uniform = self.uniform.pipes(self.network)
+        self._set(uniform)
         find_crossings(self._arrays, self._table, placed, self._found)
-        seconds, nbytes, transfers = (
-            array.reshape(count, count).copy()
-            for array in (self._found.seconds, self._found.nbytes, self._found.transfers)
-        )
+        found = self._found.seconds, self._found.nbytes, self._found.transfers
+        seconds, nbytes, transfers = (array.reshape(count, count).copy() for array in found)
         used = transfers > 0
         topology, op_seconds = self.problem.topology, self.problem.op_seconds
-        by_device = np.bincount(
-            placed, op_seconds[np.arange(len(placed)), placed], topology.num_devices
-        )
+        own = op_seconds[np.arange(len(placed)), placed]
+        by_device = np.bincount(placed, own, topology.num_devices)
         load = np.zeros(count)
         np.maximum.at(load, topology.server, by_device)
         longest = max(float(load.max()), 1e-300)
         sizes = np.maximum(nbytes, 1.0)
         typical = np.exp(np.log(sizes[used]).mean()) if used.any() else 1.0
-        rates = self.allocation(np.zeros((count, count), np.int64), used).pipes(self.network)
+        rates = self.even(used).pipes(self.network)
         sent, received = nbytes.sum(axis=1), nbytes.sum(axis=0)
         pipes = [
             OCTAVE * np.log2(sizes / typical) / 2.0 / TOP,
@@ -135,7 +132,7 @@ class PipedGroups:
             np.broadcast_to(load / longest, used.shape),
             _log(_share(seconds, transfers) / longest),
             _share(nbytes, nbytes + nbytes.T),
-            _log(_share(rates, even)),
+            _log(_share(rates, uniform)),
         ]
         servers = [
             used.sum(axis=1) / max(count - 1, 1),
@@ -153,14 +150,15 @@ class PipedGroups:
         )
 
     def allocation(self, level: IntArray, used: NDArray[np.bool_]) -> BandwidthAllocation:
-        """The rates at `level` (S, S), or (S, S - 1) without the diagonal, of the pipes in use."""
+        """The rates at `level` (S, S - 1) of the pipes in use, (S, S)."""
         weight = np.zeros(used.shape)
-        weight[~np.eye(len(used), dtype=np.bool_)] = 2.0 ** (
-            (others(level) if level.shape == used.shape else level).ravel() / OCTAVE
-        )
-        return weighted_allocation(
-            self.network, np.where(used, weight, 0.0).ravel()[self.network.channel_pipe]
-        )
+        weight[~np.eye(len(used), dtype=np.bool_)] = 2.0 ** (level.ravel() / OCTAVE)
+        weight[~used] = 0.0
+        return weighted_allocation(self.network, weight.ravel()[self.network.channel_pipe])
+
+    def even(self, used: NDArray[np.bool_]) -> BandwidthAllocation:
+        """The rates where all pipes in use have one level."""
+        return self.allocation(np.zeros((len(used), len(used) - 1), np.int64), used)
 
     def price(
         self, device: IntArray, allocation: BandwidthAllocation, order: int | None = None
@@ -211,8 +209,8 @@ class JointProblem(WholeProblem):
         """The groups where (A,) tokens say."""
         device, order = self.tokens.plan(action, self.fusion.num_groups)
         traffic = self.piped.traffic(device)
-        even = self.piped.allocation(np.zeros(traffic.used.shape, np.int64), traffic.used)
-        return Placed(device, order, traffic, self.judged(self.piped.price(device, even, order)))
+        price = self.piped.price(device, self.piped.even(traffic.used), order)
+        return Placed(device, order, traffic, self.judged(price))
 
     def shared(self, placed: Placed, level: IntArray) -> Judged:
         """What the plan comes to at `level` (S, S - 1) of the pipes."""
