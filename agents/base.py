@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, Protocol, runtime_checkable
 
 from envs.partition.problem import PartitionProblem
 from envs.step.plans import BandwidthAllocation, Plan
@@ -15,19 +12,6 @@ from envs.step.problem import StepProblem
 from envs.step.step import Communication
 
 Status = Literal["optimal", "feasible", "infeasible", "limit"]
-
-
-@runtime_checkable
-class Agent(Protocol):
-    """Decides one action at a time.
-
-    Knows:
-        What the environment shows: the fused graph, the devices, and for each of them the step time
-        with the present group there.
-    """
-
-    def act(self, observation: Mapping[str, NDArray[Any]]) -> np.int64:
-        """The action for one observation of the environment this agent was made for."""
 
 
 @dataclass(frozen=True)

@@ -15,27 +15,26 @@ from pathlib import Path
 
 from agents.cluster.shipped import scheduler_folder
 from agents.decision import Decider
+from agents.placement.shipped import placer_folder, shipped_placers
 from envs.errors import InputError
-from models.export.checkpoint import CLUSTER, PLACEMENT, SPEC_FILE, load_checkpoint
+from models.artifacts import read_json_object
+from models.export.checkpoint import CLUSTER, SPEC_FILE
+from models.export.placer import KIND as PLACER
+
+PLACEMENT = "placement"
 
 
 def decider_kind(checkpoint: str | Path) -> str:
     """What the policy of a checkpoint decides on: "cluster" or "placement".
 
     Raises:
-        InputError: it is neither a folder nor shipped, a file in it is damaged, or it decides on
-            something else.
+        InputError: it is neither a folder nor shipped.
     """
-    folder = scheduler_folder(str(checkpoint))
-    kind = load_checkpoint(folder).observation_kind
-    if kind in (CLUSTER, PLACEMENT):
-        return kind
-    told = f"{kind!r} is unknown (known: {CLUSTER}, {PLACEMENT})"
-    raise InputError(told, file=folder / SPEC_FILE, field="observation_kind")
+    return _found(checkpoint)[0]
 
 
 def load_decider(checkpoint: str | Path, **limits: int | None) -> Decider:
-    """The decider of a checkpoint folder, or of a shipped scheduler by its name.
+    """The decider of a checkpoint folder, or of a shipped policy by its name.
 
     Args:
         checkpoint: folder or name.
@@ -43,10 +42,11 @@ def load_decider(checkpoint: str | Path, **limits: int | None) -> Decider:
             `agents.placement.live.PlacementDecider` lists them.
 
     Raises:
-        InputError: as `decider_kind`, or there is no such limit.
+        InputError: as `decider_kind`, a file in it is damaged, or there is no such limit.
     """
     made: Callable[..., Decider]
-    if decider_kind(checkpoint) == CLUSTER:
+    kind, folder = _found(checkpoint)
+    if kind == CLUSTER:
         from agents.cluster.live import ClusterDecider as made  # noqa: N813
     else:
         from agents.placement.live import PlacementDecider as made  # noqa: N813
@@ -56,5 +56,15 @@ def load_decider(checkpoint: str | Path, **limits: int | None) -> Decider:
     for name in limits:
         if name not in known:
             raise InputError(f"is unknown (known: {', '.join(known)})", field=name)
-    folder = str(scheduler_folder(str(checkpoint)))
-    return made(folder, **limits)
+    return made(str(folder), **limits)
+
+
+def _found(checkpoint: str | Path) -> tuple[str, Path]:
+    """What it decides on, and its folder."""
+    name = str(checkpoint)
+    placer = name in shipped_placers() and not Path(name).is_dir()
+    folder = placer_folder(name) if placer else scheduler_folder(name)
+    if not folder.is_dir():
+        raise InputError("is not a checkpoint folder", file=folder)
+    kind = read_json_object(folder / SPEC_FILE).get("kind")
+    return PLACEMENT if kind == PLACER else CLUSTER, folder

@@ -2,7 +2,7 @@
 
 python -m experiments.compare
 python -m experiments.compare trace.path=jobs.csv trace.format=itp placement=least_interference
-python -m experiments.compare +agent@agents.checkpoint=cluster_checkpoint interference=analytic \\
+python -m experiments.compare +agent@agents.checkpoint=checkpoint interference=analytic \\
     'cluster.gpu_types=[V100,P100,T4]'
 """
 

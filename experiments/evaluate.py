@@ -15,14 +15,7 @@ from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate
 from experiments.run.app import Variant, run_app
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 
-VARIANTS = {
-    "env=cluster": Variant(
-        "evaluate_cluster",
-        EvaluateClusterConfig,
-        evaluate_cluster,
-        renamed={"agent=checkpoint": "agent=cluster_checkpoint"},  # one name for what was exported
-    )
-}
+VARIANTS = {"env=cluster": Variant("evaluate_cluster", EvaluateClusterConfig, evaluate_cluster)}
 
 
 def main(arguments: list[str] | None = None) -> int:

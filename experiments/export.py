@@ -1,9 +1,6 @@
-"""Export the policy of a training run as a scheduler checkpoint, and verify it.
+"""Export the policy of a training run's best exam as a checkpoint folder, and verify it.
 
 python -m experiments.export run=outputs/train/2026-01-31_12-00-00-000000
-
-Of a run that placed operators it is the last policy, of one that scheduled the jobs of clusters the
-policy of the best exam.
 """
 
 from __future__ import annotations

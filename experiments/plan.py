@@ -14,11 +14,10 @@ from typing import Any
 from envs.bounds import Count, Positive
 from experiments.run.app import run_app
 from experiments.run.one_run import Result, Run
-from experiments.run.targets import build_as
+from experiments.run.targets import build, build_as
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask, rehearse
 from experiments.step.problem import load_problem
-from experiments.step.search import agent_of
 
 SHOWN = (
     "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",
@@ -46,7 +45,7 @@ class PlanConfig:
 def plan(config: PlanConfig, run: Run) -> Result:
     """Search a plan, judge it, write it."""
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
-    agent, target = agent_of(config.agent, config.env), config.agent.get("_target_")
+    agent, target = build(config.agent, "agent"), config.agent.get("_target_")
     rehearse(agent, objective, target)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())

@@ -15,11 +15,10 @@ from envs.errors import InputError
 from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.targets import build_as, unknown_key
+from experiments.run.targets import build, build_as, unknown_key
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask_warm
 from experiments.step.problem import load_problem
-from experiments.step.search import agent_of
 
 
 @dataclass
@@ -47,10 +46,7 @@ def race(config: RaceConfig, run: Run) -> Result:
         if label not in config.entrants:
             raise InputError(unknown_key(f"budgets_s.{label}", config.entrants))
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
-    agents = {
-        label: agent_of(node, config.env, f"entrants.{label}")
-        for label, node in config.entrants.items()
-    }
+    agents = {label: build(node, f"entrants.{label}") for label, node in config.entrants.items()}
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     found: dict[str, object] = {}
     with ProgressDisplay(run.console) as display:

@@ -370,7 +370,7 @@ def _words(key: str, policy: str | Path) -> list[str]:
     text = str(policy)
     if isinstance(policy, Path) or text in shipped_schedulers() or Path(text).is_dir():
         checkpoint = word(f"agents.{key}.checkpoint", text)
-        return [f"+agent@agents.{key}=cluster_checkpoint", checkpoint]
+        return [f"+agent@agents.{key}=checkpoint", checkpoint]
     return [f"+agent@agents.{key}={text}"]
 
 

@@ -31,7 +31,6 @@ from experiments.step.objectives import Objective
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, rehearse
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of
-from experiments.step.search import agent_of
 from meshwright.composition import composed, provenance, word, writing
 
 if TYPE_CHECKING:
@@ -378,7 +377,7 @@ def plan(
         raise InputError(told, field=next(iter(arguments)))
     config = composed("plan", PlanConfig, words)
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
-    agent = planner if own else agent_of(config.agent, config.env)
+    agent = planner if own else build(config.agent, "agent")
     name = planner if isinstance(planner, str) else type(agent).__name__
     loaded = _loaded(graph, topology, config)
     rehearse(agent, objective, name)

@@ -9,7 +9,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from envs.cluster.environment.observation import ADVISED
-from envs.spaces import FeatureWidths
 
 Observation = Mapping[str, NDArray[Any]]
 
@@ -19,9 +18,8 @@ class FieldLayout:
     """One array of the observation: its name, dtype and symbolic shape.
 
     A dimension is a letter, which stands for any size, or a fixed number. A letter means the same
-    size in all arrays: N nodes, E edges, D devices of placement; of clusters those of
-    `ClusterObservation`, and A actions. An optional array that an observation does not have is one
-    without rows.
+    size in all arrays: those of `ClusterObservation`, and A actions. An optional array that an
+    observation does not have is one without rows.
     """
 
     name: str
@@ -46,36 +44,6 @@ class ClusterWidths:
     peer: int
     state: int
     advised: int = 0
-
-
-def widths_of(observation: Observation) -> FeatureWidths:
-    return FeatureWidths(
-        node=observation["node_features"].shape[-1],
-        node_device=observation["node_device_features"].shape[-1],
-        edge=observation["edge_features"].shape[-1],
-        device=observation["device_features"].shape[-1],
-        link=observation["link_features"].shape[-1],
-        candidate=observation["candidate_features"].shape[-1],
-    )
-
-
-def observation_layout(widths: FeatureWidths) -> tuple[FieldLayout, ...]:
-    """The arrays of one observation in the order in which every exported policy takes them."""
-    return (
-        FieldLayout("node_features", "float32", ("N", widths.node)),
-        FieldLayout("node_mask", "int8", ("N",)),
-        FieldLayout("node_device_features", "float32", ("N", "D", widths.node_device)),
-        FieldLayout("edge_index", "int64", (2, "E")),
-        FieldLayout("edge_features", "float32", ("E", widths.edge)),
-        FieldLayout("edge_mask", "int8", ("E",)),
-        FieldLayout("device_features", "float32", ("D", widths.device)),
-        FieldLayout("link_features", "float32", ("D", "D", widths.link)),
-        FieldLayout("placement", "int64", ("N",)),
-        FieldLayout("placed", "int8", ("N",)),
-        FieldLayout("current", "int64", (1,)),
-        FieldLayout("candidate_features", "float32", ("D", widths.candidate)),
-        FieldLayout("action_mask", "int8", ("D",)),
-    )
 
 
 def cluster_layout(widths: ClusterWidths) -> tuple[FieldLayout, ...]:

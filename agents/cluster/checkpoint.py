@@ -38,7 +38,6 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.files import read_content
 from models.export.checkpoint import (
-    CLUSTER,
     CONFIG_FILE,
     SPEC_FILE,
     OnnxRuntime,
@@ -194,10 +193,6 @@ class CheckpointScheduler:
         runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
-        if self.checkpoint.observation_kind != CLUSTER:
-            told = f"is of kind {self.checkpoint.observation_kind!r}, not {CLUSTER!r}"
-            file = self.checkpoint.folder / SPEC_FILE
-            raise InputError(told, file=file, field="observation_kind")
         self.trained = _Trained(self.checkpoint)
         self.adviser = rebuilt(self.checkpoint)
         self.window, self.schedulers = window, schedulers

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
-import yaml
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
 from agents.decision import Decision, Form, Location, StateError
-from agents.placement.learned import LearnedAgent
+from agents.placement.policy import Answer, LearnedPlanner
+from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import StepIncumbent
 from agents.step.lower_bound import lower_bound
 from envs.bounds import Count, bounded
 from envs.cost import CostByGraph
@@ -23,13 +23,13 @@ from envs.graphs.storage import graph_of
 from envs.hardware.builders import mixed, single_server
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
 from envs.step.plans import Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
-from models.export.checkpoint import CONFIG_FILE, PLACEMENT, SPEC_FILE
 
+GROUPS = 128  # of the fused graph, at most
+FITTING_S = 2.0  # until another plan fits, where the most probable one does not
 STRICT = ConfigDict(extra="forbid", strict=True)
 PLAN_KIND, PLAN_VERSION = "meshwright.plan", 1
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
@@ -121,21 +121,19 @@ class PlacementAnswer(TypedDict):
 class PlacementDecider:
     """Decides on graphs and topologies by the policy of a checkpoint folder.
 
-    The policy plays an episode of `envs.placement` from the completion rule: at every decision it
-    sees the step time with the current group on each device (the look-ahead), for which the step is
-    simulated. One state at a time; further threads wait their turn.
+    What the policy finds most probable is what it decides; where that does not fit into memory, it
+    is asked again with less room. One state at a time; further threads wait their turn.
 
     Args:
-        checkpoint: the folder.
+        checkpoint: the folder, or the name of a shipped one.
         most_operators: of a graph; None: any.
         most_devices: of a topology; None: any.
 
     Raises:
-        InputError: the folder is no checkpoint of a placement policy, its configuration does not
-            say what it was trained on.
+        InputError: the folder is no checkpoint of a placement policy.
     """
 
-    kind = PLACEMENT
+    kind = "placement"
 
     def __init__(
         self,
@@ -144,17 +142,11 @@ class PlacementDecider:
         most_operators: Count | None = None,
         most_devices: Count | None = None,
     ) -> None:
-        self.agent = LearnedAgent(checkpoint)
-        folder = self.agent.checkpoint.folder
-        if self.agent.checkpoint.observation_kind != PLACEMENT:
-            told = f"is of kind {self.agent.checkpoint.observation_kind!r}, not {PLACEMENT!r}"
-            raise InputError(told, file=folder / SPEC_FILE, field="observation_kind")
+        self.planner = LearnedPlanner(
+            checkpoint=checkpoint, groups=GROUPS, samples=1, temperature=0.0, search=None,
+            guided=0.0, seed=0,
+        )  # fmt: skip
         self.most_operators, self.most_devices = most_operators, most_devices
-        config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        node = config.get("env") if isinstance(config, dict) else None
-        self._max_groups, self._passes = (
-            _count(node, key, folder / CONFIG_FILE) for key in ("max_groups", "passes")
-        )
         self._form = Form(LiveStep, "A training step and the devices for it")
         self._lock = threading.Lock()
 
@@ -204,37 +196,37 @@ class PlacementDecider:
             return self._play(problem)
 
     def _play(self, problem: StepProblem) -> Decision:
-        env = PlacementEnv.of_problem(problem, max_groups=self._max_groups, passes=self._passes)
-        observation, _ = env.reset(seed=0)
+        grouped = GroupedProblem.of(problem, self.planner.groups)
+        answer, incumbent = Answer(self.planner, grouped), StepIncumbent(problem)
+        plans, _ = answer.best_first()
+        chances, group = answer.chances, grouped.fusion.group
+        answer.fit(incumbent, plans, FITTING_S, limited=True)
+        plan = incumbent.plan
+        if plan is None:
+            device = grouped.fusion.expand(plans[0])
+            plan = Plan(Placement(device), BestOrder(problem).order(device))
+        placed = np.zeros(grouped.num_groups, np.int64)
+        placed[group] = plan.placement.device
         names = [device.name for device in problem.topology.devices]
-        group_of = env.instance.fusion.expand(np.arange(env.instance.fusion.num_groups))
-        actions: dict[int, dict[str, Any]] = {}
-        ended = False
-        while not ended:
-            group = int(observation["current"][0])
-            logits, allowed = self.agent.logits(observation), observation["action_mask"] == 1
-            scores = np.where(allowed, logits - logits[allowed].max(), -np.inf).astype(np.float64)
-            scores -= np.log(np.exp(scores).sum())
-            device = int(logits.argmax())
-            actions[group] = {
+        actions = [
+            {
                 "action": "place",
-                "group": group,
-                "operators": [
-                    problem.graph.op_names[op] for op in np.flatnonzero(group_of == group)
-                ],
+                "group": number,
+                "operators": [problem.graph.op_names[op] for op in np.flatnonzero(group == number)],
                 "device": names[device],
-                "probability": float(np.exp(scores[device])),
-                "log_probabilities": {names[d]: float(scores[d]) for d in np.flatnonzero(allowed)},
+                "probability": float(chance[device]),
+                "log_probabilities": {
+                    names[d]: float(np.log(chance[d])) for d in np.flatnonzero(chance)
+                },
             }
-            observation, _, ended, _, _ = env.step(device)
-        placed = [actions[group] for group in sorted(actions)]
-        return Decision(placed, self._content(problem, env.placement, placed))
+            for number, (device, chance) in enumerate(zip(placed, chances, strict=True))
+        ]
+        return Decision(actions, self._content(problem, plan, actions))
 
     def _content(
-        self, problem: StepProblem, placement: Placement, placed: Sequence[dict[str, Any]]
+        self, problem: StepProblem, plan: Plan, actions: list[dict[str, Any]]
     ) -> dict[str, Any]:
         simulator = BestOrder(problem)
-        plan = Plan(placement, simulator.order(placement.device))
         violations = plan.violations(problem, simulator)
         step_time = simulator.step_time(plan.placement.device, plan.order)
         bound = lower_bound(problem)
@@ -242,20 +234,13 @@ class PlacementDecider:
         return {
             "kind": "meshwright.placement_decision",
             "schema_version": 1,
-            "actions": list(placed),
+            "actions": actions,
             "plan": {**plan.document(problem), **mark},
             "feasible": not violations,
             "violations": violations,
             "step_time_s": step_time if np.isfinite(step_time) else None,
             "lower_bound_s": bound.seconds if np.isfinite(bound.seconds) else None,
         }
-
-
-def _count(node: object, key: str, file: Path) -> int:
-    value = node.get(key) if isinstance(node, dict) else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{value!r} is no whole number above 0", file=file, field=f"env.{key}")
-    return value
 
 
 def _topology(told: LiveTopology) -> Topology:

@@ -86,13 +86,7 @@ class LearnedPlanner:
         grouped = GroupedProblem.of(problem, self.groups)
         answer = Answer(self, grouped)
         plans, evaluations = answer.best_first()
-        for device in plans:
-            if not incumbent.offer(grouped.fusion.expand(device)).any():
-                break
-        if incumbent.plan is None:
-            fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
-            fitting.run(grouped, answer.with_less_room)
-            fitting.insist()
+        answer.fit(incumbent, plans, budget_s, limited=deterministic_limit is not None)
         if self.search is not None and (deterministic_limit or incumbent.seconds < budget_s):
             guide = Guide(
                 plans=[grouped.fusion.expand(device) for device in plans],
@@ -133,6 +127,17 @@ class Answer:
         prices = [self.pricer.price(device) for device in ranked[:_CLOSER]]
         best = sorted(range(len(prices)), key=lambda k: (prices[k].excess, prices[k].seconds))
         return [ranked[k] for k in best] + ranked[_CLOSER:], len(composed[0])
+
+    def fit(
+        self, incumbent: StepIncumbent, plans: list[IntArray], budget_s: float, *, limited: bool
+    ) -> None:
+        """Offer the plans until one fits; where none does, others in less room (`Fitting`)."""
+        for device in plans:
+            if not incumbent.offer(self.grouped.fusion.expand(device)).any():
+                return
+        fitting = Fitting(incumbent, budget_s, limited=limited)
+        fitting.run(self.grouped, self.with_less_room)
+        fitting.insist()
 
     def with_less_room(
         self, grouped: GroupedProblem, room: FloatArray

@@ -21,7 +21,6 @@ import yaml
 from hydra.utils import get_object
 
 from agents.base import (
-    Agent,
     BandwidthPlanner,
     JointPlanner,
     PartitionPlanner,
@@ -39,7 +38,6 @@ ASKED = {  # how the commands that a user copies ask each kind of planner
     BandwidthPlanner: "problem=bandwidth graph=gpt2 topology=planes_4x1",
     JointPlanner: "problem=joint graph=gpt2 topology=planes_4x1",
     SharedPlanner: "problem=shared 'problem.plans=[<plan file>]' graph=gpt2 topology=planes_4x1",
-    Agent: "graph=gpt2 topology=mixed_v100_p100",
 }
 KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
     "nothing": "nothing of a job that has not finished but its gang, its owner and its progress",
@@ -135,8 +133,7 @@ class Entry:
     @property
     def answers(self) -> list[type]:
         """The kinds of planner that it is."""
-        kinds = (*PLANNERS, Agent)
-        return [kind for kind in kinds if issubclass(_class_of(self.made), kind)]
+        return [kind for kind in PLANNERS if issubclass(_class_of(self.made), kind)]
 
 
 @cache
@@ -183,7 +180,7 @@ def _entry(group: str, name: str) -> Entry:
     made = _named(target)
     if group == "env":
         kind: Kind = "environment"
-    elif any(issubclass(_class_of(made), protocol) for protocol in (*PLANNERS, Agent)):
+    elif any(issubclass(_class_of(made), protocol) for protocol in PLANNERS):
         kind = "planner"
     elif "agents.rllib." in target:
         kind = "learner"

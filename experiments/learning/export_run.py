@@ -1,21 +1,24 @@
-"""The policy of a training run as a scheduler checkpoint, verified."""
+"""The policy of a training run as a checkpoint folder, verified."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agents.cluster.checkpoint_adviser import described
 from envs.errors import InputError
+from envs.placement.episodes import OneProblem
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     Verification,
     adviser_inputs,
-    export_checkpoint,
+    card_of,
     export_trained,
     same_inputs,
-    verify_checkpoint,
+    title_of,
+    verify_placement,
     verify_schedulers,
 )
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
@@ -25,7 +28,8 @@ from experiments.run.overrides import CONFIG_FILE, plain_config
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.targets import build
-from experiments.step.problem import load_problem, placement_env
+from experiments.step.problem import load_problem
+from models.artifacts import read_json_object
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
@@ -42,43 +46,44 @@ class ExportConfig:
 
 
 def export_run(config: ExportConfig, run: Run) -> Result:
-    """Write the checkpoint folder of the policy of the run's best exam."""
-    from agents.rllib.restore import load_best
-    from agents.rllib.step.subjects import PLACER
-    from models.step.policy import PolicyConfig
+    """Write the checkpoint folder of the policy of the run's best exam.
+
+    Raises:
+        InputError: the run has none that is exported, or a file of it is missing or another.
+    """
+    from agents.rllib.restore import BEST, SCORE_FILE, load_best
+    from agents.rllib.step.problems import PLANNER, Continued, sweeps_of
+    from models.export.placer import export_placer
+    from models.step.placer import PlacerConfig, PlacerPolicy
 
     source = Path(config.run)
-    target = saved_nodes(source, ("env",))["env"].get("_target_")
-    if str(target).removeprefix(FLOORS).startswith("envs.cluster."):
+    nodes = saved_nodes(source, ("env",))
+    target = str(nodes["env"].get("_target_")).removeprefix(FLOORS)
+    if target.startswith("envs.cluster."):
         return export_scheduler_of(config, run)
-    nodes = saved_nodes(source, ("env", "graph", "topology", "cost", "training"))
-    loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
-    problem = loaded.problem
+    nodes |= saved_nodes(source, ("training",))
     training: Training = build(nodes["training"])
-    provenance = loaded.stamp_on(run.provenance).with_inputs(run=file_hash(source / CONFIG_FILE))
-    env = placement_env(nodes["env"], problem)
     model = training.model
-    if not isinstance(model, PolicyConfig):
-        raise InputError(
-            f"{type(model).__name__} describes no placement policy: only those are exported",
-            file=source / CONFIG_FILE,
-            field="training.model",
-        )
-    policy = model.policy(env.observation_space, env.action_space)
-    load_best(source, {PLACER: policy})
-    output = output_of(config, run)
-    name = f"{problem.graph.name} on {problem.topology.name}"
-    checkpoint = export_checkpoint(
-        policy,
-        output,
-        env,
-        title=f"Placement policy trained on {name}",
-        config=nodes,
-        provenance=provenance,
-    )
-    verification = verify_checkpoint(
-        policy, checkpoint, nodes["env"], problem, run.folder, provenance
-    )
+    if not isinstance(model, PlacerConfig | Continued):
+        told = f"{type(model).__name__} describes no policy of whole plans: only those are exported"
+        raise InputError(told, file=source / CONFIG_FILE, field="training.model")
+    provenance = run.provenance.with_inputs(run=file_hash(source / CONFIG_FILE))
+    make, title = build(nodes["env"]), "A placement policy"
+    if target.endswith(OneProblem.__name__):
+        nodes |= saved_nodes(source, ("graph", "topology", "cost"))
+        loaded = load_problem(nodes["env"], nodes["graph"], nodes["topology"], nodes["cost"])
+        make, provenance = partial(make, loaded.problem), loaded.stamp_on(provenance)
+        title = title_of(loaded.problem)
+    problems = make(sweeps=sweeps_of(model))
+    policy = model.policy(problems.observation_space, problems.action_space)
+    load_best(source, {PLANNER: policy})
+    assert isinstance(policy, PlacerPolicy)
+    best = read_json_object(source / BEST / SCORE_FILE)
+    text = f"The policy of the best exam, after iteration {best['iteration']}."
+    card = card_of(title, text, nodes, provenance)
+    checkpoint = export_placer(policy, output_of(config, run).resolve(), card)
+    seen = problems.exam(0).observation
+    verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
     return verified(checkpoint, verification, provenance)
 
 

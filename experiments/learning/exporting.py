@@ -22,8 +22,8 @@ from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from envs.files import write_atomically
-from envs.placement.env import PlacementEnv
 from envs.step.problem import StepProblem
+from experiments.learning.replay import PLACER, SCHEDULER, tokens
 from experiments.run.app import ENVIRONMENT_FILE
 from experiments.run.artifacts import to_yaml, write_sidecar
 from experiments.run.provenance import (
@@ -33,25 +33,24 @@ from experiments.run.provenance import (
     text_hash,
     without_absolute_paths,
 )
-from experiments.step.problem import placement_env
-from experiments.step.search import Observations, episode
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, AdviserSpec
 
 if TYPE_CHECKING:
     from models.architecture import Policy
-    from models.step.policy import PlacementPolicy
+    from models.export.placer import PlacerCard
+    from models.step.placer import PlacerPolicy
 
 
 CHECKPOINT_FOLDER = "checkpoint"
 
-PLACEMENT_ID, CLUSTER_ID = "meshwright/Placement-v0", "meshwright/ClusterParallel-v0"
+CLUSTER_ID = "meshwright/ClusterParallel-v0"
 
 REPLAY_TIMEOUT_S = 120.0
 
 ROOT = Path(__file__).resolve().parents[2]  # where `experiments` can be imported from
 
-Node = Mapping[str, Any]
+Observations = dict[str, NDArray[Any]]  # every array stacked: (K, ...)
 
 
 @dataclass(frozen=True)
@@ -71,84 +70,58 @@ class Verification:
         return {**asdict(self), "passed": self.passed}
 
 
-class EagerAgent:
-    """The policy as it stands in memory."""
-
-    def __init__(self, policy: PlacementPolicy) -> None:
-        self.policy = policy
-
-    def act(self, observation: Mapping[str, NDArray[Any]]) -> np.int64:
-        """The most probable device of the current group."""
-        import torch
-
-        from models.step.policy import GraphBatch
-
-        with torch.inference_mode():
-            logits, _ = self.policy(GraphBatch.stack([observation]))
-        return np.int64(logits[0].argmax().item())
+def title_of(problem: StepProblem) -> str:
+    """Of a policy fine-tuned on it."""
+    return f"Placement policy fine-tuned on {problem.graph.name} on {problem.topology.name}"
 
 
-def export_checkpoint(
-    policy: PlacementPolicy,
+def card_of(
+    title: str, text: str, config: Mapping[str, object], provenance: Provenance
+) -> PlacerCard:
+    """What a reader of the checkpoint folder of a policy of whole plans wants to know."""
+    from models.export.placer import PlacerCard
+
+    provenance = portable(provenance)
+    config_yaml = to_yaml(without_absolute_paths(config), provenance)
+    return PlacerCard(title, text, config_yaml, provenance.document())
+
+
+def verify_placement(
+    policy: PlacerPolicy,
     folder: Path,
-    env: PlacementEnv,
-    *,
-    title: str,
-    config: Mapping[str, object],
-    evaluation: Sequence[Mapping[str, str]] = (),
-    remark: str = "",
-    provenance: Provenance,
-) -> Path:
-    """Write the checkpoint folder of `policy`, trained in `env`; returns its absolute path."""
-    from models.export.exporter import ModelCard, export_policy
-
-    space = env.observation_space["node_features"]
-    card = ModelCard(
-        title=title,
-        environment=PLACEMENT_ID,
-        bounds=(float(np.min(space.low)), float(np.max(space.high))),  # type: ignore[attr-defined]
-        config_yaml=to_yaml(dict(config), provenance),
-        command=provenance.command,
-        evaluation=evaluation,
-        remark=remark,
-        provenance=provenance.document(),
-    )
-    return export_policy(policy, folder.resolve(), card)
-
-
-def verify_checkpoint(
-    policy: PlacementPolicy,
-    folder: Path,
-    env_node: Node,
-    problem: StepProblem,
+    observation: Mapping[str, NDArray[Any]],
     run_folder: Path,
     provenance: Provenance,
 ) -> Verification:
-    """Ask the exported policy, in a process without Ray and PyG, what the policy here decides.
+    """Ask the exported policy, in a process without Ray, PyG and torch, for the plans made here.
 
-    The observations are those of one episode that the policy here plays on `problem`; they are
-    kept in `run_folder`.
+    They are for the problem that is observed; the observation is kept in `run_folder`. Every device
+    of a group counts as a decision.
     """
-    folder = folder.resolve()
-    observations, expected = episode(placement_env(env_node, problem), EagerAgent(policy))
-    return replayed(folder, observations, expected, run_folder, provenance)
+    from models.step.placer import PresentNetwork
+
+    seen = {name: array[None] for name, array in observation.items()}
+    expected = tokens(PresentNetwork(policy), policy.config.sweeps, seen)
+    return replayed(PLACER, folder, seen, expected, run_folder, provenance)
 
 
 def replayed(
+    kind: str,
     folder: Path,
     observations: Observations,
     expected: NDArray[np.int64],
     run_folder: Path,
     provenance: Provenance,
 ) -> Verification:
-    """Ask an exported policy, in a process without Ray and PyG, about (K, ...) observations.
+    """Ask an exported policy, where what trained it is barred, about (K, ...) observations.
 
     They are kept in `run_folder`.
 
     Args:
+        kind: of the policy, as `experiments.learning.replay` names it.
         folder: the checkpoint folder.
         observations: every array stacked.
-        expected: (K,) decisions of the policy here.
+        expected: decisions of the policy here.
         run_folder: of this run.
         provenance: of the observations.
     """
@@ -161,6 +134,7 @@ def replayed(
         sys.executable,
         "-m",
         "experiments.learning.replay",
+        kind,
         str(folder.resolve()),
         str(cases),
     ]
@@ -293,7 +267,7 @@ def verify_schedulers(
     are kept in `run_folder`.
     """
     observations, expected = first_decisions(policy, env, VERIFIED_STEPS)
-    return replayed(folder, observations, expected, run_folder, provenance)
+    return replayed(SCHEDULER, folder, observations, expected, run_folder, provenance)
 
 
 def first_decisions(

@@ -50,6 +50,9 @@ class Exam:
 
     def sentence(self) -> str:
         """What the exam says, for a reader."""
+        if len(self.trained) == 1:
+            before, after = _mean_ms(self.untrained), _mean_ms(self.trained)
+            return f"the policy alone, greedily: {before} before training, {after} after it"
         gain, width = paired_gain(self.untrained, self.trained)
         text = (
             f"the policy alone, one greedy episode from each of {len(self.trained)} starts: "

@@ -19,12 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.learning.exporting import CHECKPOINT_FOLDER
+from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_exams, read_exams
 from experiments.run.artifacts import (
     METRICS_FILE,
-    to_yaml,
     write_figure,
     write_json,
     write_sidecar,
@@ -32,7 +31,7 @@ from experiments.run.artifacts import (
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.overrides import plain_config
-from experiments.run.provenance import portable, stamp, without_absolute_paths
+from experiments.run.provenance import stamp
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build, build_as, no_such_thing
 
@@ -100,7 +99,7 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
 
     from agents.rllib.training import train
     from models.export.allocator import export_allocator
-    from models.export.placer import PlacerCard, export_placer
+    from models.export.placer import export_placer
     from models.step.pipes import PipesPolicy
     from models.step.placer import PlacerPolicy
 
@@ -113,15 +112,14 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         found = train(training, subject, run.folder, on_iteration, resume=resume, tracking=tracking)
         display.end(shown, f"{found.best_score:.3f} times the reference at best")
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
-    provenance = portable(run.provenance)
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
-    card = PlacerCard(
+    card = card_of(
         title="A placement policy",
         text=f"In {len(found.trained)} exams of the most probable tokens step times were "
         f"{found.best_score:.3f} times the reference's in the mean, before training "
         f"{found.exams[0][1]:.3f} times.",
-        config_yaml=to_yaml(without_absolute_paths(plain_config(config)), provenance),
-        provenance=provenance.document(),
+        config=plain_config(config),
+        provenance=run.provenance,
     )
     for policy in found.policies.values():
         if isinstance(policy, PipesPolicy):

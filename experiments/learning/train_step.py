@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from envs.bounds import Positive
-from experiments.learning.one_problem import WarmStartConfig, learn, warm_start
+from envs.step.problem import StepProblem
+from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of, title_of
+from experiments.learning.one_problem import Learned, WarmStartConfig, learn, warm_start
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
+from experiments.run.overrides import plain_config
+from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
 from experiments.run.targets import build
@@ -115,6 +120,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     if config.baselines:
         run.console.print(comparison.rich(name))
         write_markdown(run, name, [comparison.markdown()], provenance)
+    checkpoint = exported(learned, config, run.folder, problem, provenance)
     values: dict[str, object] = {
         "graph": problem.graph.name,
         "topology": problem.topology.name,
@@ -126,6 +132,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "warm_start": None if start is None else {"method": method, "step_time_s": start.objective},
         "lower_bound_s": bound.seconds,
         "methods": comparison.document(),
+        "checkpoint": None if checkpoint is None else str(checkpoint),
         "resumed": resume,
     }
     if found.plan is None or learned.evaluation is None:
@@ -135,3 +142,21 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     task.write(run.folder, found.plan, learned.allocation, provenance)
     judged = evaluation_values(learned.evaluation, bound)
     return Result({**values, **judged}, provenance, SHOWN)
+
+
+def exported(
+    learned: Learned,
+    config: TrainConfig,
+    run_folder: Path,
+    problem: StepProblem,
+    provenance: Provenance,
+) -> Path | None:
+    """The checkpoint folder of a policy of whole plans; None: it is another."""
+    from models.export.placer import export_placer
+    from models.step.placer import PlacerPolicy
+
+    policy = next(iter(learned.training.policies.values()))
+    if not isinstance(policy, PlacerPolicy):
+        return None
+    card = card_of(title_of(problem), learned.exam.sentence(), plain_config(config), provenance)
+    return export_placer(policy, run_folder.resolve() / CHECKPOINT_FOLDER, card)

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -70,15 +70,11 @@ Config = TypeVar("Config", bound=AppConfig)
 
 @dataclass(frozen=True)
 class Variant:
-    """An app of its own behind the command of another: its config, its schema and its task.
-
-    `renamed` maps words of the command line to the words they stand for here.
-    """
+    """An app of its own behind the command of another: its config, its schema and its task."""
 
     config_name: str
     schema: type[Any]
     task: Callable[[Any, Run], Result]
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_app(
@@ -125,7 +121,6 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
     if flags:
         _answer(flags, words, app)
         return
-    words = [app.renamed.get(word, word) for word in words]
     composed = check_command_line(words, app.config_name, app.schema)
     folder = composed.folder
     resumed = (folder / CONFIG_FILE).exists()
@@ -169,7 +164,6 @@ def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
         form = form_of(app.config_name)
         print(app_help(form, words, f"python -m {EXPERIMENTS}.{form.name}"))
         return
-    words = [app.renamed.get(word, word) for word in words]
     given = [word for word in words if "=" in word]
     asked = [word for word in words if "=" not in word]
     overrides = [*asked, *check_command_line(given, app.config_name, app.schema).overrides]

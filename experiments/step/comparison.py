@@ -72,10 +72,6 @@ class Comparison:
         """The table as texts, in the order of `columns`."""
         return [self._shown(self._cells(row)) for row in self.rows]
 
-    def texts(self) -> list[dict[str, str]]:
-        """The table as one mapping of column to text per row."""
-        return [dict(zip(self.columns, cells, strict=True)) for cells in self.cells()]
-
     def rich(self, title: str) -> Table:
         """The table for a console; the best row stands out."""
         table = console_table(title, self.columns)

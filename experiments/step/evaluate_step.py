@@ -58,7 +58,7 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
         provenance = provenance.with_inputs(plan=file_hash(config.plan))
         values["plan"] = config.plan
     else:
-        found = planner_of(config.agent, config.env).plan(problem, config.budget_s)
+        found = planner_of(config.agent).plan(problem, config.budget_s)
         values |= {"status": found.status, "reason": found.reason, "seconds": found.seconds}
         values["evaluations"] = found.evaluations
         if found.plan is None:

@@ -19,7 +19,6 @@ from envs.errors import InputError
 from envs.joint.env import JointEnv
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
-from envs.placement.env import PlacementEnv
 from envs.placement.episodes import OneProblem
 from envs.placement.toy import toy_pipeline
 from envs.step.order import OneFOneB, OrderRule, checked_orders
@@ -36,7 +35,6 @@ from experiments.step.tasks import (
     SharedTask,
     StepTask,
     Task,
-    WholeTask,
 )
 
 TOY_SECONDS = 0.1  # of the split that a rehearsal starts from, which needs less
@@ -201,21 +199,36 @@ def learnable(
     )
     if node.get("_partial_") and _class_of(env) is OneProblem:
         objective = Makespan(True, problem.orders, problem.memory_moves)
-        return objective, WholeTask(problem, communication=communication, env=env)
+        return objective, placement_task(node, problem, communication)
     if node.get("_partial_"):
         plans = getattr(_class_of(env), "needs_plan", False)
         env = env(problem, bandwidth.of(problem).plan) if plans else env(problem)
-    if isinstance(env, PlacementEnv):
-        return Makespan(True, problem.orders, problem.memory_moves), StepTask(
-            problem, communication=communication, env=env
-        )
     if isinstance(env, JointEnv):
         return Joint(), JointTask(problem, env=env)
     if isinstance(env, BandwidthEnv):
         begun = copy.copy(env)
         begun.reset(seed=0)
         return bandwidth, BandwidthTask(problem, begun.instance.plan, env=env)
-    raise InputError(f"config key 'env': {node.get('_target_')} is no environment to learn in")
+    raise _nothing_to_learn(node)
+
+
+def placement_task(
+    node: Mapping[str, Any], problem: StepProblem, communication: Communication
+) -> StepTask:
+    """Whole plans for `problem`, to be learned in the environment that a config node describes.
+
+    Raises:
+        InputError: it is another.
+    """
+    env = build(node, "env")
+    if not (node.get("_partial_") and _class_of(env) is OneProblem):
+        raise _nothing_to_learn(node)
+    return StepTask(problem, communication=communication, env=env)
+
+
+def _nothing_to_learn(node: Mapping[str, Any]) -> InputError:
+    told = f"config key 'env': {node.get('_target_')} is no environment to learn in"
+    return InputError(f"{told}: take env=one_problem for placements")
 
 
 def _class_of(make: partial[Any]) -> object:

@@ -278,15 +278,6 @@ class LoadedProblem:
         return provenance.with_inputs(**self.inputs)
 
 
-def placement_env(node: Node, problem: StepProblem) -> PlacementEnv:
-    """The environment that `node` describes, about `problem` unless it brings its own."""
-    make = build(node, "env")
-    env = make(problem) if node.get("_partial_") else make
-    if not isinstance(env, PlacementEnv):
-        raise InputError(f"config key 'env': {node.get('_target_')} is no placement environment")
-    return env
-
-
 def communication_of(node: Node) -> Communication:
     """The communication model that `node` describes."""
     return build_as(Communication, node, "communication", "communication model")

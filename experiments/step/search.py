@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from agents.base import Agent, Planner, PlannerResult
+from agents.base import Planner, PlannerResult
 from envs.errors import InputError
-from envs.placement.env import PlacementEnv
 from envs.placement.toy import toy_pipeline
-from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator
 from experiments.run.display import ProgressDisplay
 from experiments.run.targets import build
 from experiments.run.threads import one_thread_each
-from experiments.step.problem import placement_env
 from experiments.step.tasks import problems_of
 
 Node = Mapping[str, Any]
-Observations = dict[str, NDArray[Any]]  # every array stacked: (K, ...)
 
 WARM_UP_S = 0.2
 POLL_S = 0.2
@@ -59,7 +51,14 @@ def search_in_turn(
 def search_side_by_side(
     nodes: Mapping[str, Node], problem: StepProblem, budget_s: float, display: ProgressDisplay
 ) -> dict[str, PlannerResult]:
-    """The planners all at once, each in a fresh process with one thread."""
+    """The planners, as many at once as there are cores, each in a process of one thread."""
+    names, cores = list(nodes), os.cpu_count() or 1
+    if len(names) > cores:
+        first, rest = (
+            {name: nodes[name] for name in some} for some in (names[:cores], names[cores:])
+        )
+        found = search_side_by_side(first, problem, budget_s, display)
+        return found | search_side_by_side(rest, problem, budget_s, display)
     context = multiprocessing.get_context("spawn")
     start = time.perf_counter()
     tasks = {name: display.begin(name, budget_s) for name in nodes}
@@ -67,7 +66,7 @@ def search_side_by_side(
         running: dict[Future[PlannerResult], str] = {
             pool.submit(search, dict(node), problem, budget_s): name for name, node in nodes.items()
         }
-        found: dict[str, PlannerResult] = {}
+        found = {}
         while running:
             for future in wait(running, timeout=POLL_S).done & running.keys():
                 name = running.pop(future)
@@ -85,21 +84,13 @@ def describe(found: PlannerResult) -> str:
     return f"{found.step_time * 1e3:.1f} ms in {found.seconds:.1f} s"
 
 
-def agent_of(node: Node, env: Node, key: str = "agent") -> Any:
-    """The object that `node` under `key` describes; one that acts plans by an episode in `env`."""
-    built = build(node, key)
-    if isinstance(built, Agent) and not isinstance(built, Planner):
-        return DecidingPlanner(built, env)
-    return built
-
-
-def planner_of(node: Node, env: Node) -> Planner:
-    """The planner of a step that `agent_of` finds.
+def planner_of(node: Node) -> Planner:
+    """The planner of a step that `node` describes.
 
     Raises:
-        InputError: it plans something else, or neither plans nor acts.
+        InputError: it plans something else, or nothing.
     """
-    built = agent_of(node, env)
+    built = build(node, "agent")
     if isinstance(built, Planner):
         return built
     problems, told = problems_of(built), f"config key 'agent': {node.get('_target_')}"
@@ -109,51 +100,6 @@ def planner_of(node: Node, env: Node) -> Planner:
             "evaluate the plan file it writes"
         )
     raise InputError(
-        f"{told} neither plans nor acts; what schedules jobs needs env=cluster and a trace, what "
-        "learns is trained by experiments.train and evaluated as agent=checkpoint"
+        f"{told} does not plan; what schedules jobs needs env=cluster and a trace, what learns is "
+        "trained by experiments.train, and its folder planned with by agent=learned"
     )
-
-
-@dataclass(frozen=True)
-class DecidingPlanner:
-    """An agent as a planner: one episode in the environment, no search.
-
-    Args:
-        agent: decides.
-        env: the environment, as a config node.
-    """
-
-    agent: Agent
-    env: Node
-
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; needs neither budget nor limit."""
-        start = time.perf_counter()
-        env = placement_env(self.env, problem)
-        observations, _ = episode(env, self.agent)
-        device = env.placement.device
-        simulator = StepSimulator(problem)
-        order = simulator.order(device)
-        return PlannerResult(
-            plan=Plan(Placement(device), order),
-            status="feasible",
-            step_time=simulator.step_time(device, order),
-            seconds=time.perf_counter() - start,
-            evaluations=len(observations["current"]),
-        )
-
-
-def episode(env: PlacementEnv, agent: Agent) -> tuple[Observations, NDArray[np.int64]]:
-    """One episode: all observations, stacked, and the (K,) decisions on them."""
-    seen: list[Mapping[str, NDArray[Any]]] = []
-    decisions: list[int] = []
-    observation, _ = env.reset(seed=0)
-    ended = False
-    while not ended:
-        seen.append({name: np.array(array) for name, array in observation.items()})
-        decisions.append(int(agent.act(observation)))
-        observation, _, ended, _, _ = env.step(decisions[-1])
-    stacked = {name: np.stack([one[name] for one in seen]) for name in seen[0]}
-    return stacked, np.array(decisions, dtype=np.int64)

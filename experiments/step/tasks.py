@@ -107,7 +107,7 @@ class Task(Protocol):
 class StepTask:
     """A placement and an order for `problem`, under `communication`.
 
-    What learns decides in a copy of `env`, the environment before its first reset, step by step.
+    What learns decides in `env`.
     """
 
     problem: StepProblem
@@ -124,25 +124,20 @@ class StepTask:
         return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
 
     def subject(self, training: Training) -> StepSubject | Problems:
-        """What is learned in `env`.
+        """Whole plans; `env` makes the `OneProblem` of a problem, for so many sweeps.
 
         Raises:
-            InputError: it cannot be learned so.
+            InputError: they cannot be learned so.
         """
-        from agents.rllib.step.subjects import PlacementSubject
+        from agents.rllib.step.problems import Problems, sweeps_of
 
-        return PlacementSubject(self.env, training)
+        return Problems(self.env(self.problem, sweeps=sweeps_of(training.model)), training)
 
     def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
         """What was decided in `env`; here in the best order that the problem allows."""
-        device = self.begun().instance.fusion.expand(found.decisions["device"])
+        fusion = fuse(self.problem, self.env.keywords["max_groups"])
+        device = fusion.expand(found.decisions["device"])
         return Plan(Placement(device), BestOrder(self.problem).order(device)), None
-
-    def begun(self, options: Mapping[str, Any] | None = None) -> Any:
-        """A copy of `env` after a reset."""
-        env = copy.copy(self.env)
-        env.reset(seed=0, options=options)
-        return env
 
     def judge(self, plan: Plan, allocation: Allocation) -> Verdict:
         """The plan as the simulator of `communication` plays it, on all operators."""
@@ -157,26 +152,11 @@ class StepTask:
 
 
 @dataclass(frozen=True, eq=False)
-class WholeTask(StepTask):
-    """A placement and an order for `problem`, decided at once.
-
-    `env` makes the `OneProblem` of a problem, for so many sweeps.
-    """
-
-    def subject(self, training: Training) -> Problems:
-        from agents.rllib.step.problems import Problems, sweeps_of
-
-        return Problems(self.env(self.problem, sweeps=sweeps_of(training.model)), training)
-
-    def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
-        fusion = fuse(self.problem, self.env.keywords["max_groups"])
-        device = fusion.expand(found.decisions["device"])
-        return Plan(Placement(device), BestOrder(self.problem).order(device)), None
-
-
-@dataclass(frozen=True, eq=False)
 class JointTask(StepTask):
-    """A placement, an order and an allocation for `problem`."""
+    """A placement, an order and an allocation for `problem`.
+
+    What learns decides in a copy of `env`, the environment before its first reset, step by step.
+    """
 
     def search(self, agent: Any) -> Search | None:
         """Who only places does so for uniform static shares of the links."""
@@ -192,6 +172,12 @@ class JointTask(StepTask):
         from agents.rllib.step.subjects import JointSubject
 
         return JointSubject(self.env, training)
+
+    def begun(self, options: Mapping[str, Any] | None = None) -> Any:
+        """A copy of `env` after a reset."""
+        env = copy.copy(self.env)
+        env.reset(seed=0, options=options)
+        return env
 
     def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
         """The placement in its better order, and the rates that follow from the levels."""

@@ -26,7 +26,7 @@ from models.layout import FieldLayout, Observation, num_cluster_actions
 
 KIND = "meshwright.scheduler"
 SCHEMA_VERSION = 1
-PLACEMENT, CLUSTER = "placement", "cluster"  # kinds of observations
+CLUSTER = "cluster"  # the observation_kind
 ONNX_FILE, PT2_FILE, WEIGHTS_FILE = "policy.onnx", "policy.pt2", "weights.safetensors"
 SPEC_FILE, CONFIG_FILE, CARD_FILE = "spec.json", "config.yaml", "README.md"
 LISTED_FILES = (ONNX_FILE, PT2_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
@@ -95,16 +95,6 @@ class SchedulerCheckpoint:
                     field=field.name,
                 )
             arrays[field.name] = array
-        if self.observation_kind == CLUSTER:
-            self._check_actions(sizes)
-        return arrays
-
-    @property
-    def observation_kind(self) -> str:
-        """Which observations the policy reads: `PLACEMENT` or `CLUSTER`."""
-        return str(self.spec.get("observation_kind", PLACEMENT))
-
-    def _check_actions(self, sizes: Mapping[str, int]) -> None:
         expected = num_cluster_actions(sizes, bool(self.spec["action"]["preemption"]))
         if sizes["A"] != expected:
             raise InputError(
@@ -113,6 +103,7 @@ class SchedulerCheckpoint:
                 file=self.folder,
                 field="action_mask",
             )
+        return arrays
 
 
 def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
@@ -145,18 +136,19 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
         raise InputError(message, file=spec_file, field="folders")
     for name, listed in folders.items():
         check_hashes(folder / name, listed)
+    if spec.get("observation_kind") != CLUSTER:
+        told = f"is of kind {spec.get('observation_kind')!r}, not {CLUSTER!r}"
+        raise InputError(told, file=spec_file, field="observation_kind")
     try:
         layout = tuple(_field(item) for item in spec["observation"])
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"is not a list of arrays ({error})", file=spec_file, field="observation"
         ) from error
-    checkpoint = SchedulerCheckpoint(folder, spec, layout)
     action = spec.get("action")
-    preempts = isinstance(action, dict) and isinstance(action.get("preemption"), bool)
-    if checkpoint.observation_kind == CLUSTER and not preempts:
+    if not (isinstance(action, dict) and isinstance(action.get("preemption"), bool)):
         raise InputError("is not true or false", file=spec_file, field="action.preemption")
-    return checkpoint
+    return SchedulerCheckpoint(folder, spec, layout)
 
 
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool")  # of an observation's arrays

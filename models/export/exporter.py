@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +26,6 @@ from models.export.checkpoint import (
     CONFIG_FILE,
     KIND,
     ONNX_FILE,
-    PLACEMENT,
     PT2_FILE,
     SCHEMA_VERSION,
     SPEC_FILE,
@@ -39,70 +38,7 @@ from models.layout import (
     Observation,
     cluster_layout,
     num_cluster_actions,
-    observation_layout,
 )
-from models.step.policy import GraphBatch, PlacementPolicy
-
-
-class ExportForm(Protocol):
-    """A policy and its layout.
-
-    Attributes:
-        policy: what is exported, with `config` and `widths`.
-        kind: which observations it reads.
-        subject, takes: for its card.
-        layout: the arrays of an observation, in order.
-        sizes: letter of the layout -> what it counts.
-        actions: the letter that counts logits.
-        action: what the spec says about them beside their shape.
-        more: what else the spec says.
-        folders: name in the checkpoint -> a folder that goes with the policy.
-    """
-
-    policy: Any
-    kind: str
-    subject: str
-    takes: str
-    layout: tuple[FieldLayout, ...]
-    sizes: dict[str, str]
-    actions: str
-    action: dict[str, Any]
-    more: Mapping[str, Any]
-    folders: Mapping[str, Path]
-
-    def sample(self) -> Observation:
-        """A small valid observation, only to trace the policy with."""
-
-    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(1, A) logits and (1,) values of (1, ...) arrays; no shape depends on values."""
-
-
-class PlacementForm:
-    """A placement policy."""
-
-    kind = PLACEMENT
-    subject = "A placement policy"
-    takes = "graphs of any number of operators, edges and devices"
-    actions = "D"
-
-    def __init__(self, policy: PlacementPolicy) -> None:
-        self.policy = policy
-        self.layout = observation_layout(policy.widths)
-        self.sizes = {"N": "nodes, >= 1", "E": "edges, >= 1", "D": "devices, >= 1"}
-        self.action: dict[str, Any] = {
-            "decision": "argmax of logits: the device of the current node"
-        }
-        self.more: Mapping[str, Any] = {}
-        self.folders: Mapping[str, Path] = {}
-
-    def sample(self) -> Observation:
-        """A small valid observation."""
-        return _sample(self.layout, {"N": 7, "E": 11, "D": 3})
-
-    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(1, D) logits and (1,) values."""
-        logits, value = self.policy(GraphBatch.of(observation))
-        return logits, value
 
 
 class ClusterForm:
@@ -116,10 +52,7 @@ class ClusterForm:
         InputError: there is an adviser, and the policy has no input for its action.
     """
 
-    kind = CLUSTER
-    subject = "The policy of a cluster's scheduler"
     takes = "clusters of any number of racks, servers, jobs and other schedulers"
-    actions = "A"
 
     def __init__(self, policy: HierarchicalPolicy, adviser: AdviserSpec | None = None) -> None:
         if adviser is not None and not policy.widths.advised:
@@ -169,7 +102,7 @@ class ClusterForm:
 class SingleObservation(nn.Module):
     """The policy on one observation: arrays in layout order, (A,) logits and () value out."""
 
-    def __init__(self, form: ExportForm) -> None:
+    def __init__(self, form: ClusterForm) -> None:
         super().__init__()
         self.policy = form.policy
         self._decide = form.decide
@@ -216,13 +149,13 @@ class ModelCard:
     remark: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def markdown(self, parameters: int, form: ExportForm) -> str:
+    def markdown(self, parameters: int, form: ClusterForm) -> str:
         """The README of the checkpoint."""
         lines = [
             f"# {self.title}",
             "",
-            f"{form.subject} for `{self.environment}` with {parameters:,} parameters; it takes "
-            f"{form.takes}.",
+            f"The policy of a cluster's scheduler for `{self.environment}` with {parameters:,} "
+            f"parameters; it takes {form.takes}.",
             f"`{SPEC_FILE}` describes its input and output, `{ONNX_FILE}` and `{PT2_FILE}` run it, "
             f"`{WEIGHTS_FILE}` holds its weights, `{CONFIG_FILE}` how it was trained.",
             "",
@@ -245,36 +178,21 @@ class ModelCard:
         return "\n".join(lines) + "\n"
 
 
-def export_policy(policy: PlacementPolicy, folder: Path, card: ModelCard) -> Path:
-    """Write the checkpoint folder of a placement policy, as `export`."""
-    return export(PlacementForm(policy), folder, card)
-
-
 def export_scheduler(
     policy: HierarchicalPolicy, folder: Path, card: ModelCard, adviser: AdviserSpec | None = None
 ) -> Path:
-    """Write the checkpoint folder of the policy of a cluster's scheduler, as `export`.
+    """Write the checkpoint folder, whole or not at all; a folder already there is replaced.
 
-    With an adviser, whose action the policy is shown, the folder says who it is.
+    With an adviser, whose action the policy is shown, the folder says who it is. The policy is left
+    as it is.
+
+    Returns:
+        `folder`.
 
     Raises:
         InputError: the policy has no input for advice.
     """
-    return export(ClusterForm(policy, adviser), folder, card)
-
-
-def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
-    """Write the checkpoint folder, whole or not at all; a folder already there is replaced.
-
-    Args:
-        form: the policy, which is left as it is, and what it takes and gives.
-        folder: the checkpoint folder.
-        card: what goes with it.
-
-    Returns:
-        `folder`.
-    """
-    policy = form.policy
+    form = ClusterForm(policy, adviser)
     training = policy.training
     policy.eval()
     program = _program(form)
@@ -283,7 +201,7 @@ def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
     with atomic_folder(folder) as temporary:
         torch.export.save(program, temporary / PT2_FILE)
         names = [item.name for item in form.layout]
-        shapes = [*(item.shape for item in form.layout), (form.actions,)]
+        shapes = [*(item.shape for item in form.layout), ("A",)]
         write_onnx(program, names, ["logits", "value"], temporary / ONNX_FILE, shapes)
         save_file(weights, temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
@@ -298,13 +216,13 @@ def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
             "schema_version": SCHEMA_VERSION,
             "units": {"logits": "1", "value": "reward"},
             "environment": card.environment,
-            "observation_kind": form.kind,
+            "observation_kind": CLUSTER,
             "observation": [asdict(item) for item in form.layout],
             "sizes": form.sizes,
             "normalisation": {"by": card.environment, "bounds": list(card.bounds)},
             "action": {
                 "outputs": [
-                    {"name": "logits", "dtype": "float32", "shape": [form.actions]},
+                    {"name": "logits", "dtype": "float32", "shape": ["A"]},
                     {"name": "value", "dtype": "float32", "shape": []},
                 ],
                 **form.action,
@@ -327,7 +245,7 @@ def export(form: ExportForm, folder: Path, card: ModelCard) -> Path:
     return folder
 
 
-def _program(form: ExportForm) -> ExportedProgram:
+def _program(form: ClusterForm) -> ExportedProgram:
     """The policy on one observation with every letter of the layout dynamic."""
     dims = {letter: Dim(letter) for letter in form.sizes}
     shapes = tuple(

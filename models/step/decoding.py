@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
 from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards
+from envs.placement.whole import FEATURES, WholeLayout, boards_of
 
 IntArray = NDArray[np.int64]
 FeatureArray = NDArray[np.float32]
 SEQUENTIAL, PARALLEL = "sequential", "parallel"
+_UNEVEN = 2.0  # groups x devices of the largest problem of a chunk, over those of the smallest
 
 
 class Views(NamedTuple):
@@ -45,6 +47,15 @@ class Composed(NamedTuple):
     actions: IntArray  # (S, A)
     log_probabilities: FeatureArray  # (S, A), 0 where there is no token
     chances: FeatureArray  # (S, G, D) of every device, in the last sweep
+
+
+class Chunk(NamedTuple):
+    """Some rows of a batch of observations, of problems of about one size."""
+
+    rows: IntArray  # (S,) of the batch
+    problem: IntArray  # (S,) each row's among those of the chunk
+    views: Views
+    given: Boards
 
 
 class Network(Protocol):
@@ -82,6 +93,34 @@ def views_of(facts: Sequence[PlacementFacts]) -> Views:
         device_mask=np.arange(devices) < counts[:, 1:],
         **found,
     )
+
+
+def chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Chunk]:
+    """The rows of a batch of observations, stacked, by the sizes of their problems."""
+    _, first, problem = np.unique(arrays["sizes"][:, 0], return_index=True, return_inverse=True)
+    cells = arrays["sizes"][first, 1] * arrays["sizes"][first, 2]
+    order = np.argsort(cells, kind="stable")
+    begin = 0
+    while begin < len(order):
+        end = int(np.searchsorted(cells[order], cells[order[begin]] * _UNEVEN, side="right"))
+        chosen = first[order[begin:end]]
+        place = np.full(len(first), -1)
+        place[order[begin:end]] = np.arange(end - begin)
+        rows = np.flatnonzero(place[problem] >= 0)
+        own = {name: array[chosen] for name, array in arrays.items()}
+        given = boards_of(own)
+        sizes = WholeLayout(given.seconds.shape[1], given.seconds.shape[2], 1, 1).shapes
+        cut = {
+            name: own[name][(slice(None), *(slice(size) for size in sizes[name]))]
+            for name in FEATURES
+        }
+        views = Views(
+            node_mask=np.arange(given.seconds.shape[1]) < given.groups[:, None],
+            device_mask=np.arange(given.seconds.shape[2]) < given.devices[:, None],
+            **cut,
+        )
+        yield Chunk(rows, place[problem[rows]], views, given)
+        begin = end
 
 
 def allowed(given: Boards, problem: IntArray) -> NDArray[np.bool_]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE, Boards
-from envs.placement.whole import FEATURES, WholeLayout, boards_of
+from envs.placement.whole import FEATURES
 from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
 from models.step.decoding import (
     PARALLEL,
@@ -30,20 +30,10 @@ from models.step.decoding import (
     IntArray,
     Views,
     allowed,
+    chunks,
     compose,
     with_room,
 )
-
-_UNEVEN = 2.0  # groups x devices of the largest problem of a chunk, over those of the smallest
-
-
-class Chunk(NamedTuple):
-    """Some rows of a batch of observations, of problems of about one size."""
-
-    rows: IntArray  # (S,) of the batch
-    problem: IntArray  # (S,) each row's among those of the chunk
-    views: Views
-    given: Boards
 
 
 @bounded
@@ -335,34 +325,6 @@ class PlacerPolicy(Policy):
         both = torch.cat(parts, dim=2)
         known = torch.cat([*[exists] * len(self.config.sweeps), exists[:, :1]], dim=1)
         return torch.cat([both, known.to(both.dtype).unsqueeze(0)])
-
-
-def chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Chunk]:
-    """The rows of a batch of observations, stacked, by the sizes of their problems."""
-    _, first, problem = np.unique(arrays["sizes"][:, 0], return_index=True, return_inverse=True)
-    cells = arrays["sizes"][first, 1] * arrays["sizes"][first, 2]
-    order = np.argsort(cells, kind="stable")
-    begin = 0
-    while begin < len(order):
-        end = int(np.searchsorted(cells[order], cells[order[begin]] * _UNEVEN, side="right"))
-        chosen = first[order[begin:end]]
-        place = np.full(len(first), -1)
-        place[order[begin:end]] = np.arange(end - begin)
-        rows = np.flatnonzero(place[problem] >= 0)
-        own = {name: array[chosen] for name, array in arrays.items()}
-        given = boards_of(own)
-        sizes = WholeLayout(given.seconds.shape[1], given.seconds.shape[2], 1, 1).shapes
-        cut = {
-            name: own[name][(slice(None), *(slice(size) for size in sizes[name]))]
-            for name in FEATURES
-        }
-        views = Views(
-            node_mask=np.arange(given.seconds.shape[1]) < given.groups[:, None],
-            device_mask=np.arange(given.seconds.shape[2]) < given.devices[:, None],
-            **cut,
-        )
-        yield Chunk(rows, place[problem[rows]], views, given)
-        begin = end
 
 
 def _tokens(groups: int, most: int, sweeps: int) -> Tensor:

@@ -48,7 +48,6 @@ from agents.rllib.config import PPO, Cloning, Learner, Training
 from agents.rllib.module import module_spec
 from agents.rllib.ppo import Instruction, parts_of
 from agents.rllib.runner import Order
-from agents.rllib.step.subjects import PlacementSubject
 from agents.rllib.subject import Subject
 from agents.rllib.training import Exam
 from envs.cluster.environment.actions import ClusterActions
@@ -57,8 +56,9 @@ from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.nodes import Cluster
 from experiments.run.targets import build
-from experiments.step.problem import load_problem, placement_env
+from experiments.step.problem import load_problem
 from models.cluster.hierarchical import HierarchicalConfig
+from tests.agents.rllib.step.stepwise import PlacementSubject
 
 HERE = Learner(0, 0, 0.0, "cpu", None)
 SHARED = "shared"
@@ -128,12 +128,14 @@ def training_of(ppo: PPO, model: Any) -> Training:
 
 
 def placement() -> Wing:
-    """BERT-large on mixed_v100_p100, numbers of `conf/main.yaml`; episodes are whole."""
+    """BERT-large on mixed_v100_p100, step by step; episodes are whole."""
+    words = ["env=placement", "agent=ppo_joint", "model=joint", "training=step"]
     with initialize_config_module("conf", version_base=None):
-        config: Any = OmegaConf.to_container(compose("main"), resolve=True)
+        config: Any = OmegaConf.to_container(compose("train", words), resolve=True)
     problem = load_problem(config["env"], config["graph"], config["topology"], config["cost"])
-    training = build(config["training"], "training")
-    make = partial(placement_env, config["env"], problem.problem)
+    team = build(config["training"], "training")
+    training = replace(team, model=team.model.placer)
+    make = partial(build(config["env"]), problem.problem)
     return Wing(training, partial(PlacementSubject, make()), make, DEFAULT_MODULE_ID)
 
 

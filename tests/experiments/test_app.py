@@ -154,7 +154,7 @@ def test_free_communication_is_never_slower(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["agent=ppo"], ["neither plans nor acts", "checkpoint"]),
+        (["agent=ppo_plans"], ["does not plan", "agent=learned"]),
         (["agent=somebody.Noisy", "topology=graph.npz"], ["graph.npz"]),
     ],
 )

@@ -26,7 +26,6 @@ from experiments.step.problem import (
     communication_of,
     load_problem,
     order_rule_of,
-    placement_env,
     topology_file,
 )
 from experiments.step.search import planner_of
@@ -70,12 +69,15 @@ RUNS: dict[str, list[str]] = {
     "plot graph=graph.npz plan=absent.json": ["absent.json", "cannot be read"],
     "capture graph=graph.npz": ["'graph'", "no model"],
     "evaluate grph=gpt2": ["'grph'", "graph", "topology"],
-    "train graph=graph.npz warm_start=planner": ["'warm_start'", "PlacementEnv"],
+    "train graph=graph.npz warm_start=planner": ["'warm_start'", "OneProblem"],
     "train graph=graph.npz warm_start=planner training.budget_s=50": ["leaves nothing", "50"],
-    "train graph=graph.npz training.restarts.draws=0": ["draws", "0 is below 1"],
+    "train graph=graph.npz training=step training.restarts.draws=0": ["draws", "0 is below 1"],
+    "train graph=graph.npz env=placement": ["'env'", "take env=one_problem"],
+    "main graph=graph.npz env=placement": ["'env'", "take env=one_problem"],
+    "main ~quick.learned": ["'quick.learned'", "missing"],
     "train resume=absent": ["absent", "config.yaml"],
     "export run=absent": ["absent", "config.yaml"],
-    "evaluate graph=graph.npz agent=fractions.Fraction": ["'agent'", "neither plans nor acts"],
+    "evaluate graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
     "plan graph=graph.npz agent=heft problem=latency": ["'agent'", "does not plan", "latency"],
     "benchmark resume=absent": ["absent", "config.yaml"],
     "plan graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
@@ -103,7 +105,7 @@ COMMANDS: dict[str, list[str]] = {
     "evaluate topology.servers[0].count=1": ["topology.servers[0].count=1", "key=value"],
     "evaluate seed=1,2": ["'seed=1,2'", "several"],
     "evaluate agent=null": ["agent=null", "heft", "local_search"],
-    "train model=nope": ["model=nope", "message_passing"],
+    "train model=nope": ["model=nope", "placer"],
     "main agent@quick.heft=nope": ["agent@quick.heft=nope", "contiguous"],
     "main quick.heft=nope": ["'quick.heft'", "'nope'"],
     "main single_device=nope": ["'single_device'", "contiguous_speed"],
@@ -175,7 +177,7 @@ OPTIONS: dict[str, list[str]] = {
     "agent=local_search agent.partitions._target_=agents.placement.list_planners.Heft": [
         "'agent.partitions'", "Heft", "PartitionPlanner",
     ],
-    "model=message_passing model.initial_candidate_weights=abc": ["initial_candidate_weights"],
+    "model=joint model.placer.initial_candidate_weights=abc": ["initial_candidate_weights"],
     "suite=seeds suite.seeds=[1]": ["seeds", "two or more"],
     "suite=seeds suite.seeds=[-1,2]": ["seeds", "-1"],
     "suite=seeds suite.app=plan": ["app", "main, train"],
@@ -188,27 +190,13 @@ def test_an_option_is_refused_by_name(text: str) -> None:
     option_refused(text, OPTIONS[text])
 
 
-ENVS = {
-    "env.starts.completed=7": ["completed", "7"],
-    "env.starts.attempts=0": ["attempts", "0"],
-    "env.passes=0": ["passes", "0"],
-    "env.max_groups=0": ["max_groups", "0"],
-}
-
-
-@pytest.mark.parametrize("change", ENVS)
-def test_an_environment_is_refused_by_name(change: str, work: Path) -> None:
-    problem = loaded().problem
-    told(lambda: placement_env(option_of("env=placement", change)["env"], problem), ENVS[change])
-
-
 def test_what_describes_something_else_is_refused_by_its_key(work: Path) -> None:
     told(lambda: loaded(topology=OTHER), ["'topology'", "no topology"])
     told(lambda: loaded(cost=OTHER), ["'cost'", "no cost model"])
     told(lambda: loaded(graph=OTHER), ["'graph'", "Fraction"])
     told(lambda: communication_of(OTHER), ["'communication'"])
     told(lambda: order_rule_of(OTHER), ["'order'"])
-    told(lambda: planner_of(OTHER, ENV), ["'agent'", "neither plans nor acts"])
+    told(lambda: planner_of(OTHER), ["'agent'", "does not plan"])
     from_graph = option_of("topology=from_graph")["topology"]
     told(lambda: loaded(topology=from_graph), ["'topology'", "without devices"])
 

@@ -267,9 +267,9 @@ def test_a_placer_plans() -> None:
 
 def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:
     convex = option_of("agent=convex")["agent"]
-    told(lambda: planner_of(convex, {}), ["'agent'", "ConvexRates", "problem=bandwidth"])
+    told(lambda: planner_of(convex), ["'agent'", "ConvexRates", "problem=bandwidth"])
     joint = {"_target_": f"{__name__}.UniformJoint"}
-    told(lambda: planner_of(joint, {}), ["'agent'", "problem=joint"])
+    told(lambda: planner_of(joint), ["'agent'", "problem=joint"])
 
 
 def test_links_without_bandwidth_are_refused(

@@ -71,11 +71,10 @@ def fault_of(app: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Inp
     ) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         chosen = chosen_variant(variants or {}, given) or Variant(config_name, schema, task)
-        renamed = [chosen.renamed.get(word, word) for word in given]
         if "-m" in words:
-            check_sweep(chosen.config_name, chosen.schema, renamed)
+            check_sweep(chosen.config_name, chosen.schema, given)
         else:
-            check_command_line(renamed, chosen.config_name, chosen.schema)
+            check_command_line(given, chosen.config_name, chosen.schema)
         return 0
 
     monkeypatch.setattr("experiments.run.app.run_app", compose)

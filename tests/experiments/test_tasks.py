@@ -18,7 +18,7 @@ from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.order import OneFOneB
 from envs.step.step import SINGLE_PORT, StepSimulator
 from experiments.run.provenance import Provenance
-from experiments.step.objectives import Bandwidth, Joint, Makespan, learnable
+from experiments.step.objectives import Bandwidth, Joint, learnable
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.planning import ask_beside
 from experiments.step.problem import load_problem
@@ -127,7 +127,6 @@ def test_what_learns_meets_no_environment_that_was_played(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("target", "objective", "kind"),
     [
-        ("envs.placement.env.toy_environment", Makespan, StepTask),
         ("envs.bandwidth.env.toy_environment", Bandwidth, BandwidthTask),
         ("envs.joint.env.toy_environment", Joint, JointTask),
     ],

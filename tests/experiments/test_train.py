@@ -27,10 +27,10 @@ from experiments.train import main
 from tests.paths import ROOT
 
 SMALL = (
-    "graph=graph.npz", "env.max_groups=6", "model.hidden=8", "agent.num_envs=2",
-    "agent.minibatch_size=12", "agent.num_epochs=1",
-    "training.budget_s=null", "training.exam_episodes=2", "training.checkpoint_every=1",
-    "training.torch_threads=1",
+    "graph=graph.npz", "env.max_groups=6", "model=placer", "model.hidden=8", "model.heads=2",
+    "agent.num_envs=4", "agent.alike=4", "agent.learned=null", "agent.episodes=1",
+    "agent.minibatch_size=4", "agent.num_epochs=1", "training.budget_s=null",
+    "training.checkpoint_every=1", "training.torch_threads=1",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def killed(work: Path) -> Path:
 @pytest.fixture(scope="module")
 def resumed(work: Path, killed: Path) -> dict[str, Any]:
     """The result of the same run after it was resumed for two more iterations."""
-    steps = int(float(metrics(killed)[-1]["charts/global_step"])) + 2 * 12
+    steps = int(float(metrics(killed)[-1]["charts/global_step"])) + 2 * 4
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
         assert main([f"resume={killed}", f"training.max_steps={steps}"]) == 0
@@ -121,19 +121,20 @@ def test_the_exported_policy_decides_as_the_trained_one(
     assert run_app("export", ExportConfig, export_run, asked) == 0
     exported = result(here / "exported")
     assert exported["verified"] is True
-    assert exported["verification"]["runtimes"] == ["onnx", "pt2"]
-    asked = ["agent=checkpoint", "agent.checkpoint=scheduler", *SMALL[:2]]
+    assert exported["verification"]["runtimes"] == ["onnx"]
+    for name in ("encoder.onnx", "head.onnx", "weights.safetensors"):
+        assert (here / "scheduler" / name).read_bytes() == (
+            Path(resumed["checkpoint"]) / name
+        ).read_bytes()
+    asked = ["agent=learned", "agent.checkpoint=scheduler", "agent.search=null", SMALL[0]]
     assert evaluate([*asked, "hydra.run.dir=evaluated"]) == 0
-    evaluated = result(here / "evaluated")
-    best = json.loads((killed / "best" / "score.json").read_text())["iteration"]
-    exam = "trained_s" if best == resumed["iterations"] else "untrained_s"
-    assert evaluated["step_time_s"] == pytest.approx(resumed["exam"][exam][0])
+    assert result(here / "evaluated")["feasible"]
 
 
 def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     asked = [
-        "env=joint_toy", "model=joint", "baselines=joint", "baseline_budget_s=0.5",
-        "agent.num_envs=2", "agent.minibatch_size=8",
+        "env=joint_toy", "agent=ppo_joint", "model=joint", "training=step", "baselines=joint",
+        "baseline_budget_s=0.5", "agent.num_envs=2", "agent.minibatch_size=8",
         "training.budget_s=null", "training.max_steps=40", "training.exam_episodes=2",
     ]  # fmt: skip
     assert main([*asked, "hydra.run.dir=team"]) == 0
@@ -147,7 +148,7 @@ def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFix
     plan = json.loads((folder / "plan.json").read_text())
     assert plan["bandwidth"]
     capfd.readouterr()
-    assert main(["env=joint_toy", "training.max_steps=1"]) == 2
+    assert main(["env=joint_toy", "training=step", "agent=ppo_joint", "training.max_steps=1"]) == 2
     error = capfd.readouterr().err
     assert "take model=joint" in error
     assert "Traceback" not in error

@@ -31,7 +31,8 @@ CONTIGUOUS = {
     "shares": {"_target_": "agents.placement.baselines.EqualShares"},
 }
 TEAM = (
-    "env=joint", "env.max_groups=6", "agent=ppo_joint", "model=joint", "topology=planes_4x1",
+    "env=joint", "env.max_groups=6", "agent=ppo_joint", "model=joint", "training=step",
+    "topology=planes_4x1",
     "graph=graph.npz", "agent.num_envs=2", "agent.minibatch_size=12",
     "agent.num_epochs=1", "training.budget_s=null", "training.exam_episodes=1",
     "training.restarts.draws=4", "training.restarts.share=0.95", "warm_start=planner",

@@ -15,8 +15,6 @@ from envs.cluster.environment.env import toy_environment as cluster_toy
 from envs.joint.env import toy_environment as joint_toy
 from envs.placement.env import toy_environment
 from models.architecture import Architecture
-from models.layout import widths_of
-from models.step.policy import GraphBatch, PlacementPolicy
 from tests.paths import CONF
 
 MODELS = CONF / "model"
@@ -44,7 +42,6 @@ def joint(agent: str) -> Any:
 
 
 CASES: dict[str, list[tuple[str | None, Callable[[], Any]]]] = {
-    "message_passing": [(None, placement)],
     "channels": [(None, bandwidth)],
     "hierarchical": [(None, cluster)],
     "joint": [("placer", lambda: joint("placer")), ("allocator", lambda: joint("allocator_1"))],
@@ -72,14 +69,3 @@ def test_every_model_config_builds_policies_that_decide(path: Path) -> None:
             inputs, value = policy.decide(batch)
         assert np.isfinite(inputs.numpy()).all()
         assert value.shape == (1,)
-
-
-def test_the_main_jobs_policy_starts_near_uniform() -> None:
-    config = instantiate(OmegaConf.load(MODELS / "message_passing.yaml"), _convert_="all")
-    observation, _ = toy_environment().reset(seed=0)
-    torch.manual_seed(0)
-    policy = PlacementPolicy(config, widths_of(observation))
-    with torch.inference_mode():
-        logits = policy(GraphBatch.stack([observation]))[0][0].numpy()
-    allowed = observation["action_mask"] == 1
-    np.testing.assert_allclose(logits[allowed], 0.0, atol=0.1)

@@ -17,6 +17,7 @@ from tests.paths import ROOT
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(3600)]
 TOY = "env=placement_toy"
+SMALL = ["graph=resnet50", "graph.micro_batches=1", "topology=single_v100"]
 JOBS = ("trace.format=synthetic", "trace.jobs=40")
 IN_CORE: dict[str, list[str]] = {  # verbs that the core runs
     "claims": [],
@@ -34,13 +35,13 @@ OF_FILES = {  # verbs whose files are not there
     "packing": ["pods=nowhere", "nodes=nowhere"],
 }
 NEEDED = {  # verbs that need an extra, with what they are given where it is there
-    "capture": ("train", ["graph=resnet50", "graph.micro_batches=1"]),
+    "capture": ("train", SMALL[:2]),
     "export": ("train", ["run=trained"]),
-    "main": ("train", ["graph=resnet50", "budget_s=5", "topology=single_v100"]),
+    "main": ("train", [*SMALL, "budget_s=5"]),
     "plot": ("train", ["plan=nowhere"]),
     "report": ("report", ["runs=[trained]"]),
     "serve": ("serve", []),
-    "train": ("train", [TOY, "training.budget_s=5", "hydra.run.dir=trained"]),
+    "train": ("train", [*SMALL, "training.budget_s=5", "hydra.run.dir=trained"]),
 }
 
 

@@ -1,4 +1,4 @@
-"""What is learned about one training step: where it runs, how its bandwidth is shared, or both."""
+"""What is learned step by step: how bandwidth is shared, alone or with where a step runs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,6 @@ from models.architecture import Architecture
 from models.step.allocator import TeamConfig
 
 PLACER, ALLOCATOR = "placer", "allocator"  # those of a team: placer, allocator_0, allocator_1, ...
-
-
-class PlacementSubject(StepSubject):
-    """`meshwright/Placement-v0`; decisions: `device` (G,)."""
-
-    agents: Sequence[str] = (PLACER,)
-
-    def whole(self, env: Any, info: Mapping[str, Any]) -> bool:
-        return bool(info["placed"] == len(env.group_device))
-
-    def decisions(self, env: Any) -> Decisions:
-        return {"device": env.group_device}
-
-    def restart(
-        self, env: Any, near: Decisions, other: Decisions, rng: np.random.Generator
-    ) -> dict[str, Any]:
-        assert self.restarts is not None
-        return {"start": kicked(near["device"], env.able, self.restarts.kick, rng)}
 
 
 class JointSubject(StepSubject):

@@ -158,7 +158,6 @@ def test_a_config_that_does_not_say(
 def test_evaluate_by_its_name(
     made: tuple[Path, HierarchicalPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`agent=checkpoint` is the placement agent elsewhere, and this one with `env=cluster`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["evaluate"])
     trace = jobs(5)
@@ -172,7 +171,7 @@ def test_evaluate_by_its_name(
     ]  # fmt: skip
     assert main(asked) == 0
     found = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert found["agent"] == "cluster_checkpoint"
+    assert found["agent"] == "checkpoint"
     assert found["knows"] == "predictions"
     assert found["finished"] == len(trace)
     assert found["placement"] is None

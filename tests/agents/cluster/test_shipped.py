@@ -35,7 +35,7 @@ def test_one_is_shipped() -> None:
 @pytest.mark.parametrize("name", shipped_schedulers())
 def test_its_files_are_those_of_its_hashes_and_few(name: str) -> None:
     checkpoint = load_checkpoint(SHIPPED / name)
-    assert checkpoint.observation_kind == "cluster"
+    assert checkpoint.spec["observation_kind"] == "cluster"
     files = [path for path in (SHIPPED / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < LARGEST
     listed = {*checkpoint.spec["sha256"], "spec.json"}

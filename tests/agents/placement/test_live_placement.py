@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from jsonschema import Draft202012Validator
 
 from agents.decision import StateError
-from agents.exported import load_decider
-from agents.placement.learned import LearnedAgent
+from agents.exported import decider_kind, load_decider
 from agents.placement.live import PlacementDecider
+from agents.placement.policy import LearnedPlanner
 from envs.cost import CostByGraph
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
@@ -23,12 +23,10 @@ from envs.graphs.storage import graph_document
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed
 from envs.hardware.servers import NvlinkServer, PcieServer
-from envs.placement.env import PlacementEnv
 from envs.step.problem import StepProblem
-from models.export.exporter import ModelCard, export_policy
-from models.layout import widths_of
-from models.step.policy import PlacementPolicy
-from tests.models.random_observations import policy_config
+from envs.step.timeline import single_device_peak
+from models.export.placer import PlacerCard, export_placer
+from tests.models.step.test_placer import SEQUENTIAL, policy_of
 
 pytestmark = pytest.mark.proof
 
@@ -37,10 +35,9 @@ import sys
 for name in ("torch", "ray", "torch_geometric", "fastapi", "onnx", "hydra"):
     sys.modules[name] = None
 import json
-from agents.exported import load_decider
+from agents.exported import decider_kind, load_decider
 print(json.dumps(load_decider(sys.argv[1]).decide(json.load(sys.stdin)).actions))
 """
-CONFIG = "env:\n  max_groups: 6\n  passes: 2\n"
 PCIE = {"medium": "PCIe", "bandwidth": "15.75GB/s", "latency": "2us"}
 NVLINK = {"medium": "NVLink", "bandwidth": "50GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
@@ -64,29 +61,27 @@ def problem() -> StepProblem:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    env = PlacementEnv.of_problem(problem(), max_groups=6, passes=2)
-    torch.manual_seed(0)
-    policy = PlacementPolicy(
-        policy_config(operator_rounds=2, initial_scale=1.0), widths_of(env.reset(seed=0)[0])
+    policy = policy_of(replace(SEQUENTIAL, rounds=1, sweeps=("sequential", "parallel")))
+    card = PlacerCard("Drawn", "Never trained.", "seed: 0\n", {})
+    return str(export_placer(policy, tmp_path_factory.mktemp("placement") / "checkpoint", card))
+
+
+def test_it_places_as_the_planner(folder: str) -> None:
+    planner = LearnedPlanner(
+        checkpoint=folder, groups=128, samples=1, temperature=0.0, search=None, guided=0.0, seed=3
     )
-    card = ModelCard("Drawn", "meshwright/Placement-v0", (-1.0, 4.0), CONFIG, "none")
-    return str(export_policy(policy, tmp_path_factory.mktemp("placement") / "checkpoint", card))
-
-
-def test_it_places_as_the_policy_in_the_environment(folder: str) -> None:
-    env = PlacementEnv.of_problem(problem(), max_groups=6, passes=2)
-    agent, ended = LearnedAgent(folder), False
-    observation, _ = env.reset(seed=0)
-    while not ended:
-        observation, _, ended, _, _ = env.step(agent.act(observation))
+    found = planner.plan(problem(), 1.0)
+    assert found.plan is not None
     decider = load_decider(folder)
     state = json.dumps({"graph": graph_document(graph()), "topology": TOPOLOGY}).encode()
     decision = decider.decide_json(state)
     names = [device.name for device in problem().topology.devices]
-    placement = dict(zip(graph().op_names, (names[d] for d in env.placement.device), strict=True))
+    placement = dict(
+        zip(graph().op_names, (names[d] for d in found.plan.placement.device), strict=True)
+    )
     answer = decision.document()
     assert answer["plan"]["placement"] == placement
-    assert answer["step_time_s"] == pytest.approx(env.plan_outcome()[0], rel=1e-12)
+    assert answer["step_time_s"] == pytest.approx(found.step_time, rel=1e-12)
     assert 0 < answer["lower_bound_s"] <= answer["step_time_s"]
     assert (answer["feasible"], answer["violations"]) == (True, [])
     for action in decision.actions:
@@ -142,3 +137,22 @@ def test_it_needs_no_torch_and_no_ray(folder: str) -> None:
         input=json.dumps(state), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == load_decider(folder).decide(state).actions
+
+
+def test_what_the_policy_would_overfill_is_fitted(folder: str) -> None:
+    whole = problem()
+    need = single_device_peak(whole.graph)
+    devices = [
+        replace(device, spec=replace(device.spec, memory_bytes=0.6 * need))
+        for device in whole.topology.devices
+    ]
+    tight = replace(whole.topology, devices=tuple(devices))
+    decision = load_decider(folder).decide({"graph": graph(), "topology": tight}).document()
+    assert decision["feasible"], decision["violations"]
+
+
+def test_one_that_is_shipped_has_a_name() -> None:
+    assert decider_kind("any_step") == "placement"
+    assert decider_kind("unknown_durations") == "cluster"
+    with pytest.raises(InputError, match="neither a folder nor shipped"):
+        decider_kind("nobody")

@@ -108,7 +108,7 @@ def test_the_folder_is_complete_and_described(
     assert {path.name for path in folder.iterdir()} == {*LISTED_FILES, "spec.json"}
     checkpoint = load_checkpoint(folder)
     spec = checkpoint.spec
-    assert checkpoint.observation_kind == spec["observation_kind"] == CLUSTER
+    assert spec["observation_kind"] == CLUSTER
     assert spec["model"]["config"]["hidden"] == 16
     assert spec["model"]["widths"]["peer"] == (10 if sizes.peers else 0)
     assert spec["action"]["preemption"] == sizes.preemption
@@ -149,15 +149,59 @@ def test_a_foreign_observation_is_named(exported: tuple[HierarchicalPolicy, Size
         checkpoint.arrays({**seen, "server_mask": seen["server_mask"][1:]})
 
 
-def test_a_checkpoint_that_names_no_kind_is_of_placement(
-    exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path
-) -> None:
+@pytest.fixture
+def copied(exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path) -> Path:
     for path in exported[2].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    spec = json.loads((tmp_path / "spec.json").read_text())
-    del spec["observation_kind"]
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    assert load_checkpoint(tmp_path).observation_kind == "placement"
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", LISTED_FILES)
+def test_a_damaged_file_is_named(copied: Path, name: str) -> None:
+    data = bytearray((copied / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copied / name).write_bytes(data)
+    with pytest.raises(InputError, match=rf"{name}: the file was changed or damaged"):
+        load_checkpoint(copied)
+
+
+def test_a_missing_file_is_named(copied: Path) -> None:
+    (copied / "policy.onnx").unlink()
+    with pytest.raises(InputError, match=r"policy\.onnx: .*missing"):
+        load_checkpoint(copied)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "other"}, "field 'kind': is 'other'"),
+        ({"schema_version": 99}, "field 'schema_version': is 99"),
+        ({"sha256": {}}, "field 'sha256': must list policy.onnx"),
+        ({"observation": [1]}, "field 'observation'"),
+        ({"observation_kind": None}, "'observation_kind': is of kind None, not 'cluster'"),
+    ],
+)
+def test_a_foreign_spec_is_named(copied: Path, change: dict[str, Any], message: str) -> None:
+    spec = json.loads((copied / "spec.json").read_text())
+    (copied / "spec.json").write_text(json.dumps({**spec, **change}))
+    with pytest.raises(InputError, match=message):
+        load_checkpoint(copied)
+
+
+def test_a_model_that_is_no_onnx_is_named(copied: Path) -> None:
+    (copied / "policy.onnx").write_bytes(b"not a model")
+    spec = json.loads((copied / "spec.json").read_text())
+    spec["sha256"]["policy.onnx"] = sha256_of(copied / "policy.onnx")
+    (copied / "spec.json").write_text(json.dumps(spec))
+    with pytest.raises(InputError, match=r"policy\.onnx: not a readable ONNX model"):
+        OnnxRuntime(load_checkpoint(copied))
+
+
+def test_something_else_than_a_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a checkpoint folder"):
+        load_checkpoint(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"spec\.json: no such file"):
+        load_checkpoint(tmp_path)
 
 
 BLOCKED = """

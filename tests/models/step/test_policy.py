@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs.errors import InputError
-from models.layout import observation_layout, widths_of
 from models.step.policy import (
     GraphBatch,
     PlacementPolicy,
@@ -171,16 +170,6 @@ def test_every_parameter_receives_a_gradient(policy: PlacementPolicy) -> None:
     without = [name for name, p in policy.named_parameters() if p.grad is None]
     policy.zero_grad()
     assert without == []
-
-
-def test_the_layout_is_that_of_the_observation() -> None:
-    observation = random_observation(np.random.default_rng(7), 9, 14, 5)
-    sizes: dict[str | int, int] = {"N": 9, "E": 14, "D": 5}
-    assert widths_of(observation) == WIDTHS
-    for field in observation_layout(WIDTHS):
-        array = observation[field.name]
-        assert array.dtype == field.dtype, field.name
-        assert array.shape == tuple(sizes.get(n, n) for n in field.shape), field.name
 
 
 seeds = st.integers(0, 2**32 - 1)

@@ -11,12 +11,13 @@ import pytest
 
 from agents.rllib.config import Restarts
 from agents.rllib.step.lanes import Archive, StepLane, look_ahead
-from agents.rllib.step.subjects import JointSubject, PlacementSubject
+from agents.rllib.step.subjects import JointSubject
 from agents.rllib.subject import Solution
 from envs.placement.env import PlacementEnv, toy_environment
 from envs.placement.generator import FixedInstance
 from envs.placement.toy import toy_pipeline
 from envs.step.problem import StepProblem
+from tests.agents.rllib.step.stepwise import PlacementSubject
 from tests.agents.rllib.toys import small_ppo, small_training
 
 

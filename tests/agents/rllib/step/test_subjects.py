@@ -12,11 +12,12 @@ import pytest
 from team_env import AGENTS, DEVICES, GROUPS, SERVERS, TeamIdentityEnv, team_training
 
 from agents.rllib.config import Restarts
-from agents.rllib.step.subjects import JointSubject, PlacementSubject
+from agents.rllib.step.subjects import JointSubject
 from agents.rllib.subject import Solution
 from agents.rllib.training import Trained, train
 from envs.errors import InputError
 from envs.placement.env import toy_environment
+from tests.agents.rllib.step.stepwise import PlacementSubject
 from tests.agents.rllib.toys import small_ppo, small_training
 from tests.models.random_observations import policy_config
 
