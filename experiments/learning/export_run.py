@@ -51,16 +51,17 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     Raises:
         InputError: the run has none that is exported, or a file of it is missing or another.
     """
-    from agents.rllib.restore import BEST, SCORE_FILE, load_best
-    from agents.rllib.step.problems import PLANNER, Continued, sweeps_of
-    from models.export.placer import export_placer
-    from models.step.placer import PlacerConfig, PlacerPolicy
-
     source = Path(config.run)
     nodes = saved_nodes(source, ("env",))
     target = str(nodes["env"].get("_target_")).removeprefix(FLOORS)
     if target.startswith("envs.cluster."):
         return export_scheduler_of(config, run)
+
+    from agents.rllib.restore import BEST, SCORE_FILE, load_best
+    from agents.rllib.step.problems import PLANNER, Continued, sweeps_of
+    from models.export.placer import export_placer
+    from models.step.placer import PlacerConfig, PlacerPolicy
+
     nodes |= saved_nodes(source, ("training",))
     training: Training = build(nodes["training"])
     model = training.model

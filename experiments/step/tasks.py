@@ -280,7 +280,7 @@ class PartitionTask:
         return 0.0
 
     def search(self, agent: Any) -> Search | None:
-        if not isinstance(agent, PartitionPlanner):
+        if not issubclass(type(agent), PartitionPlanner):
             return None
         return lambda budget_s, limit: agent.partition(self.problem, budget_s, limit)
 
@@ -318,7 +318,7 @@ class PartitionTask:
 
 def problems_of(agent: object) -> str:
     """The problems that an agent plans, as `problem=` names them; empty: none."""
-    return ", ".join(name for kind, name in ANSWERS.items() if isinstance(agent, kind))
+    return ", ".join(name for kind, name in ANSWERS.items() if issubclass(type(agent), kind))
 
 
 def _in_phases(problem: StepProblem, plan: Plan, phases: Phases) -> Evaluation:
