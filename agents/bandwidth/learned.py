@@ -28,9 +28,9 @@ class LearnedJoint:
     The placer composes plans for the step alone on its network; for each the allocators of all
     servers choose the levels of their pipes. The compiled simulator prices plans with their rates,
     and the best that fits is the first incumbent. From there local search, guided by the placer's
-    chances, moves groups and order in turns: on the network as it is, where nobody's share is
-    decided, and at rates near those of the best plan. What a turn finds gets the rates that
-    its traffic asks for, and those that `allocation` finds.
+    chances, moves groups and order in turns: at rates near those of the best plan, and on the
+    network as it is, where nobody's share is decided. What a turn finds, and the start, gets the
+    rates that its traffic asks for, and those that `allocation` finds.
 
     Guarantees:
         Never slower than what the policies decide alone, where that fits.
@@ -116,12 +116,14 @@ class LearnedJoint:
     ) -> int:
         """Placement and order, rates for them, in turns; the moves judged."""
         search, judged, turns = self.placement.search, 0, 0
+        if search is not None and incumbent.plan is not None:
+            incumbent.offer(incumbent.plan.placement.device, incumbent.plan.order)
         while search is not None and not incumbent.optimal:
             left = budget_s - incumbent.seconds
             if left < (self.turn_s / 2.0 if turns and incumbent.plan is not None else 0.0):
                 break
             step, rates, best, given = incumbent.whole, None, incumbent.plan, incumbent.allocation
-            if turns % 2 and given is not None:
+            if turns % 2 == 0 and given is not None:
                 mixed = (1.0 - self.spared) * given.rate + self.spared * incumbent.uniform.rate
                 rates = BandwidthAllocation(mixed)
                 step = allocated_problem(step, rates)
