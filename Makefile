@@ -57,7 +57,7 @@ claims: $(STAMP)  ## what is claimed and what was measured (ARGS="rerun=[flow_ti
 # What runs on toys and on few jobs compiles all that a first run would have to.
 TOY := env=placement_toy
 WARM_STEP := "agent=heft $(TOY)" "agent=m_etf $(TOY)" "agent=m_sct $(TOY)" \
-	"agent=local_search $(TOY)" "agent=fusion_milp $(TOY)" \
+	"agent=local_search $(TOY)" "agent=fusion_milp $(TOY)" "agent=learned $(TOY)" \
 	"agent=dp problem=max_load $(TOY)" "agent=dp problem=latency $(TOY)" \
 	"agent=convex problem=bandwidth env=bandwidth_toy" \
 	"agent=alternation problem=joint env=joint_toy"

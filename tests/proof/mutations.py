@@ -102,8 +102,8 @@ FAULTS = (
     Fault(
         "the tail of a path leaves out its next operator",
         "agents",
-        "tail[u] = max(tail[u], own[v] + tail[v])",
-        "tail[u] = max(tail[u], tail[v])",
+        "tail[u] = max(tail[u], weight[use_op[k]] + tail[use_op[k]])",
+        "tail[u] = max(tail[u], tail[use_op[k]])",
     ),
     Fault(
         "an integer program without memory limits",
@@ -147,8 +147,8 @@ FAULTS = (
     Fault(
         "credit flows over the end of an episode",
         "agents",
-        "carried = discounts * np.exp(-times / discounting.credit) * ~ends",
-        "carried = discounts * np.exp(-times / discounting.credit)",
+        "carried = discounts * discounting.kept(times, observed) * ~ends",
+        "carried = discounts * discounting.kept(times, observed)",
     ),
     Fault(
         "small gradients are scaled up to the limit",
