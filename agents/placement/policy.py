@@ -14,7 +14,7 @@ from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.placement import sweeps
 from envs.placement.facts import PlacementFacts
-from envs.placement.outcome import GroupPricer
+from envs.placement.outcome import GroupPricer, opened
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
 from models.step.decoding import Encoded, Network, compose, views_of
@@ -161,4 +161,6 @@ class Answer:
             heat, self.random,
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
-        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
+        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), opened(
+            found.actions[:, -1]
+        )[1]

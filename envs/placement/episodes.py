@@ -14,7 +14,7 @@ from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.facts import IntArray, PlacementFacts
-from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
+from envs.placement.outcome import OPENINGS, GroupPricer, opened, opening, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Price, Pricer
@@ -38,7 +38,7 @@ class Judged(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Of a plan: a device for every group in every sweep, padded, and the order class."""
+    """Of a plan: a device for every group in every sweep, padded, and the opening."""
 
     sweeps: int
     groups: int  # at most
@@ -48,18 +48,18 @@ class Tokens(NamedTuple):
     def space(self) -> spaces.MultiDiscrete:
         """Of all rows of tokens."""
         sizes = [self.devices] * (self.sweeps * self.groups)
-        return spaces.MultiDiscrete([*sizes, len(ORDER_CLASSES)])
+        return spaces.MultiDiscrete([*sizes, OPENINGS])
 
     def plan(self, row: IntArray, groups: int) -> tuple[IntArray, int]:
         """(G,) devices after the last sweep, and the order class."""
         first = (self.sweeps - 1) * self.groups
-        return np.asarray(row[first : first + groups], np.int64), int(row[-1])
+        return np.asarray(row[first : first + groups], np.int64), int(opened(row[-1])[1])
 
-    def row(self, device: IntArray, order: int) -> IntArray:
+    def row(self, device: IntArray, order: int, start: int = 0) -> IntArray:
         """(A,) of a plan that every sweep makes the same."""
         sweep = np.zeros(self.groups, np.int64)
         sweep[: len(device)] = device
-        return np.append(np.tile(sweep, self.sweeps), order)
+        return np.append(np.tile(sweep, self.sweeps), opening(start, order))
 
 
 class WholeProblem:

@@ -25,6 +25,7 @@ BoolArray = NDArray[np.bool_]
 
 _WAVES = 4  # wavelengths of the positional encoding, each half of the one before
 LOW, HIGH = -2.0, 6.0  # bounds of all features
+STARTS, UNPLACED = 10, -1
 NODE, NODE_DEVICE, DEVICE, LINK, WHOLE = 13 + 2 * _WAVES, 2, 7, 4, 8  # widths of features
 
 
@@ -90,6 +91,7 @@ class PlacementFacts:
     begin: FloatArray  # (D,) where its part of a split by speed begins, as a share of the work
     end: FloatArray  # (D,) and ends
     place: FloatArray  # (G,) share of the work before the middle of the group
+    starts: IntArray  # (STARTS, G) devices to begin from, `UNPLACED`: nowhere
     edge_seconds: FloatArray  # (E, L) ideal steps
     edge_forward: BoolArray  # (E,) carries something of the forward pass to a later group
     incident_ptr: IntArray  # (G + 1,) rows of `incident`
@@ -159,12 +161,15 @@ class PlacementFacts:
         overall[5] = _log(on_mean.sum())
         overall[6] = nodes[:, Phase.FORWARD].sum() * ideal_s / whole_s
         overall[7] = speed.max() - 1
+        seconds = np.where(able, raw, 0.0) / ideal_s
+        starts = _starts(np.argsort(end), speed, capacity, place, kept, able, seconds)
         ptr, incident = _incident(traffic.source, traffic.target, groups)
         return cls(
             node_features=_clip(nodes), node_device_features=_clip(both),
             device_features=_clip(own), link_features=_clip(links), whole_features=_clip(overall),
-            flow=flow, seconds=np.where(able, raw, 0.0) / ideal_s, able=able, state=state / unit,
+            flow=flow, seconds=seconds, able=able, state=state / unit,
             live=live / unit, capacity=capacity / unit, begin=begin, end=end, place=place,
+            starts=starts,
             edge_seconds=np.where(np.isfinite(moved), moved, 1e3),
             edge_forward=(traffic.forward_share > 0) & (traffic.source < traffic.target),
             incident_ptr=ptr, incident=incident, link_class=topology.link_class.astype(np.int64),
@@ -225,6 +230,37 @@ def _log(values: FloatArray | float) -> FloatArray:
 
 def _clip(values: FloatArray) -> FeatureArray:
     return np.nan_to_num(np.clip(values, LOW, HIGH), nan=HIGH).astype(np.float32)
+
+
+def _starts(
+    line: IntArray,
+    speed: FloatArray,
+    capacity: FloatArray,
+    place: FloatArray,
+    kept: FloatArray,
+    able: BoolArray,
+    seconds: FloatArray,
+) -> IntArray:
+    """(STARTS, G) nothing, then contiguous splits over the `line` of devices.
+
+    Of the work evenly, of the work by speed, of what is kept in memory by capacity; each along the
+    line, twice along it, and there and back. A group that cannot run there: where it is fastest.
+    """
+    groups = len(place)
+    found = np.full((STARTS, groups), UNPLACED)
+    fastest = np.where(able, seconds, np.inf).argmin(axis=1)
+    before = (np.cumsum(kept) - kept / 2) / max(float(kept.sum()), 1e-300)
+    number = 1
+    for share, where in (
+        (np.ones(len(line)), place), (speed, place), (capacity, before if kept.any() else place)
+    ):  # fmt: skip
+        for path in (line, np.tile(line, 2), np.concatenate([line, line[::-1]])):
+            ends = np.cumsum(share[path]) / share[path].sum()
+            part = np.minimum(np.searchsorted(ends, where, side="right"), len(path) - 1)
+            device = path[part]
+            found[number] = np.where(able[np.arange(groups), device], device, fastest)
+            number += 1
+    return found
 
 
 def _line(server: IntArray, speed: FloatArray) -> IntArray:

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.placement.facts import HIGH, LOW, PlacementFacts
+from envs.placement.facts import HIGH, LOW, UNPLACED, PlacementFacts
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -22,7 +22,6 @@ FeatureArray = NDArray[np.float32]
 
 CANDIDATE = 26  # width of the features of a group on a device
 STATE_FITS = 8  # of them, the one that says whether the state fits
-UNPLACED = -1
 
 
 class Boards(NamedTuple):
@@ -38,6 +37,7 @@ class Boards(NamedTuple):
     begin: FloatArray  # (B, D)
     end: FloatArray  # (B, D)
     place: FloatArray  # (B, G)
+    starts: IntArray  # (B, STARTS, G)
     edge_seconds: FloatArray  # (B, E, L)
     edge_forward: NDArray[np.bool_]  # (B, E)
     incident_ptr: IntArray  # (B, G + 1)
@@ -88,8 +88,15 @@ def boards(facts: Sequence[PlacementFacts]) -> Boards:
     )
 
 
-def standing(given: Boards, problem: IntArray) -> Standing:
-    """Nothing placed, in as many samples as `problem` (S,) has."""
+def standing(given: Boards, problem: IntArray, start: IntArray | None = None) -> Standing:
+    """In as many samples as `problem` (S,) has, all at its `start` (S,); None: nothing placed."""
+    now = _empty(given, problem)
+    if start is not None:
+        put_all(given, now, np.ascontiguousarray(given.starts[problem, start]))
+    return now
+
+
+def _empty(given: Boards, problem: IntArray) -> Standing:
     samples, (_, groups, devices) = len(problem), given.seconds.shape
 
     def zeros(width: int) -> FloatArray:
@@ -215,7 +222,7 @@ def _crowd(given: Boards, now: Standing, s: int, group: int, d: int) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _features(
-    given: Boards, now: Standing, s: int, group: int, parallel: bool, again: bool, x: FeatureArray
+    given: Boards, now: Standing, s: int, group: int, parallel: bool, x: FeatureArray
 ) -> None:
     """Write (D, CANDIDATE) features of `group` of sample `s` on each device.
 
@@ -239,11 +246,11 @@ def _features(
     | 17 | runs of groups there / 4 |
     | 18 | device changes on a forward path to it / n |
     | 19 | 1: in the server of the group before |
-    | 20 | 1: it stood there in the last sweep |
+    | 20 | 1: it stood there before |
     | 21 | 1: there by a split by speed |
     | 22 | distance from the middle of the device's part of that split |
     | 23 | the busiest port of all |
-    | 24, 25 | 1: a parallel sweep, a refinement |
+    | 24, 25 | 1: a parallel sweep; it stood somewhere |
     """
     b = now.problem[s]
     device, devices, groups = now.device[s], given.devices[b], given.groups[b]
@@ -287,7 +294,7 @@ def _features(
         row[22] = (place - (given.begin[b, d] + given.end[b, d]) / 2) * min(devices, 8)
         row[23] = port
         row[24] = 1.0 if parallel else 0.0
-        row[25] = 1.0 if again else 0.0
+        row[25] = 1.0 if stood >= 0 else 0.0
         for f in range(CANDIDATE):
             row[f] = min(max(row[f], LOW), HIGH)
     if stood >= 0:
@@ -295,12 +302,12 @@ def _features(
 
 
 @numba.njit(cache=True, nogil=True)
-def look(given: Boards, now: Standing, group: int, again: bool, x: FeatureArray) -> None:
+def look(given: Boards, now: Standing, group: int, x: FeatureArray) -> None:
     """Features (S, D, CANDIDATE) of one group of every sample, in a sequential sweep."""
     for s in range(len(now.problem)):
         b = now.problem[s]
         if group < given.groups[b]:
-            _features(given, now, s, group, False, again, x[s])
+            _features(given, now, s, group, False, x[s])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -312,25 +319,25 @@ def put(given: Boards, now: Standing, group: int, device: IntArray) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def look_at_all(given: Boards, now: Standing, again: bool, x: FeatureArray) -> None:
+def look_at_all(given: Boards, now: Standing, x: FeatureArray) -> None:
     """Features (S, G, D, CANDIDATE) of all groups, given where the others stand."""
     for s in range(len(now.problem)):
         for group in range(given.groups[now.problem[s]]):
-            _features(given, now, s, group, True, again, x[s, group])
+            _features(given, now, s, group, True, x[s, group])
 
 
 @numba.njit(cache=True, nogil=True)
 def put_all(given: Boards, now: Standing, device: IntArray) -> None:
-    """Put all groups on `device` (S, G)."""
+    """Put all groups on `device` (S, G); `UNPLACED` takes them away."""
     for s in range(len(now.problem)):
         for group in range(given.groups[now.problem[s]]):
             _place(given, now, s, group, device[s, group])
 
 
 @numba.njit(cache=True, nogil=True)
-def replay(given: Boards, now: Standing, again: bool, device: IntArray, x: FeatureArray) -> None:
+def replay(given: Boards, now: Standing, device: IntArray, x: FeatureArray) -> None:
     """A sequential sweep that decides `device` (S, G): its features (S, G, D, CANDIDATE)."""
     for s in range(len(now.problem)):
         for group in range(given.groups[now.problem[s]]):
-            _features(given, now, s, group, False, again, x[s, group])
+            _features(given, now, s, group, False, x[s, group])
             _place(given, now, s, group, device[s, group])

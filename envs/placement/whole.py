@@ -19,6 +19,7 @@ from envs.placement.facts import (
     LOW,
     NODE,
     NODE_DEVICE,
+    STARTS,
     WHOLE,
     PlacementFacts,
 )
@@ -55,6 +56,7 @@ class WholeLayout:
             "flow": (g, g), "device_features": (d, DEVICE), "link_features": (d, d, LINK),
             "whole_features": (WHOLE,), "seconds": (g, d), "able": (g, d), "state": (g,),
             "live": (g,), "capacity": (d,), "begin": (d,), "end": (d,), "place": (g,),
+            "starts": (STARTS, g),
             "edge_seconds": (e, c), "edge_forward": (e,), "incident_ptr": (g + 1,),
             "incident": (2 * e, 3), "link_class": (d, d), "send_port": (d, d),
             "receive_port": (d, d), "server": (d,),
@@ -113,7 +115,7 @@ class WholeLayout:
 
 
 _WHOLE_NUMBERS = (
-    "incident_ptr", "incident", "link_class", "send_port", "receive_port", "server",
+    "starts", "incident_ptr", "incident", "link_class", "send_port", "receive_port", "server",
 )  # fmt: skip
 
 

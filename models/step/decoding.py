@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
+from envs.placement.outcome import opened
 from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards
 from envs.placement.whole import FEATURES, WholeLayout, boards_of
 
@@ -37,12 +38,12 @@ class Encoded(NamedTuple):
 
     nodes: Any  # (B, G, H) float32, their part of the head's first layer
     devices: Any  # (B, D, H) float32, likewise
-    order: Any  # (B, O) float32 logits of the order classes
-    bent: Any  # (B, O, H) float32, what a class adds to the nodes
+    opening: Any  # (B, OPENINGS) float32 logits
+    bent: Any  # (B, O, H) float32, what an order class adds to the nodes
 
 
 class Composed(NamedTuple):
-    """Plans drawn for S samples: devices sweep by sweep; the order class, drawn first, is last."""
+    """Plans drawn for S samples: devices sweep by sweep; the opening, drawn first, is last."""
 
     actions: IntArray  # (S, A)
     log_probabilities: FeatureArray  # (S, A), 0 where there is no token
@@ -150,16 +151,17 @@ def compose(
     A sample of temperature 0 takes what is most probable.
     """
     samples, groups = len(problem), given.seconds.shape[1]
-    now, masks = sweeps.standing(given, problem), allowed(given, problem)
+    begun, of_opening, _ = _drawn(encoded.opening[problem], temperature, random)
+    start, order = opened(begun)
+    now, masks = sweeps.standing(given, problem, start), allowed(given, problem)
     exists = np.arange(groups) < given.groups[problem][:, None]
-    order, of_order, _ = _drawn(encoded.order[problem], temperature, random)
     nodes = encoded.nodes[problem] + encoded.bent[problem, order][:, None, :]
     devices = encoded.devices[problem]
     actions, logs = [], []
-    for number, kind in enumerate(kinds):
+    for kind in kinds:
         if kind == PARALLEL:
             x = np.zeros((*masks.shape, CANDIDATE), np.float32)
-            sweeps.look_at_all(given, now, number > 0, x)
+            sweeps.look_at_all(given, now, x)
             logits = network.score(
                 nodes.reshape(samples * groups, -1),
                 np.repeat(devices, groups, axis=0),
@@ -174,17 +176,17 @@ def compose(
             log = np.zeros((samples, groups), np.float32)
             chances = np.zeros(masks.shape, np.float32)
             for group in range(groups):
-                sweeps.look(given, now, group, number > 0, row)
+                sweeps.look(given, now, group, row)
                 roomy = with_room(masks[:, group], row)
                 logits = network.score(nodes[:, group], devices, roomy, row)
                 found = _drawn(logits, temperature, random)
                 chosen[:, group], log[:, group], chances[:, group] = found
                 sweeps.put(given, now, group, chosen[:, group])
-        actions.append(chosen)
+        actions.append(np.where(exists, chosen, 0))
         logs.append(np.where(exists, log, 0.0))
     return Composed(
-        np.concatenate([*actions, order[:, None]], axis=1),
-        np.concatenate([*logs, of_order[:, None]], axis=1).astype(np.float32),
+        np.concatenate([*actions, begun[:, None]], axis=1),
+        np.concatenate([*logs, of_opening[:, None]], axis=1).astype(np.float32),
         chances,
     )
 

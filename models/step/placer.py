@@ -18,7 +18,7 @@ from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE
-from envs.placement.outcome import ORDER_CLASSES
+from envs.placement.outcome import OPENINGS, ORDER_CLASSES, opened
 from envs.placement.sweeps import CANDIDATE, Boards
 from envs.placement.whole import FEATURES
 from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
@@ -155,7 +155,7 @@ class Round(nn.Module):
 class PlacerEncoder(nn.Module):
     """Problems to what a decoder takes of them."""
 
-    def __init__(self, config: PlacerConfig, orders: int) -> None:
+    def __init__(self, config: PlacerConfig) -> None:
         super().__init__()
         hidden = config.hidden
         self.topology = config.topology
@@ -166,10 +166,10 @@ class PlacerEncoder(nn.Module):
         self.device_output = nn.Sequential(
             nn.LayerNorm(hidden), nn.Linear(hidden, hidden, bias=False)
         )
-        self.order = nn.Sequential(
-            nn.Linear(2 * hidden + WHOLE, hidden), nn.ReLU(), nn.Linear(hidden, orders)
+        self.opening = nn.Sequential(
+            nn.Linear(2 * hidden + WHOLE, hidden), nn.ReLU(), nn.Linear(hidden, OPENINGS)
         )
-        self.bent = nn.Parameter(torch.zeros(orders, hidden))
+        self.bent = nn.Parameter(torch.zeros(len(ORDER_CLASSES), hidden))
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The arrays of `Encoded`, of those of `Views`."""
@@ -199,9 +199,9 @@ class PlacerEncoder(nn.Module):
         pooled = (nodes * mask).sum(dim=1) / mask.sum(dim=1)
         real = given.device_mask.unsqueeze(-1).to(nodes.dtype)
         around = (devices * real).sum(dim=1) / real.sum(dim=1)
-        order = self.order(torch.cat([pooled, around, given.whole_features], dim=-1))
-        bent = self.bent.unsqueeze(0).expand(order.shape[0], -1, -1)
-        return self.node_output(nodes), self.device_output(devices), order, bent
+        opening = self.opening(torch.cat([pooled, around, given.whole_features], dim=-1))
+        bent = self.bent.unsqueeze(0).expand(opening.shape[0], -1, -1)
+        return self.node_output(nodes), self.device_output(devices), opening, bent
 
 
 def _rows_of_mean(flow: Tensor) -> Tensor:
@@ -237,13 +237,13 @@ class PlacerPolicy(Policy):
     """One encoder, one head, any number of groups and devices; see `PlacerConfig`.
 
     An observation is one of `envs.placement.whole`, an action a whole plan: the devices of all
-    groups sweep by sweep, padded as the observation is, and then the order class.
+    groups sweep by sweep, padded as the observation is, and then the opening.
     """
 
     def __init__(self, config: PlacerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = PlacerEncoder(config, len(ORDER_CLASSES))
+        self.encoder = PlacerEncoder(config)
         self.head = PlacerHead(config.hidden)
 
     def compose(self, observation: Mapping[str, Tensor], greedy: bool = False) -> Composed:
@@ -301,11 +301,13 @@ class PlacerPolicy(Policy):
         """(3, S, A): log probabilities, entropies and 1 where there is a token, with gradients."""
         device = asked.device
         rows = torch.from_numpy(problem).to(device)
-        order = torch.from_numpy(actions[:, -1]).to(device)
-        nodes = encoded.nodes[rows] + encoded.bent[rows, order].unsqueeze(1)
+        start, order = opened(actions[:, -1])
+        nodes = encoded.nodes[rows] + encoded.bent[
+            rows, torch.from_numpy(order).to(device)
+        ].unsqueeze(1)
         devices = encoded.devices[rows]
         groups = given.seconds.shape[1]
-        now, masks = sweeps.standing(given, problem), allowed(given, problem)
+        now, masks = sweeps.standing(given, problem, start), allowed(given, problem)
         exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None]).to(device)
         spread = devices.unsqueeze(1).expand(-1, groups, -1, -1)
         parts = []
@@ -314,14 +316,14 @@ class PlacerPolicy(Policy):
             here = slice(number * groups, (number + 1) * groups)
             taken = np.ascontiguousarray(actions[:, here])
             if kind == PARALLEL:
-                sweeps.look_at_all(given, now, number > 0, x)
+                sweeps.look_at_all(given, now, x)
                 sweeps.put_all(given, now, taken)
             else:
-                sweeps.replay(given, now, number > 0, taken, x)
+                sweeps.replay(given, now, taken, x)
             roomy = torch.from_numpy(with_room(masks, x)).to(device)
             logits = self.head(nodes, spread, roomy, torch.from_numpy(x).to(device))
             parts.append(_appraised(logits, asked[:, here]) * exists)
-        parts.append(_appraised(encoded.order[rows], asked[:, -1:]))
+        parts.append(_appraised(encoded.opening[rows], asked[:, -1:]))
         both = torch.cat(parts, dim=2)
         known = torch.cat([*[exists] * len(self.config.sweeps), exists[:, :1]], dim=1)
         return torch.cat([both, known.to(both.dtype).unsqueeze(0)])

@@ -6,6 +6,7 @@ from agents.placement.labelled import read_dataset
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.placement.episodes import Tokens, WholeProblem
+from envs.placement.facts import STARTS
 from envs.placement.outcome import order_class
 from envs.placement.whole import WholeLayout
 
@@ -63,5 +64,6 @@ class LabelledProblems:
         found = self._known[number] = WholeProblem(
             number, one.problem, one.fusion, self.layout, self.tokens, self.unfit, one.seconds
         )
-        found.taught = self.tokens.row(one.device, order_class(one.rule))
+        start = number % STARTS  # a label is worth coming to from anywhere
+        found.taught = self.tokens.row(one.device, order_class(one.rule), start)
         return found

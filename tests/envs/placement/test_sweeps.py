@@ -49,7 +49,7 @@ class Twin:
                 busy[self.facts.receive_port[a, b]] += self.moved(edge, a, b)
         return busy
 
-    def row(self, group: int, d: int, parallel: bool, again: bool, stood: int) -> list[float]:
+    def row(self, group: int, d: int, parallel: bool, stood: int) -> list[float]:
         facts, device = self.facts, self.device
         n, groups = facts.num_devices, facts.num_groups
         placed = np.flatnonzero(device >= 0)
@@ -97,7 +97,7 @@ class Twin:
             float(before >= 0 and facts.server[before] == facts.server[d]), float(stood == d),
             float(facts.begin[d] <= facts.place[group] < facts.end[d]),
             (facts.place[group] - (facts.begin[d] + facts.end[d]) / 2) * min(n, 8), busy.max(),
-            float(parallel), float(again),
+            float(parallel), float(stood >= 0),
         ]  # fmt: skip
 
 
@@ -112,12 +112,12 @@ def test_features_are_those_of_the_readable_twin(seed: int, again: bool) -> None
         sweeps.put_all(given, now, random.integers(0, n, (1, given.seconds.shape[1])))
     x = np.zeros((1, given.seconds.shape[2], CANDIDATE), np.float32)
     for group in range(groups):
-        sweeps.look(given, now, group, again, x)
+        sweeps.look(given, now, group, x)
         device = now.device[0, :groups].copy()
         stood, device[group] = int(device[group]), UNPLACED
         twin = Twin(facts, device, now.depth[0])
         for d in range(n):
-            expected = np.clip(twin.row(group, d, False, again, stood), LOW, HIGH)
+            expected = np.clip(twin.row(group, d, False, stood), LOW, HIGH)
             np.testing.assert_allclose(x[0, d], expected, rtol=1e-5, atol=1e-5)
         sweeps.put(given, now, group, random.integers(0, n, 1))
 
@@ -147,12 +147,40 @@ def test_a_replay_sees_what_the_sweep_saw() -> None:
     x = np.zeros((3, devices, CANDIDATE), np.float32)
     for group in range(groups):
         there = group < given.groups[problem]
-        sweeps.look(given, now, group, False, x)
+        sweeps.look(given, now, group, x)
         seen[there, group] = x[there]
         taken[:, group] = random.integers(0, given.devices[problem])
         sweeps.put(given, now, group, taken[:, group])
     again = np.zeros_like(seen)
-    sweeps.replay(given, sweeps.standing(given, problem), False, taken, again)
+    sweeps.replay(given, sweeps.standing(given, problem), taken, again)
     for sample, b in enumerate(problem):
         real = seen[sample, : given.groups[b], : given.devices[b]]
         np.testing.assert_array_equal(again[sample, : given.groups[b], : given.devices[b]], real)
+
+
+def test_starts_are_contiguous_splits_by_hand() -> None:
+    facts = drawn(3)
+    line, work = np.argsort(facts.end), facts.place
+    assert (facts.starts[0] == UNPLACED).all()
+    n = facts.num_devices
+    even = line[np.minimum((work * n).astype(np.int64), n - 1)]
+    there_and_back = np.concatenate([line, line[::-1]])
+    folded = there_and_back[np.minimum((work * 2 * n).astype(np.int64), 2 * n - 1)]
+    by_speed = [next(d for d in line if share < facts.end[d] or d == line[-1]) for share in work]
+    able = facts.able.all(axis=1)
+    for number, expected in ((1, even), (3, folded), (4, np.array(by_speed))):
+        assert (facts.starts[number] == expected)[able].all()
+    groups = np.arange(facts.num_groups)
+    for start in facts.starts[1:]:
+        assert facts.able[groups, start][facts.able.any(axis=1)].all()
+
+
+def test_a_sample_begins_where_its_start_puts_it() -> None:
+    given = sweeps.boards([drawn(1), drawn(2)])
+    problem, start = np.array([0, 1, 1]), np.array([0, 4, 9])
+    begun, placed = sweeps.standing(given, problem, start), sweeps.standing(given, problem)
+    sweeps.put_all(given, placed, given.starts[problem, start])
+    for name in ("load", "port", "device", "visits"):
+        np.testing.assert_array_equal(getattr(begun, name), getattr(placed, name))
+    assert (begun.device[0] == UNPLACED).all()
+    assert (begun.device[1, : given.groups[1]] >= 0).all()

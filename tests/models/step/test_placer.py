@@ -68,6 +68,12 @@ def test_a_problem_is_decided_the_same_whoever_stands_beside_it() -> None:
         assert (alone.actions[0] == together.actions[number]).all()
 
 
+def renamed_starts(facts: PlacementFacts, names: NDArray[np.int64]) -> NDArray[np.int64]:
+    new = np.empty(len(names) + 1, np.int64)
+    new[names], new[-1] = np.arange(len(names)), -1  # nowhere stays nowhere
+    return new[facts.starts]
+
+
 def renamed(facts: PlacementFacts, names: NDArray[np.int64]) -> PlacementFacts:
     """Device k is what was `names[k]`."""
     pair = np.ix_(names, names)
@@ -77,7 +83,8 @@ def renamed(facts: PlacementFacts, names: NDArray[np.int64]) -> PlacementFacts:
         device_features=facts.device_features[names],
         link_features=facts.link_features[pair], seconds=facts.seconds[:, names],
         able=facts.able[:, names], capacity=facts.capacity[names], begin=facts.begin[names],
-        end=facts.end[names], link_class=facts.link_class[pair], server=facts.server[names],
+        end=facts.end[names], starts=renamed_starts(facts, names),
+        link_class=facts.link_class[pair], server=facts.server[names],
         send_port=facts.send_port[pair], receive_port=facts.receive_port[pair],
     )  # fmt: skip
 
