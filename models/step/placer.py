@@ -35,6 +35,8 @@ from models.step.decoding import (
     with_room,
 )
 
+_TRIED = 0.25  # of the plans begin with any opening, so that none is given up for good
+
 
 @bounded
 @dataclass(frozen=True)
@@ -199,7 +201,9 @@ class PlacerEncoder(nn.Module):
         pooled = (nodes * mask).sum(dim=1) / mask.sum(dim=1)
         real = given.device_mask.unsqueeze(-1).to(nodes.dtype)
         around = (devices * real).sum(dim=1) / real.sum(dim=1)
-        opening = self.opening(torch.cat([pooled, around, given.whole_features], dim=-1))
+        logits = self.opening(torch.cat([pooled, around, given.whole_features], dim=-1))
+        chance = (1.0 - _TRIED) * torch.softmax(logits, dim=-1) + _TRIED / OPENINGS
+        opening = torch.log(chance)
         bent = self.bent.unsqueeze(0).expand(opening.shape[0], -1, -1)
         return self.node_output(nodes), self.device_output(devices), opening, bent
 
