@@ -205,7 +205,8 @@ def test_what_the_machine_does_not_have_is_named(tmp_path: Path) -> None:
 def test_the_console_says_in_one_line_what_ray_does_not_have(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "experiments.train", "learner.num_env_runners=64",
-        "agent.num_envs=64", f"hydra.run.dir={tmp_path / 'run'}",
+        "agent.num_envs=64", "agent.alike=1", "agent.learned=null",
+        "agent.normalise_advantages=batch", f"hydra.run.dir={tmp_path / 'run'}",
     ]  # fmt: skip
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2, ended.stderr
