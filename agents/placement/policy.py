@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import numpy as np
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
@@ -13,8 +17,8 @@ from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.placement import sweeps
-from envs.placement.facts import PlacementFacts
-from envs.placement.outcome import GroupPricer, opened
+from envs.placement.facts import STARTS, PlacementFacts
+from envs.placement.outcome import GroupPricer
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
 from models.step.decoding import Encoded, Network, compose, views_of
@@ -48,6 +52,7 @@ class LearnedPlanner:
         checkpoint: the policy's folder, or the name of a shipped one (`agents.placement.shipped`).
         groups: groups of the fused graph, at most.
         samples: plans composed; the first is greedy.
+        starts: where they begin in turn, numbers of `envs.placement.facts.PlacementFacts.starts`.
         temperature: of the others.
         search: what goes on from them; None: nothing does.
         guided: share of the search's moves that take the policy's advice.
@@ -63,6 +68,7 @@ class LearnedPlanner:
         checkpoint: str,
         groups: Count,
         samples: Count,
+        starts: Sequence[Annotated[int, Ge(0), Lt(STARTS)]],
         temperature: NonNegative,
         search: LocalSearch | None,
         guided: Share,
@@ -71,6 +77,7 @@ class LearnedPlanner:
         self.network: Network = (policy := OnnxPlacer(placer_folder(checkpoint)))
         self.kinds = policy.sweeps
         self.groups, self.samples, self.temperature = groups, samples, temperature
+        self.starts = tuple(starts)
         self.search, self.guided, self.seed = search, guided, seed
 
     def plan(
@@ -156,11 +163,10 @@ class Answer:
         planner, groups = self.planner, self.facts.num_groups
         heat = np.full(planner.samples, planner.temperature)
         heat[0] = 0.0
+        start = np.array([planner.starts[k % len(planner.starts)] for k in range(len(heat))])
         found = compose(
-            planner.network, self.encoded, given, np.zeros(len(heat), np.int64), planner.kinds,
-            heat, self.random,
+            planner.network, self.encoded, given, np.zeros(len(heat), np.int64), start,
+            planner.kinds, heat, self.random,
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
-        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), opened(
-            found.actions[:, -1]
-        )[1]
+        return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
-from envs.placement.facts import IntArray, PlacementFacts
-from envs.placement.outcome import OPENINGS, GroupPricer, opened, opening, order_class
+from envs.placement.facts import STARTS, IntArray, PlacementFacts
+from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Price, Pricer
@@ -38,7 +39,7 @@ class Judged(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Of a plan: a device for every group in every sweep, padded, and the opening."""
+    """Of a plan: a device for every group in every sweep, padded, and the order class."""
 
     sweeps: int
     groups: int  # at most
@@ -48,18 +49,18 @@ class Tokens(NamedTuple):
     def space(self) -> spaces.MultiDiscrete:
         """Of all rows of tokens."""
         sizes = [self.devices] * (self.sweeps * self.groups)
-        return spaces.MultiDiscrete([*sizes, OPENINGS])
+        return spaces.MultiDiscrete([*sizes, len(ORDER_CLASSES)])
 
     def plan(self, row: IntArray, groups: int) -> tuple[IntArray, int]:
         """(G,) devices after the last sweep, and the order class."""
         first = (self.sweeps - 1) * self.groups
-        return np.asarray(row[first : first + groups], np.int64), int(opened(row[-1])[1])
+        return np.asarray(row[first : first + groups], np.int64), int(row[-1])
 
-    def row(self, device: IntArray, order: int, start: int = 0) -> IntArray:
+    def row(self, device: IntArray, order: int) -> IntArray:
         """(A,) of a plan that every sweep makes the same."""
         sweep = np.zeros(self.groups, np.int64)
         sweep[: len(device)] = device
-        return np.append(np.tile(sweep, self.sweeps), opening(start, order))
+        return np.append(np.tile(sweep, self.sweeps), order)
 
 
 class WholeProblem:
@@ -83,6 +84,7 @@ class WholeProblem:
     """
 
     taught: IntArray | None = None  # (A,) tokens of a teacher's plan
+    start = 0  # which of `PlacementFacts.starts` its groups stand at
 
     def __init__(
         self,
@@ -102,7 +104,14 @@ class WholeProblem:
     @property
     def observation(self) -> dict[str, NDArray[Any]]:
         """What a policy sees of it: fresh arrays."""
-        return self.layout.observe(self.facts, self.number)
+        return self.layout.observe(self.facts, self.number, self.start)
+
+    def at(self, start: int) -> Self:
+        """The same problem at another start."""
+        _ = self.pricer  # which both share
+        other = copy.copy(self)
+        other.start = start
+        return other
 
     @cached_property
     def pricer(self) -> GroupPricer:
@@ -178,17 +187,18 @@ class DrawnProblems:
     def draw(self, seed: int, stage: float) -> WholeProblem:
         """A problem to train on."""
         if self.kept is None:
-            return self._drawn(seed, np.random.default_rng(seed), stage)
+            return self._drawn(seed, np.random.default_rng(seed), stage).at(seed % STARTS)
         number, stage = seed % self.kept, round(stage, 1)
         if self._stage != stage:
             self._known, self._stage = {}, stage
         if number not in self._known:
             self._known[number] = self._drawn(number, np.random.default_rng(number), stage)
-        return self._known[number]
+        return self._known[number].at(seed // self.kept % STARTS)
 
     def exam(self, number: int) -> WholeProblem:
         """The problem of the exam's episode with this number."""
-        return self._drawn(_EXAM + number, np.random.default_rng([number, _EXAM]), 1.0)
+        found = self._drawn(_EXAM + number, np.random.default_rng([number, _EXAM]), 1.0)
+        return found.at(number % STARTS)
 
     def _drawn(self, number: int, random: np.random.Generator, stage: float) -> WholeProblem:
         refused: InputError | None = None
@@ -236,11 +246,11 @@ class OneProblem:
         tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), tokens.space
         self.only = _Simulated(0, fused, self.fusion, layout, tokens, unfit)
-        self.only.whole = Pricer(problem)
+        self.only.whole, self.only.fastest = Pricer(problem), [INF]
 
     def draw(self, seed: int, stage: float) -> WholeProblem:
-        """The problem."""
-        return self.only
+        """The problem, at any start."""
+        return self.only.at(seed % STARTS)
 
     def exam(self, number: int) -> WholeProblem:
         """The problem."""
@@ -251,14 +261,14 @@ class _Simulated(WholeProblem):
     """Every plan that is the fastest so far is priced on all operators."""
 
     whole: Pricer
-    fastest = INF
+    fastest: list[float]  # one, which all starts share
 
     def judge(self, action: IntArray) -> Judged:
         judged = super().judge(action)
         judged = judged._replace(outcome=judged.seconds)
-        if judged.seconds >= self.fastest:
+        if judged.seconds >= self.fastest[0]:
             return judged
-        self.fastest = judged.seconds
+        self.fastest[0] = judged.seconds
         device, _ = self.tokens.plan(action, self.fusion.num_groups)
         price = self.whole.price(self.fusion.expand(device))
         kept = device if price.excess <= 0.0 else None

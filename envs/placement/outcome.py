@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.contraction import Fusion
-from envs.placement.facts import STARTS
 from envs.step.order import Rule
 from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
@@ -23,21 +20,6 @@ ORDER_CLASSES: dict[str, Rule] = {  # that a policy chooses from
     "deferred": Rule.DEFERRED,
     "critical": Rule.CRITICAL,
 }
-
-
-OPENINGS = STARTS * len(
-    ORDER_CLASSES
-)  # where a plan begins (`PlacementFacts.starts`), and its order
-
-
-def opening(start: int, order: int) -> int:
-    """The number of an opening."""
-    return start * len(ORDER_CLASSES) + order
-
-
-def opened(number: IntArray | int) -> tuple[Any, Any]:
-    """Start and order class of openings."""
-    return number // len(ORDER_CLASSES), number % len(ORDER_CLASSES)
 
 
 def order_class(rule: Rule) -> int:

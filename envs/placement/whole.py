@@ -29,7 +29,9 @@ FEATURES = (
     "node_features", "node_device_features", "flow", "device_features", "link_features",
     "whole_features",
 )  # fmt: skip
-SIZES = ("problem", "groups", "devices", "edges", "classes", "ports", "micro_batches")
+SIZES = (
+    "problem", "groups", "devices", "edges", "classes", "ports", "micro_batches", "start",
+)  # fmt: skip
 _MOST = 1e9
 
 
@@ -38,8 +40,9 @@ _MOST = 1e9
 class WholeLayout:
     """The shapes of an observation of G groups, D devices, E edges, L link classes at most.
 
-    `sizes` (7,) int64 holds the number of the problem, the real sizes in the order of `SIZES`, and
-    the micro-batches; everything else is an array of `PlacementFacts` by name, zero beyond them.
+    `sizes` (8,) int64 holds what `SIZES` names: the number of the problem, the real sizes, the
+    micro-batches, and which of the starts the groups stand at; everything else is an array of
+    `PlacementFacts` by name, zero beyond them.
     """
 
     groups: Count
@@ -64,7 +67,9 @@ class WholeLayout:
 
     def space(self) -> spaces.Dict:
         """The Gymnasium space of such observations."""
-        boxes: dict[str, spaces.Space[Any]] = {"sizes": spaces.Box(0, 2**62, (7,), np.int64)}
+        boxes: dict[str, spaces.Space[Any]] = {
+            "sizes": spaces.Box(0, 2**62, (len(SIZES),), np.int64)
+        }
         for name, shape in self.shapes.items():
             if name in FEATURES and name != "flow":
                 boxes[name] = spaces.Box(LOW, HIGH, shape, np.float32)
@@ -93,8 +98,10 @@ class WholeLayout:
                 limit = getattr(self, field)
                 raise InputError(f"{size} needed, the observation has {limit}", field=field)
 
-    def observe(self, facts: PlacementFacts, problem: int = 0) -> dict[str, NDArray[Any]]:
-        """The observation of a problem with that number: fresh arrays.
+    def observe(
+        self, facts: PlacementFacts, problem: int = 0, start: int = 0
+    ) -> dict[str, NDArray[Any]]:
+        """The observation of a problem with that number, at one of its starts: fresh arrays.
 
         Raises:
             InputError: the problem does not fit.
@@ -103,7 +110,7 @@ class WholeLayout:
         edges, classes = facts.edge_seconds.shape
         sizes = (
             problem, facts.num_groups, facts.num_devices, edges, classes, facts.num_ports,
-            facts.micro_batches,
+            facts.micro_batches, start,
         )  # fmt: skip
         found: dict[str, NDArray[Any]] = {"sizes": np.array(sizes, dtype=np.int64)}
         for name, shape in self.shapes.items():

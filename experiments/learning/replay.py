@@ -70,13 +70,16 @@ def of_placer(checkpoint: str, observations: Stacked) -> dict[str, list[int]]:
 
 def tokens(network: Network, sweeps: Sequence[str], observation: Stacked) -> NDArray[np.int64]:
     """Of `PLANS` plans for one problem, the first greedy, the others drawn."""
+    from envs.placement.facts import STARTS
     from models.step.decoding import chunks, compose
 
     (chunk,) = chunks(observation)
     heat, problem = np.ones(PLANS), np.zeros(PLANS, np.int64)
+    start = np.arange(PLANS) % STARTS
     heat[0] = 0.0
     encoded, random = network.encode(chunk.views), np.random.default_rng(0)
-    return compose(network, encoded, chunk.given, problem, sweeps, heat, random).actions.ravel()
+    found = compose(network, encoded, chunk.given, problem, start, sweeps, heat, random)
+    return found.actions.ravel()
 
 
 def main(kind: str, checkpoint: str, observations: str) -> None:

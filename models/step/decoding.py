@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
-from envs.placement.outcome import opened
 from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards
 from envs.placement.whole import FEATURES, WholeLayout, boards_of
 
@@ -38,12 +37,12 @@ class Encoded(NamedTuple):
 
     nodes: Any  # (B, G, H) float32, their part of the head's first layer
     devices: Any  # (B, D, H) float32, likewise
-    opening: Any  # (B, OPENINGS) float32 logits
+    order: Any  # (B, STARTS, O) float32 logits of the order classes
     bent: Any  # (B, O, H) float32, what an order class adds to the nodes
 
 
 class Composed(NamedTuple):
-    """Plans drawn for S samples: devices sweep by sweep; the opening, drawn first, is last."""
+    """Plans drawn for S samples: devices sweep by sweep; the order class, drawn first, is last."""
 
     actions: IntArray  # (S, A)
     log_probabilities: FeatureArray  # (S, A), 0 where there is no token
@@ -55,6 +54,7 @@ class Chunk(NamedTuple):
 
     rows: IntArray  # (S,) of the batch
     problem: IntArray  # (S,) each row's among those of the chunk
+    start: IntArray  # (S,) each row's
     views: Views
     given: Boards
 
@@ -120,7 +120,7 @@ def chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Chunk]:
             device_mask=np.arange(given.seconds.shape[2]) < given.devices[:, None],
             **cut,
         )
-        yield Chunk(rows, place[problem[rows]], views, given)
+        yield Chunk(rows, place[problem[rows]], arrays["sizes"][rows, -1], views, given)
         begin = end
 
 
@@ -142,17 +142,17 @@ def compose(
     encoded: Encoded,
     given: Boards,
     problem: IntArray,
+    start: IntArray,
     kinds: Sequence[str],
     temperature: NDArray[np.float64],
     random: np.random.Generator,
 ) -> Composed:
-    """Draw a plan for each of S samples, of problems `problem` (S,).
+    """Draw a plan for each of S samples, of problems `problem` (S,) at their starts (S,).
 
     A sample of temperature 0 takes what is most probable.
     """
     samples, groups = len(problem), given.seconds.shape[1]
-    begun, of_opening, _ = _drawn(encoded.opening[problem], temperature, random)
-    start, order = opened(begun)
+    order, of_order, _ = _drawn(encoded.order[problem, start], temperature, random)
     now, masks = sweeps.standing(given, problem, start), allowed(given, problem)
     exists = np.arange(groups) < given.groups[problem][:, None]
     nodes = encoded.nodes[problem] + encoded.bent[problem, order][:, None, :]
@@ -185,8 +185,8 @@ def compose(
         actions.append(np.where(exists, chosen, 0))
         logs.append(np.where(exists, log, 0.0))
     return Composed(
-        np.concatenate([*actions, begun[:, None]], axis=1),
-        np.concatenate([*logs, of_opening[:, None]], axis=1).astype(np.float32),
+        np.concatenate([*actions, order[:, None]], axis=1),
+        np.concatenate([*logs, of_order[:, None]], axis=1).astype(np.float32),
         chances,
     )
 

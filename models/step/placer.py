@@ -17,8 +17,8 @@ from torch.nn import functional
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
-from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE
-from envs.placement.outcome import OPENINGS, ORDER_CLASSES, opened
+from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, STARTS, WHOLE
+from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE, Boards
 from envs.placement.whole import FEATURES
 from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
@@ -34,8 +34,6 @@ from models.step.decoding import (
     compose,
     with_room,
 )
-
-_TRIED = 0.25  # of the plans begin with any opening, so that none is given up for good
 
 
 @bounded
@@ -168,10 +166,11 @@ class PlacerEncoder(nn.Module):
         self.device_output = nn.Sequential(
             nn.LayerNorm(hidden), nn.Linear(hidden, hidden, bias=False)
         )
-        self.opening = nn.Sequential(
-            nn.Linear(2 * hidden + WHOLE, hidden), nn.ReLU(), nn.Linear(hidden, OPENINGS)
+        orders = len(ORDER_CLASSES)
+        self.order = nn.Sequential(
+            nn.Linear(2 * hidden + WHOLE, hidden), nn.ReLU(), nn.Linear(hidden, STARTS * orders)
         )
-        self.bent = nn.Parameter(torch.zeros(len(ORDER_CLASSES), hidden))
+        self.bent = nn.Parameter(torch.zeros(orders, hidden))
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The arrays of `Encoded`, of those of `Views`."""
@@ -201,11 +200,10 @@ class PlacerEncoder(nn.Module):
         pooled = (nodes * mask).sum(dim=1) / mask.sum(dim=1)
         real = given.device_mask.unsqueeze(-1).to(nodes.dtype)
         around = (devices * real).sum(dim=1) / real.sum(dim=1)
-        logits = self.opening(torch.cat([pooled, around, given.whole_features], dim=-1))
-        chance = (1.0 - _TRIED) * torch.softmax(logits, dim=-1) + _TRIED / OPENINGS
-        opening = torch.log(chance)
-        bent = self.bent.unsqueeze(0).expand(opening.shape[0], -1, -1)
-        return self.node_output(nodes), self.device_output(devices), opening, bent
+        order = self.order(torch.cat([pooled, around, given.whole_features], dim=-1))
+        order = order.unflatten(-1, (STARTS, -1))
+        bent = self.bent.unsqueeze(0).expand(order.shape[0], -1, -1)
+        return self.node_output(nodes), self.device_output(devices), order, bent
 
 
 def _rows_of_mean(flow: Tensor) -> Tensor:
@@ -241,7 +239,7 @@ class PlacerPolicy(Policy):
     """One encoder, one head, any number of groups and devices; see `PlacerConfig`.
 
     An observation is one of `envs.placement.whole`, an action a whole plan: the devices of all
-    groups sweep by sweep, padded as the observation is, and then the opening.
+    groups sweep by sweep, padded as the observation is, and then the order class.
     """
 
     def __init__(self, config: PlacerConfig) -> None:
@@ -261,8 +259,8 @@ class PlacerPolicy(Policy):
         for chunk in chunks(arrays):
             heat = np.zeros(len(chunk.rows)) if greedy else np.ones(len(chunk.rows))
             found = compose(
-                network, network.encode(chunk.views), chunk.given, chunk.problem, kinds, heat,
-                random,
+                network, network.encode(chunk.views), chunk.given, chunk.problem, chunk.start,
+                kinds, heat, random,
             )  # fmt: skip
             tokens = _tokens(chunk.given.seconds.shape[1], most, len(kinds))
             rows = torch.from_numpy(chunk.rows).unsqueeze(1)
@@ -288,7 +286,7 @@ class PlacerPolicy(Policy):
             rows = torch.from_numpy(chunk.rows).unsqueeze(1)
             views = Views(*(torch.from_numpy(array).to(device) for array in chunk.views))
             own = self.read(
-                Encoded(*self.encoder(*views)), chunk.given, chunk.problem,
+                Encoded(*self.encoder(*views)), chunk.given, chunk.problem, chunk.start,
                 actions[rows, tokens].cpu().numpy(), asked[rows, tokens].to(device),
             )  # fmt: skip
             found = found.index_put((torch.arange(3)[:, None, None], rows, tokens), own)
@@ -299,16 +297,15 @@ class PlacerPolicy(Policy):
         encoded: Encoded,
         given: Boards,
         problem: IntArray,
+        start: IntArray,
         actions: IntArray,
         asked: Tensor,
     ) -> Tensor:
         """(3, S, A): log probabilities, entropies and 1 where there is a token, with gradients."""
         device = asked.device
         rows = torch.from_numpy(problem).to(device)
-        start, order = opened(actions[:, -1])
-        nodes = encoded.nodes[rows] + encoded.bent[
-            rows, torch.from_numpy(order).to(device)
-        ].unsqueeze(1)
+        order = torch.from_numpy(actions[:, -1].copy()).to(device)
+        nodes = encoded.nodes[rows] + encoded.bent[rows, order].unsqueeze(1)
         devices = encoded.devices[rows]
         groups = given.seconds.shape[1]
         now, masks = sweeps.standing(given, problem, start), allowed(given, problem)
@@ -327,7 +324,9 @@ class PlacerPolicy(Policy):
             roomy = torch.from_numpy(with_room(masks, x)).to(device)
             logits = self.head(nodes, spread, roomy, torch.from_numpy(x).to(device))
             parts.append(_appraised(logits, asked[:, here]) * exists)
-        parts.append(_appraised(encoded.opening[rows], asked[:, -1:]))
+        parts.append(
+            _appraised(encoded.order[rows, torch.from_numpy(start).to(device)], asked[:, -1:])
+        )
         both = torch.cat(parts, dim=2)
         known = torch.cat([*[exists] * len(self.config.sweeps), exists[:, :1]], dim=1)
         return torch.cat([both, known.to(both.dtype).unsqueeze(0)])

@@ -51,11 +51,12 @@ class LabelledProblems:
 
     def draw(self, seed: int, stage: float) -> WholeProblem:
         """One to train on."""
-        return self._of(seed % self.trained)
+        return self._of(seed % self.trained).at(seed // self.trained % STARTS)
 
     def exam(self, number: int) -> WholeProblem:
         """The problem of the exam's episode with this number."""
-        return self._of(self.trained + number % (len(self.problems) - self.trained))
+        found = self._of(self.trained + number % (len(self.problems) - self.trained))
+        return found.at(number % STARTS)
 
     def _of(self, number: int) -> WholeProblem:
         if number in self._known:
@@ -64,6 +65,5 @@ class LabelledProblems:
         found = self._known[number] = WholeProblem(
             number, one.problem, one.fusion, self.layout, self.tokens, self.unfit, one.seconds
         )
-        start = number % STARTS  # a label is worth coming to from anywhere
-        found.taught = self.tokens.row(one.device, order_class(one.rule), start)
+        found.taught = self.tokens.row(one.device, order_class(one.rule))
         return found

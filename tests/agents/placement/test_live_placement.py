@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from agents.decision import StateError
 from agents.exported import decider_kind, load_decider
-from agents.placement.live import PlacementDecider
+from agents.placement.live import STARTING, PlacementDecider
 from agents.placement.policy import LearnedPlanner
 from envs.cost import CostByGraph
 from envs.errors import InputError
@@ -68,7 +68,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_it_places_as_the_planner(folder: str) -> None:
     planner = LearnedPlanner(
-        checkpoint=folder, groups=128, samples=1, temperature=0.0, search=None, guided=0.0, seed=3
+        checkpoint=folder,
+        groups=128,
+        samples=8,
+        starts=STARTING,
+        temperature=0.0,
+        search=None,
+        guided=0.0,
+        seed=3,
     )
     found = planner.plan(problem(), 1.0)
     assert found.plan is not None

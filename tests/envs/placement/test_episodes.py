@@ -105,7 +105,8 @@ def test_a_problem_beyond_the_layout_is_drawn_again() -> None:
 def test_one_problem_is_kept_by_its_time_on_every_operator() -> None:
     whole = drawn(5, stage=0.3)
     one = OneProblem(whole, max_groups=8, sweeps=1, unfit=1.0)
-    assert one.draw(0, 0.0) is one.draw(1, 1.0) is one.exam(7)
+    assert [one.draw(seed, 0.0).start for seed in (0, 3, 13)] == [0, 3, 3]
+    assert one.exam(7) is one.only
     fusion = fuse(whole, 8)
     random, pricer, fused = np.random.default_rng(0), Pricer(whole), fused_problem(whole, fusion)
     fastest, kept = np.inf, 0

@@ -32,7 +32,7 @@ def policy_of(config: PlacerConfig) -> PlacerPolicy:
 
 def observed(facts: list[PlacementFacts], times: int = 1) -> dict[str, torch.Tensor]:
     layout = WholeLayout(groups=40, devices=32, edges=400, classes=64)
-    rows = [layout.observe(one, k) for k, one in enumerate(facts) for _ in range(times)]
+    rows = [layout.observe(one, k, 3 * j) for k, one in enumerate(facts) for j in range(times)]
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}
 
 
@@ -98,7 +98,8 @@ def test_devices_may_be_renamed(kinds: tuple[str, ...]) -> None:
     for one in (facts, renamed(facts, names)):
         given, heat = sweeps.boards([one]), np.zeros(1)
         encoded, random = network.encode(views_of([one])), np.random.default_rng(0)
-        found.append(compose(network, encoded, given, np.zeros(1, np.int64), kinds, heat, random))
+        problem, start = np.zeros(1, np.int64), np.full(1, 5)
+        found.append(compose(network, encoded, given, problem, start, kinds, heat, random))
     groups = facts.num_groups
     first, other = (one.actions[0, -1 - groups : -1] for one in found)
     np.testing.assert_allclose(found[0].chances[0][:, names], found[1].chances[0], atol=1e-4)
