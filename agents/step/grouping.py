@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.contraction import sum_rows
-from envs.graphs.op_graph import NONE, Phase
+from envs.graphs.op_graph import NONE
+from envs.placement.groups import group_live_bytes
 from envs.step.fusion import Fusion, fuse, fused_problem
 from envs.step.problem import StepProblem
 
@@ -72,13 +73,7 @@ class GroupedProblem:
 
         What forward operators leave for later phases, in the mean of the micro-batches.
         """
-        graph = self.problem.graph
-        forward = graph.phase == Phase.FORWARD
-        edges = graph.edges
-        kept = np.unique(edges[forward[edges[:, 0]] & ~forward[edges[:, 1]], 2])
-        group = self.fusion.piece_group[graph.producer[kept]]
-        held = np.bincount(group, weights=graph.tensor_bytes[kept], minlength=self.num_groups)
-        return np.asarray(held / max(graph.num_micro_batches, 1))
+        return group_live_bytes(self.problem, self.fusion)
 
     def holding(self, micro_batches: float) -> GroupedProblem:
         """The same groups, the activations of so many micro-batches under way part of `state`."""

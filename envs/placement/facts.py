@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.graphs.contraction import Fusion, sum_rows
-from envs.graphs.op_graph import NONE, Phase
+from envs.graphs.op_graph import Phase
 from envs.hardware.topology import Topology
 from envs.placement.groups import (
     GroupTraffic,
+    group_live_bytes,
     group_seconds,
     group_state_bytes,
     group_traffic,
+    mean_able,
 )
 from envs.step.problem import StepProblem
 
@@ -119,7 +121,7 @@ class PlacementFacts:
         groups, devices = fusion.num_groups, topology.num_devices
         raw = group_seconds(fused, fusion)
         able = np.isfinite(raw)
-        mean = _mean(raw)  # (G,) seconds
+        mean = mean_able(raw)  # (G,) seconds
         filled = np.where(able, raw, mean[:, None])
         rate = 1.0 / np.maximum(filled.sum(axis=0), 1e-300)  # (D,) steps per second
         ideal_s = 1.0 / float(rate.sum())
@@ -127,8 +129,8 @@ class PlacementFacts:
         speed = rate / rate.mean()
         traffic = group_traffic(fused, fusion)
         moved = traffic.seconds / ideal_s  # (E, L)
-        on_mean = _mean(moved[:, 1:])
-        state, live = group_state_bytes(fused, fusion), _live_bytes(fused, fusion)
+        on_mean = mean_able(moved[:, 1:])
+        state, live = group_state_bytes(fused, fusion), group_live_bytes(fused, fusion)
         micro_batches = max(graph.num_micro_batches, 1)
         kept = state + micro_batches * live
         capacity = np.where(np.isinf(fused.capacity), max(kept.sum(), 1.0), fused.capacity)
@@ -185,7 +187,7 @@ def _node_features(
     """(G, NODE) without those of memory and ability, times in seconds."""
     graph, groups, devices = fused.graph, fusion.num_groups, fused.topology.num_devices
     nodes = np.zeros((groups, NODE))
-    seconds = _mean(fused.op_seconds)
+    seconds = mean_able(fused.op_seconds)
     for phase in Phase:
         part = np.where(graph.phase == phase, seconds, 0.0)
         nodes[:, phase] = sum_rows(part, fusion.piece_group, groups)
@@ -215,13 +217,6 @@ def _link_features(topology: Topology, by_class: FloatArray) -> FloatArray:
         uses[np.nonzero(off)[0], port[off]] = True
         links[:, :, feature] = uses.astype(np.float64) @ uses.T > 0
     return links
-
-
-def _mean(seconds: FloatArray) -> FloatArray:
-    """Mean over the last axis of the finite entries; 0 where there are none."""
-    able = np.isfinite(seconds)
-    total = np.where(able, seconds, 0.0).sum(axis=-1)
-    return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
 
 
 def _log(values: FloatArray | float) -> FloatArray:
@@ -286,15 +281,3 @@ def _incident(source: IntArray, target: IntArray, groups: int) -> tuple[IntArray
     ptr = np.zeros(groups + 1, dtype=np.int64)
     np.cumsum(np.bincount(owner, minlength=groups), out=ptr[1:])
     return ptr, np.ascontiguousarray(rows[order])
-
-
-def _live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
-    """(G,) bytes of activations that a group holds for each micro-batch under way."""
-    graph = fused.graph
-    forward = graph.phase == Phase.FORWARD
-    edges = graph.edges
-    kept = np.unique(edges[forward[edges[:, 0]] & ~forward[edges[:, 1]], 2])
-    kept = kept[kept != NONE]
-    group = fusion.piece_group[graph.producer[kept]]
-    held = np.bincount(group, weights=graph.tensor_bytes[kept], minlength=fusion.num_groups)
-    return np.asarray(held / max(graph.num_micro_batches, 1))

@@ -73,6 +73,27 @@ def group_state_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     return sum_rows(fused.graph.state_bytes, fusion.piece_group, fusion.num_groups)
 
 
+def group_live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
+    """(G,) bytes of activations that a group holds for each micro-batch under way.
+
+    What forward operators leave for later phases, in the mean of the micro-batches.
+    """
+    graph = fused.graph
+    forward = graph.phase == Phase.FORWARD
+    edges = graph.edges
+    kept = np.unique(edges[forward[edges[:, 0]] & ~forward[edges[:, 1]], 2])
+    group = fusion.piece_group[graph.producer[kept]]
+    held = np.bincount(group, weights=graph.tensor_bytes[kept], minlength=fusion.num_groups)
+    return np.asarray(held / max(graph.num_micro_batches, 1))
+
+
+def mean_able(seconds: FloatArray) -> FloatArray:
+    """Mean over the last axis of the finite entries; 0 where there are none."""
+    able = np.isfinite(seconds)
+    total = np.where(able, seconds, 0.0).sum(axis=-1)
+    return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
+
+
 BoolArray = NDArray[np.bool_]
 
 

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
 from envs.placement.generator import PlacementInstance
-from envs.placement.groups import GroupTraffic, group_seconds, group_state_bytes, group_traffic
+from envs.placement.groups import (
+    GroupTraffic,
+    group_seconds,
+    group_state_bytes,
+    group_traffic,
+    mean_able,
+)
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
 
 IntArray = NDArray[np.int64]
@@ -173,7 +179,7 @@ class _Static:
         raw = group_seconds(fused, fusion)
         self.able = np.isfinite(raw)  # (G, D)
         self.seconds = np.where(self.able, raw, 0.0)  # (G, D)
-        self.mean_seconds = _positive(_mean_able(raw).mean())
+        self.mean_seconds = _positive(mean_able(raw).mean())
         self.state_bytes = group_state_bytes(fused, fusion)  # (G,)
         unlimited = np.isinf(fused.capacity)
         self.capacity = np.maximum(
@@ -240,7 +246,7 @@ class _Static:
         """(G, 22) before clipping; placed and current are 0."""
         fused, fusion = instance.fused, instance.fusion
         graph, groups = fused.graph, self.num_groups
-        seconds = _mean_able(fused.op_seconds)
+        seconds = mean_able(fused.op_seconds)
         features = np.zeros((groups, WIDTHS.node))
         for phase in Phase:
             part = np.where(graph.phase == phase, seconds, 0.0)
@@ -282,18 +288,11 @@ def _incident_edges(traffic: GroupTraffic, groups: int) -> list[tuple[IntArray, 
     ]
 
 
-def _mean_able(seconds: FloatArray) -> FloatArray:
-    """Mean over the last axis of the finite entries; 0 where there are none."""
-    able = np.isfinite(seconds)
-    total = np.where(able, seconds, 0.0).sum(axis=-1)
-    return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
-
-
 def _mean_link(seconds: FloatArray) -> FloatArray:
     """(E,) mean over the link classes between different devices."""
     if seconds.shape[1] < 2:
         return np.zeros(len(seconds))
-    return _mean_able(seconds[:, 1:])
+    return mean_able(seconds[:, 1:])
 
 
 def _relative(values: FloatArray) -> FloatArray:

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 from envs.errors import InputError
 from envs.joint.whole import LEVELS, OCTAVE, PIPE, SERVER, TOP, Traffic
 from models.artifacts import atomic_folder, read_checked_spec
-from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE
-from models.export.placer import PlacerCard, onnx_session, write_beside
+from models.export.checkpoint import (
+    CARD_FILE,
+    CONFIG_FILE,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    onnx_session,
+)
+from models.export.placer import PlacerCard, write_beside
 
 if TYPE_CHECKING:
     from models.step.pipes import PipesPolicy

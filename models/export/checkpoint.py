@@ -172,6 +172,27 @@ def _field(item: Mapping[str, Any]) -> FieldLayout:
     return FieldLayout(item["name"], item["dtype"], tuple(shape), optional)
 
 
+def onnx_session(path: Path, names: tuple[str, ...], threads: int) -> Any:
+    """The program in a file, which takes arrays of these names.
+
+    Raises:
+        InputError: it is no such program.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # onnxruntime's errors share no base class
+        first = str(error).splitlines()[0]
+        raise InputError(f"not a readable ONNX model ({first})", file=path) from error
+    found = [item.name for item in session.get_inputs()]
+    if found != list(names):
+        raise InputError(f"takes {found}, {SPEC_FILE} says otherwise", file=path)
+    return session
+
+
 class OnnxRuntime:
     """Runs `policy.onnx`; the format holds no code, so that any author's file is safe to load.
 
@@ -181,18 +202,8 @@ class OnnxRuntime:
 
     def __init__(self, checkpoint: SchedulerCheckpoint, threads: int = 1) -> None:
         path = checkpoint.folder / ONNX_FILE
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = threads
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's errors share no base class
-            first = str(error).splitlines()[0]
-            raise InputError(f"not a readable ONNX model ({first})", file=path) from error
-        inputs = [item.name for item in self._session.get_inputs()]
-        if inputs != [field.name for field in checkpoint.layout]:
-            raise InputError(f"takes {inputs}, {SPEC_FILE} says otherwise", file=path)
+        names = tuple(field.name for field in checkpoint.layout)
+        self._session = onnx_session(path, names, threads)
         self._checkpoint = checkpoint
 
     def __call__(self, observation: Observation) -> Decision:

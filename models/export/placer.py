@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from envs.errors import InputError
@@ -25,7 +24,13 @@ from envs.placement.facts import DEVICE, HIGH, LINK, LOW, NODE, NODE_DEVICE, STA
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
 from models.artifacts import atomic_folder, hashes_of, read_checked_spec
-from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE
+from models.export.checkpoint import (
+    CARD_FILE,
+    CONFIG_FILE,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    onnx_session,
+)
 from models.step.decoding import PARALLEL, SEQUENTIAL, Encoded, FeatureArray, Views
 
 if TYPE_CHECKING:
@@ -76,27 +81,6 @@ class OnnxPlacer:
         given = {"nodes": nodes, "devices": devices, "mask": mask, "x": x}
         found: FeatureArray = self._head.run(["logits"], given)[0]
         return found
-
-
-def onnx_session(path: Path, names: tuple[str, ...], threads: int) -> Any:
-    """The program in a file, which takes arrays of these names.
-
-    Raises:
-        InputError: it is no such program.
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = threads
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # onnxruntime's errors share no base class
-        first = str(error).splitlines()[0]
-        raise InputError(f"not a readable ONNX model ({first})", file=path) from error
-    found = [item.name for item in session.get_inputs()]
-    if found != list(names):
-        raise InputError(f"takes {found}, {SPEC_FILE} says otherwise", file=path)
-    return session
 
 
 @dataclass(frozen=True)
