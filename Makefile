@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint team cluster learned study claims warm quick test proof mutations check bench docs clean
+.PHONY: help venv run seeds placement ratio gain joint cluster learned study claims warm quick test proof mutations check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -38,9 +38,6 @@ gain: $(STAMP)  ## what the order of a plan brings, and what a search brings bey
 
 joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
 	@$(BIN)/python -m experiments.benchmark suite=joint $(ARGS)
-
-team: $(STAMP)  ## multi-agent PPO on placement and bandwidth, five seeds: half an hour
-	@$(BIN)/python -m experiments.benchmark suite=team $(ARGS)
 
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
 	@$(BIN)/python -m experiments.compare $(ARGS)

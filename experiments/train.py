@@ -1,9 +1,6 @@
-"""Train policies: to place any graph, to place one, to share the network, or both.
+"""Train policies: to place any graph, to place one, to share the network, to schedule.
 
 python -m experiments.train graph=bert_large topology=mixed_v100_p100 training.budget_s=600
-python -m experiments.train env=joint agent=ppo_joint model=joint training=step topology=planes_4x1
-python -m experiments.train env=joint agent=ppo_joint model=joint training=step \\
-    topology=planes_4x1 warm_start=planner warm_start.budget_s=50 training.budget_s=150
 python -m experiments.train env=bandwidth_toy agent=ppo_bandwidth model=channels baselines=bandwidth
 python -m experiments.train +experiment=cluster_known training.budget_s=600
 python -m experiments.train env=problems training.budget_s=600

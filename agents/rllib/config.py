@@ -100,16 +100,6 @@ class Cloning:
 
 @bounded
 @dataclass(frozen=True)
-class Restarts:
-    """Episodes that start near a solution met before, where the environment can do so."""
-
-    share: Share
-    kick: Annotated[int, Ge(0)]
-    draws: Count
-
-
-@bounded
-@dataclass(frozen=True)
 class Learner:
     """Where sampling and learning take place; what is learned does not depend on it.
 
@@ -175,7 +165,6 @@ class Training:
     parameters: Literal["shared", "separate"]
     ppo: PPO
     cloning: Cloning
-    restarts: Restarts | None
     learner: Learner
     seed: int
     budget_s: Annotated[float, Gt(0.0)] | None

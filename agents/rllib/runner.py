@@ -435,8 +435,7 @@ class LockStepRunner(EnvRunner):
         entropy = np.random.SeedSequence((self.training.seed, group, self.started[index]))
         self.started[index] += 1
         self.stages[index] = stage
-        seed, explorer = int(entropy.generate_state(1)[0]), np.random.default_rng(entropy)
-        self.lanes[index].reset(seed, stage, self.teacher, explorer)
+        self.lanes[index].reset(int(entropy.generate_state(1)[0]), stage, self.teacher)
 
     def _end(self, fragment: Fragment, t: int, index: int, terminated: bool) -> None:
         """The episode of a lane ends with step t; where it is cut, its end has been observed."""

@@ -82,20 +82,13 @@ class Lane(Protocol):
     def attach(self, slots: Sequence[tuple[Memory, int]]) -> None:
         """Where observations of every agent are written from now on: a memory and a row of it."""
 
-    def reset(
-        self,
-        seed: int,
-        stage: float = 1.0,
-        adviser: Any = None,
-        explorer: np.random.Generator | None = None,
-    ) -> None:
+    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
         """Begin an episode.
 
         Args:
             seed: of the environment.
             stage: progress of a curriculum, from 0 to 1.
             adviser: whose advice on the episode is asked for; None: nobody's.
-            explorer: draws where a training episode starts from; None: as the environment does.
         """
 
     def observe(self, time: int) -> None:

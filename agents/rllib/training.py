@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,7 +27,7 @@ from models.architecture import Policy
 OnIteration = Callable[[Row], None]
 
 IDENTITY = (  # what a resumed run keeps
-    "model", "parameters", "ppo", "cloning", "restarts", "seed", "curriculum_steps", "exam_every",
+    "model", "parameters", "ppo", "cloning", "seed", "curriculum_steps", "exam_every",
     "exam_episodes", "exam_give_up",
 )  # fmt: skip
 INF = float("inf")
@@ -190,8 +188,6 @@ def train(
     on_iteration: OnIteration = lambda row: None,
     *,
     resume: bool = False,
-    start: Solution | None = None,
-    spent_s: float = 0.0,
     tracking: Tracking | None = None,
 ) -> Trained:
     """Train policies until the budget is spent.
@@ -204,9 +200,6 @@ def train(
         on_iteration: called with each iteration's metrics, when they are on the disk.
         resume: go on from the last checkpoint in `run_folder`; the budget counts from the start of
             the run.
-        start: decisions that somebody found before, which the subject knows; a resumed run has the
-            same.
-        spent_s: seconds that it took, which are part of the budget.
         tracking: where metrics go beside `metrics.csv`; None: `tensorboard/` in `run_folder`.
 
     Raises:
@@ -223,8 +216,8 @@ def train(
     try:
         built = algorithm(training, subject)
         try:
-            run = _Run(built, run_folder, start, tracking or TensorBoard())
-            return run.train(started, spent_s, on_iteration, resume)
+            run = _Run(built, run_folder, tracking or TensorBoard())
+            return run.train(started, on_iteration, resume)
         finally:
             built.stop()
     finally:
@@ -234,31 +227,24 @@ def train(
 
 
 class _Run:
-    def __init__(
-        self, built: LockStepPPO, folder: Path, start: Solution | None, tracking: Tracking
-    ) -> None:
+    def __init__(self, built: LockStepPPO, folder: Path, tracking: Tracking) -> None:
         self.algorithm, self.training, self.folder = built, built.training, folder
         self.tracking = tracking
         patience = Patience(self.training.budget_s)
         self.exam = Exam(built.subject, self.training.exam_episodes, patience)
-        self.start, self.progress = start, Progress()
+        self.progress = Progress()
         self.exam_seconds = 0.0
         chosen = asdict(self.training)
         self.identity = {
             **{name: chosen[name] for name in IDENTITY},
             "num_env_runners": self.training.learner.num_env_runners,
-            "start": None if start is None else _hash_of(start),
         }
 
-    def train(
-        self, started: float, spent_s: float, on_iteration: OnIteration, resume: bool
-    ) -> Trained:
+    def train(self, started: float, on_iteration: OnIteration, resume: bool) -> Trained:
         """Until the budget is spent."""
         if resume:
             self._resume()
         else:
-            self.progress.seconds = spent_s
-            self.progress.note(self.start, spent_s)
             self._begin()
             self._save()
         progress, training = self.progress, self.training
@@ -388,7 +374,3 @@ class _Run:
         if not self.progress.reference:
             return np.full(self.training.exam_episodes, mean)
         return np.where(np.isfinite(known), known, mean)
-
-
-def _hash_of(found: Solution) -> str:
-    return hashlib.sha256(json.dumps(found.lists(), sort_keys=True).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -107,7 +107,6 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     """
 
     metadata = METADATA
-    needs_plan: ClassVar[bool] = True  # `of_plan`, beside the problem
 
     def __init__(
         self,

@@ -31,7 +31,6 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
 IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 Observation = dict[str, NDArray[Any]]
 
 PLACER = "placer"
@@ -186,14 +185,10 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         max_edges: int | None = None,
         completion: CompletionRule | None = None,
         starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
-        around: IntArray | None = None,
         **arguments: Any,
     ) -> JointEnv:
-        """An environment about one problem, as `PlacementEnv.of_problem`.
-
-        Its groups can be placed as `around` (N,) places the operators, if that is given.
-        """
-        fixed = FixedInstance(problem, max_groups, completion, max_edges, around)
+        """An environment about one problem, as `PlacementEnv.of_problem`."""
+        fixed = FixedInstance(problem, max_groups, completion, max_edges)
         generator = fixed if starts is None else starts(fixed)
         return cls(generator, servers=problem.topology.num_servers, **arguments)
 
@@ -223,11 +218,6 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         return self.current.groups.device.copy()
 
     @property
-    def able(self) -> NDArray[np.bool_]:
-        """(G, D) whether each device can run each group of this episode's instance."""
-        return self.current.groups.able.copy()
-
-    @property
     def levels(self) -> IntArray:
         """(S, S) level of every pipe now."""
         return self.current.piped.level.copy()
@@ -254,18 +244,6 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         """
         _, step_time, fits = self._played()
         return step_time, fits
-
-    def step_times(self, devices: IntArray, levels: IntArray) -> FloatArray:
-        """(B,) step time in seconds with the groups on `devices` (B, G), the pipes at `levels`.
-
-        As the environment simulates it, whatever fits; the present state stays as it is.
-        """
-        piped = self.current.piped
-        before = piped.level.copy()
-        piped.set_levels(levels)
-        seconds = piped.simulator.step_times(devices[:, self.instance.fusion.piece_group])
-        piped.set_levels(before)
-        return seconds
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

@@ -175,11 +175,6 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         return self._groups.device.copy()
 
     @property
-    def able(self) -> NDArray[np.bool_]:
-        """(G, D) whether each device can run each group of this episode's instance."""
-        return self._groups.able.copy()
-
-    @property
     def placement(self) -> Placement:
         """The present placement of every operator of the original problem."""
         return Placement(self.instance.fusion.expand(self._groups.device))

@@ -22,7 +22,7 @@ from envs.placement.groups import (
     group_state_bytes,
     group_traffic,
 )
-from envs.step.fusion import fuse, fuse_around, fused_problem
+from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import CostModel, StepProblem
 
 IntArray = NDArray[np.int64]
@@ -44,18 +44,13 @@ class PlacementInstance:
         problem: StepProblem,
         max_groups: int,
         completion: CompletionRule | None = None,
-        around: IntArray | None = None,
     ) -> PlacementInstance:
         """Fuse `problem` into at most `max_groups` groups; `completion`: `FastestDevice`.
 
-        For 1F1B, which leaves weight gradients where they are. No group has operators on two
-        devices of the placement `around` (N,), if there is one.
+        For 1F1B, which leaves weight gradients where they are.
         """
         played = replace(problem, orders=("one_f_one_b",))
-        if around is None:
-            fusion = fuse(played, max_groups)
-        else:
-            fusion = fuse_around(played, max_groups, around)
+        fusion = fuse(played, max_groups)
         fused = fused_problem(played, fusion)
         rule = completion if completion is not None else FastestDevice()
         device = rule(fused, fusion)
@@ -80,7 +75,6 @@ class FixedInstance:
         max_groups: number of groups to fuse it into, at most; also the padded number of nodes.
         completion: where undecided groups stand; `FastestDevice` by default.
         max_edges: padded number of edges; by default as many as the instance has.
-        around: (N,) a placement that no group divides, so that an episode can come to it.
     """
 
     def __init__(
@@ -89,9 +83,8 @@ class FixedInstance:
         max_groups: int,
         completion: CompletionRule | None = None,
         max_edges: int | None = None,
-        around: IntArray | None = None,
     ) -> None:
-        self.instance = PlacementInstance.build(problem, max_groups, completion, around)
+        self.instance = PlacementInstance.build(problem, max_groups, completion)
         needed = group_traffic(self.instance.fused, self.instance.fusion).num_edges
         self.max_groups = max_groups
         self.max_edges = max(needed, 1) if max_edges is None else max_edges

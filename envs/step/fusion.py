@@ -6,13 +6,12 @@ import numba
 import numpy as np
 
 from envs.bounds import Count, bounded
-from envs.errors import InputError
 from envs.graphs.contraction import Fusion, contract, receivers, sum_rows
 from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, OpGraph, Phase
 from envs.step.merging import linear_order, merge
 from envs.step.problem import StepProblem
 
-__all__ = ["Fusion", "fuse", "fuse_around", "fuse_chains", "fused_problem"]
+__all__ = ["Fusion", "fuse", "fuse_chains", "fused_problem"]
 
 
 @bounded
@@ -35,31 +34,6 @@ def fuse(problem: StepProblem, max_groups: Count) -> Fusion:
     pairs, seconds = _traffic(problem, atom)
     group = merge(size, pairs, seconds, _arcs(graph, atom, count), first, max_groups)
     return contract(graph, group[atom], weight_gradients=problem.defers)
-
-
-def fuse_around(problem: StepProblem, max_groups: int, device: IntArray) -> Fusion:
-    """As `fuse`, with at most `max_groups` groups none of which placement `device` (N,) divides.
-
-    The coarsening of an iterated V-cycle (Walshaw, "Multilevel refinement for combinatorial
-    optimisation problems", Annals of Operations Research 131, 2004): the placement is one of the
-    groups' too. Groups that it divides are split by device, so fewer are made to begin with.
-
-    Raises:
-        InputError: `max_groups` is below 1, or the placement divides even one group into more.
-    """
-    target = max_groups
-    while True:
-        keys = fuse(problem, target).group * problem.topology.num_devices + device
-        group = np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        excess = int(group.max(initial=NONE)) + 1 - max_groups
-        if excess <= 0:
-            return contract(problem.graph, group, weight_gradients=problem.defers)
-        if target == 1:
-            raise InputError(
-                f"{max_groups} groups cannot hold a placement on {max_groups + excess} devices",
-                field="max_groups",
-            )
-        target = max(1, target - excess)
 
 
 def fuse_chains(problem: StepProblem) -> Fusion:

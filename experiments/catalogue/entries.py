@@ -229,7 +229,8 @@ def _command(entry: Entry, node: Mapping[str, Any]) -> str:
         name = gymnasium_id(entry)
         if "/" in name:
             return f"python -c \"import meshwright as mw; print(mw.make('{name}').reset(seed=0))\""
-        module, _, made = entry.target.rpartition(".")  # PettingZoo has no registry
+        target = entry.target.removesuffix(".of_problem")
+        module, _, made = target.rpartition(".")  # PettingZoo has no registry
         return f'python -c "from {module} import {made}; print({made}().reset(seed=0))"'
     if entry.kind == "scheduler":
         jobs = "trace.format=synthetic trace.jobs=1000 cluster.nodes=12"

@@ -71,7 +71,7 @@ def subject_of(config: TrainProblemsConfig) -> tuple[Training, Problems]:
     from agents.rllib.config import Training
     from agents.rllib.step.joint_problems import JointProblems
     from agents.rllib.step.problems import Problems, sweeps_of
-    from models.step.allocator import TeamConfig
+    from models.step.pipes import TeamConfig
 
     training = build_as(Training, config.training, "training", "training run")
     make = build(config.env, "env")

@@ -1,4 +1,4 @@
-"""A policy learns on one graph and one topology: to place, to share the network, or both."""
+"""A policy learns on one graph and one topology: to place, or to share the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from envs.bounds import Positive
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of, title_of
-from experiments.learning.one_problem import Learned, WarmStartConfig, learn, warm_start
+from experiments.learning.one_problem import Learned, learn
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
@@ -48,7 +48,6 @@ class TrainConfig:
     baselines: dict[str, Any]
     baseline_budget_s: Positive
     placer: Any
-    warm_start: WarmStartConfig
     learner: Any
     tracking: Any
     ray: Any
@@ -75,8 +74,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         config.baseline_budget_s,
     )
     task.subject(training).architectures(training.model)  # before the baselines take their time
-    config.warm_start.require(config.env, task, training.budget_s)
-    method, start, spent_s, rows = "ppo", None, 0.0, []
+    rows = []
     with ProgressDisplay(run.console) as display:
         for name, node in config.baselines.items():
             shown = display.begin(name, config.baseline_budget_s)
@@ -85,14 +83,6 @@ def train_step(config: TrainConfig, run: Run) -> Result:
             )
             display.end(shown, describe(beside))
             rows.append(row_of(name, beside, task))
-        if config.warm_start.agent is not None:
-            method = config.warm_start.method
-            shown = display.begin(str(config.warm_start.name), config.warm_start.budget_s)
-            warm = warm_start(
-                config.warm_start, config.env, task, run.folder, provenance, resume=resume
-            )
-            task, start, spent_s, provenance = warm.task, warm.start, warm.seconds, warm.provenance
-            display.end(shown, f"{start.objective * 1e3:.1f} ms to go on from")
         learned = learn(
             task,
             training,
@@ -100,19 +90,17 @@ def train_step(config: TrainConfig, run: Run) -> Result:
             display,
             provenance,
             resume=resume,
-            start=start,
-            spent_s=spent_s,
             tracking=tracking,
         )
     result, found = learned.training, learned.found
     trajectory = tuple(found.trajectory)
-    rows.append(Row(method, learned.evaluation, found.seconds, found.reason, trajectory))
+    rows.append(Row("ppo", learned.evaluation, found.seconds, found.reason, trajectory))
     name = f"{problem.graph.name} on {problem.topology.name}"
     figure = draw_learning_curve(
         learned.curve,
         {row.method: row.step_time for row in rows[:-1]},
         bound.seconds,
-        f"{name}: {method}, problem={objective.name}",
+        f"{name}: ppo, problem={objective.name}",
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
@@ -129,7 +117,6 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "episodes": result.episodes,
         "seconds": result.seconds,
         "exam": learned.exam.document(),
-        "warm_start": None if start is None else {"method": method, "step_time_s": start.objective},
         "lower_bound_s": bound.seconds,
         "methods": comparison.document(),
         "checkpoint": None if checkpoint is None else str(checkpoint),

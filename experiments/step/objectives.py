@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from agents.placement.baselines import ContiguousSplit, EqualShares
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
-from envs.joint.env import JointEnv
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.placement.episodes import OneProblem
@@ -35,6 +33,7 @@ from experiments.step.tasks import (
     SharedTask,
     StepTask,
     Task,
+    begun,
 )
 
 TOY_SECONDS = 0.1  # of the split that a rehearsal starts from, which needs less
@@ -197,19 +196,12 @@ def learnable(
     bandwidth = Bandwidth(
         None, build_as(Planner, placer, "placer", "planner"), placer_budget_s, OneFOneB()
     )
-    if node.get("_partial_") and _class_of(env) is OneProblem:
-        objective = Makespan(True, problem.orders, problem.memory_moves)
-        return objective, placement_task(node, problem, communication)
-    if node.get("_partial_"):
-        plans = getattr(_class_of(env), "needs_plan", False)
-        env = env(problem, bandwidth.of(problem).plan) if plans else env(problem)
-    if isinstance(env, JointEnv):
-        return Joint(), JointTask(problem, env=env)
+    if node.get("_partial_") and _class_of(env) is BandwidthEnv:
+        env = env(problem, bandwidth.of(problem).plan)
     if isinstance(env, BandwidthEnv):
-        begun = copy.copy(env)
-        begun.reset(seed=0)
-        return bandwidth, BandwidthTask(problem, begun.instance.plan, env=env)
-    raise _nothing_to_learn(node)
+        return bandwidth, BandwidthTask(problem, begun(env).instance.plan, env=env)
+    objective = Makespan(True, problem.orders, problem.memory_moves)
+    return objective, placement_task(node, problem, communication)
 
 
 def placement_task(
@@ -222,13 +214,9 @@ def placement_task(
     """
     env = build(node, "env")
     if not (node.get("_partial_") and _class_of(env) is OneProblem):
-        raise _nothing_to_learn(node)
+        told = f"config key 'env': {node.get('_target_')} is no environment to learn in"
+        raise InputError(f"{told}: take env=one_problem for placements")
     return StepTask(problem, communication=communication, env=env)
-
-
-def _nothing_to_learn(node: Mapping[str, Any]) -> InputError:
-    told = f"config key 'env': {node.get('_target_')} is no environment to learn in"
-    return InputError(f"{told}: take env=one_problem for placements")
 
 
 def _class_of(make: partial[Any]) -> object:

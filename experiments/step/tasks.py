@@ -6,7 +6,7 @@ A task is one objective on one problem, for those that plan and those that learn
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from agents.base import (
     PlannerResult,
     SharedPlanner,
 )
+from envs.bandwidth.env import BandwidthEnv
 from envs.graphs.storage import graph_hash
 from envs.partition.problem import PartitionProblem
 from envs.step.allocated import Allocated, uniform_allocation
@@ -38,7 +39,7 @@ from experiments.step.plan_file import ALLOCATED, write_plan
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
-    from agents.rllib.step.lanes import StepSubject
+    from agents.rllib.step.bandwidth import BandwidthSubject
     from agents.rllib.step.problems import Problems
     from agents.rllib.subject import Solution
 
@@ -123,7 +124,7 @@ class StepTask:
             return None
         return lambda budget_s, limit: agent.plan(self.problem, budget_s, limit)
 
-    def subject(self, training: Training) -> StepSubject | Problems:
+    def subject(self, training: Training) -> Problems | BandwidthSubject:
         """Whole plans; `env` makes the `OneProblem` of a problem, for so many sweeps.
 
         Raises:
@@ -153,10 +154,7 @@ class StepTask:
 
 @dataclass(frozen=True, eq=False)
 class JointTask(StepTask):
-    """A placement, an order and an allocation for `problem`.
-
-    What learns decides in a copy of `env`, the environment before its first reset, step by step.
-    """
+    """A placement, an order and an allocation for `problem`."""
 
     def search(self, agent: Any) -> Search | None:
         """Who only places does so for uniform static shares of the links."""
@@ -167,23 +165,6 @@ class JointTask(StepTask):
         if not isinstance(agent, JointPlanner):
             return None
         return lambda budget_s, limit: agent.plan_jointly(self.problem, budget_s, limit)
-
-    def subject(self, training: Training) -> StepSubject:
-        from agents.rllib.step.subjects import JointSubject
-
-        return JointSubject(self.env, training)
-
-    def begun(self, options: Mapping[str, Any] | None = None) -> Any:
-        """A copy of `env` after a reset."""
-        env = copy.copy(self.env)
-        env.reset(seed=0, options=options)
-        return env
-
-    def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
-        """The placement in its better order, and the rates that follow from the levels."""
-        decided = found.decisions
-        env = self.begun({"start": decided["device"], "levels": decided["levels"]})
-        return env.plan(), env.allocation
 
     def judge(self, plan: Plan, allocation: Allocation) -> Verdict:
         """The plan as the simulator plays it through pipes of the allocated rates."""
@@ -205,7 +186,10 @@ class JointTask(StepTask):
 
 @dataclass(frozen=True, eq=False)
 class BandwidthTask(JointTask):
-    """An allocation for `plan` of `problem`, or one for every phase; another plan is a fault."""
+    """An allocation for `plan` of `problem`, or one for every phase; another plan is a fault.
+
+    What learns decides in copies of `env`, the environment before its first reset.
+    """
 
     plan: Plan
 
@@ -214,15 +198,15 @@ class BandwidthTask(JointTask):
             return None
         return lambda budget_s, limit: agent.allocate(self.problem, self.plan, budget_s, limit)
 
-    def subject(self, training: Training) -> StepSubject:
-        from agents.rllib.step.subjects import BandwidthSubject
+    def subject(self, training: Training) -> BandwidthSubject:
+        from agents.rllib.step.bandwidth import BandwidthSubject
 
         return BandwidthSubject(self.env, training)
 
     def plan_of(self, found: Solution) -> tuple[Plan, Allocation]:
         """The rates of every phase."""
         allocations = tuple(BandwidthAllocation(rate) for rate in found.decisions["rate"])
-        return self.plan, Phases(self.begun().instance.begins, allocations)
+        return self.plan, Phases(begun(self.env).instance.begins, allocations)
 
     def judge(self, plan: Plan, allocation: Allocation) -> Verdict:
         if isinstance(allocation, Phases):
@@ -314,6 +298,13 @@ class PartitionTask:
         version = PARTITION_SCHEMA_VERSION
         write_json(path, stamp(document, provenance, kind="partition", schema_version=version))
         return path
+
+
+def begun(env: BandwidthEnv) -> BandwidthEnv:
+    """A copy of an environment before its first reset, after that."""
+    found = copy.copy(env)
+    found.reset(seed=0)
+    return found
 
 
 def problems_of(agent: object) -> str:

@@ -15,7 +15,20 @@ from torch.distributions import Categorical
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.joint.whole import LEVELS, PIPE, SERVER, TOP
-from models.architecture import Appraisal, Composed, Policy
+from models.architecture import Appraisal, Architecture, Composed, Policy
+
+
+@dataclass(frozen=True)
+class TeamConfig:
+    """What a person chooses about the policies of a team for whole problems.
+
+    Attributes:
+        placer: decides where the groups of the step run.
+        allocator: decides on bandwidth, for each server the same weights.
+    """
+
+    placer: Architecture
+    allocator: Architecture
 
 
 @bounded

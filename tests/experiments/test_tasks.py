@@ -13,16 +13,15 @@ import pytest
 from agents.rllib.subject import Solution
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
 from envs.errors import InputError
-from envs.joint.env import toy_environment as joint_toy_environment
+from envs.joint.toy import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
-from envs.step.order import OneFOneB
 from envs.step.step import SINGLE_PORT, StepSimulator
 from experiments.run.provenance import Provenance
 from experiments.step.objectives import Bandwidth, Joint, learnable
-from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.plan_file import read_bandwidth
 from experiments.step.planning import ask_beside
 from experiments.step.problem import load_problem
-from experiments.step.tasks import BandwidthTask, JointTask, StepTask, Verdict
+from experiments.step.tasks import BandwidthTask, JointTask, StepTask, Verdict, begun
 
 SINGLE_DEVICE = {"_target_": "agents.placement.baselines.SingleDevice"}
 UNIFORM = {"_target_": "agents.bandwidth.rules.UniformShares"}
@@ -48,7 +47,7 @@ def bandwidth() -> tuple[Any, BandwidthTask]:
 
 
 def joint() -> tuple[Any, JointTask]:
-    return learned({"_target_": "envs.joint.env.toy_environment"})
+    return Joint(), JointTask(toy_stages())
 
 
 def beside(node: Mapping[str, Any], objective: Any, task: StepTask) -> tuple[Any, Verdict]:
@@ -86,30 +85,6 @@ def test_baselines_of_bandwidth_share_the_same_plan() -> None:
         beside(SINGLE_DEVICE, *bandwidth())
 
 
-def test_a_team_decides_a_plan_and_its_bandwidth(tmp_path: Path, provenance: Provenance) -> None:
-    _, task = joint()
-    env = joint_toy_environment()
-    observation, _ = env.reset(seed=0)
-    rng = np.random.default_rng(0)
-    while env.agents:
-        actions = {
-            agent: rng.choice(np.flatnonzero(seen["action_mask"]))
-            for agent, seen in observation.items()
-        }
-        observation, *_ = env.step(actions)
-    decided = task.plan_of(Solution(0.0, {"device": env.group_device, "levels": env.levels}))
-    verdict = task.judge(*decided)
-    assert verdict.objective == pytest.approx(env.plan_outcome()[0])
-    task.write(tmp_path, *decided, provenance)
-    network = task.problem.topology.network
-    allocation = read_bandwidth(tmp_path / "plan.json", network)
-    assert allocation is not None
-    np.testing.assert_allclose(allocation.rate, env.allocation.rate)
-    plan = read_plan(tmp_path / "plan.json", task.problem, OneFOneB())
-    again = StepSimulator(allocated_problem(task.problem, allocation))
-    assert again.step_time(plan.placement.device, plan.order) == verdict.objective
-
-
 def test_planners_of_placements_run_on_uniform_shares() -> None:
     objective, task = joint()
     found, verdict = beside(CONTIGUOUS, objective, task)
@@ -118,22 +93,11 @@ def test_planners_of_placements_run_on_uniform_shares() -> None:
     assert verdict.objective == pytest.approx(expected)
 
 
-def test_what_learns_meets_no_environment_that_was_played(tmp_path: Path) -> None:
-    _, task = joint()
-    task.begun()
-    assert task.env._state is None
-
-
-@pytest.mark.parametrize(
-    ("target", "objective", "kind"),
-    [
-        ("envs.bandwidth.env.toy_environment", Bandwidth, BandwidthTask),
-        ("envs.joint.env.toy_environment", Joint, JointTask),
-    ],
-)
-def test_an_environment_has_its_objective(target: str, objective: type, kind: type) -> None:
-    found, task = learned({"_target_": target})
-    assert (type(found), type(task)) == (objective, kind)
+def test_what_learns_meets_no_environment_that_was_played() -> None:
+    objective, task = bandwidth()
+    assert (type(objective), type(task)) == (Bandwidth, BandwidthTask)
+    begun(task.env)
+    assert task.env._step is None
 
 
 def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
@@ -153,5 +117,6 @@ def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
 
 def test_something_else_is_refused() -> None:
     problem = joint()[1].problem
-    with pytest.raises(InputError, match="no environment to learn in"):
-        learnable({"_target_": "fractions.Fraction"}, problem, SINGLE_PORT, CONTIGUOUS, 1.0)
+    for target in ("fractions.Fraction", "envs.joint.env.toy_environment"):
+        with pytest.raises(InputError, match="no environment to learn in"):
+            learnable({"_target_": target}, problem, SINGLE_PORT, CONTIGUOUS, 1.0)

@@ -15,9 +15,9 @@ import pytest
 from layered_step import layered_step
 
 from agents.rllib.restore import load_best
+from envs.bandwidth.toy import OPTIMUM_S
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
-from envs.joint.toy import OPTIMUM_S
 from experiments.evaluate import main as evaluate
 from experiments.learning.export_run import ExportConfig, export_run
 from experiments.learning.train_step import TrainConfig
@@ -131,39 +131,26 @@ def test_the_exported_policy_decides_as_the_trained_one(
     assert result(here / "evaluated")["feasible"]
 
 
-def test_a_team_trains_beside_its_baselines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bandwidth_is_learned_beside_its_baselines(here: Path) -> None:
     asked = [
-        "env=joint_toy", "agent=ppo_joint", "model=joint", "training=step", "baselines=joint",
-        "baseline_budget_s=0.5", "agent.num_envs=2", "agent.minibatch_size=8",
-        "training.budget_s=null", "training.max_steps=40", "training.exam_episodes=2",
+        "env=bandwidth_toy", "agent=ppo_bandwidth", "model=channels", "baselines=bandwidth",
+        "baseline_budget_s=0.5", "agent.num_envs=2", "agent.minibatch_size=4",
+        "training.budget_s=null", "training.max_steps=32",
     ]  # fmt: skip
-    assert main([*asked, "hydra.run.dir=team"]) == 0
-    trained = result(here / "team")
+    assert main([*asked, "hydra.run.dir=shared"]) == 0
+    trained = result(here / "shared")
     methods = {row["method"]: row["step_time_s"] for row in trained["methods"]}
-    assert set(methods) == {"fusion_milp", "contiguous_speed", "ppo"}
+    assert set(methods) == {"uniform", "proportional", "square_root", "convex", "ppo"}
     assert methods["ppo"] == trained["step_time_s"] >= OPTIMUM_S
     folder = Path(trained["run_folder"])
-    for name in ("plan.json", "learning_curve.png", "metrics.csv", "table.md", "config.yaml"):
+    for name in ("plan.json", "phases.json", "learning_curve.png", "table.md", "config.yaml"):
         assert (folder / name).is_file()
-    plan = json.loads((folder / "plan.json").read_text())
-    assert plan["bandwidth"]
-    capfd.readouterr()
-    assert main(["env=joint_toy", "training=step", "agent=ppo_joint", "training.max_steps=1"]) == 2
-    error = capfd.readouterr().err
-    assert "take model=joint" in error
-    assert "Traceback" not in error
 
 
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
 agent: {clip: 0.2}
-model:
-  _target_: models.step.policy.PolicyConfig
-  hidden: 64
-  operator_rounds: 2
-  device_rounds: 1
-  initial_scale: 0.01
-  initial_candidate_weights: {}
+model: {_target_: agents.rllib.step.problems.Continued, checkpoint: any_step, changed_sweeps: null}
 graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
 cost: {_target_: envs.cost.CostByGraph}
@@ -175,7 +162,6 @@ ray: {}
 baselines: {}
 baseline_budget_s: 1.0
 placer: {_target_: agents.placement.baselines.SingleDevice}
-warm_start: {agent: null, name: null, budget_s: null}
 resume: null
 seed: 4
 json: false

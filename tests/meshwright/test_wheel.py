@@ -34,7 +34,7 @@ import meshwright.agents.cluster.checkpoint, meshwright.envs, meshwright.models.
 from meshwright.command import main
 asked = ["plan", "env=placement_toy", "agent=heft", "cost=envs.cost.RooflineCost"]
 assert main([*asked, "hydra.run.dir=run"]) == 0
-assert main(["train", "env=joint_toy", "agent=ppo_joint", "model=joint"]) == 2
+assert main(["train", "env=bandwidth_toy", "agent=ppo_bandwidth", "model=channels"]) == 2
 assert meshwright.Topology.__module__ == "meshwright.envs.hardware.topology"
 taken = set({FLAT!r}) & set(sys.modules)
 assert not taken, taken

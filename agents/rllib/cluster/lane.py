@@ -72,15 +72,8 @@ class SchedulingLane:
             rows.setdefault(memory, []).append(row)
         self._blocks = [(memory, slice(own[0], own[-1] + 1)) for memory, own in rows.items()]
 
-    def reset(
-        self,
-        seed: int,
-        stage: float = 1.0,
-        adviser: Adviser | None = None,
-        explorer: np.random.Generator | None = None,
-    ) -> None:
+    def reset(self, seed: int, stage: float = 1.0, adviser: Adviser | None = None) -> None:
         """Begin an episode; those of one seed have the same jobs."""
-        del explorer
         if isinstance(self.env.generator, Staged):
             self.env.generator.progress = stage
         self.env.reset(seed=seed)

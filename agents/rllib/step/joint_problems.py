@@ -9,15 +9,16 @@ import numpy as np
 from gymnasium import spaces
 
 from agents.rllib.config import Training
+from agents.rllib.step.bandwidth import ALLOCATOR
 from agents.rllib.step.lanes import one_architecture
 from agents.rllib.step.problems import ProblemLane, Problems
-from agents.rllib.step.subjects import ALLOCATOR, PLACER
 from agents.rllib.subject import Array, ArrayMemory, Stepped
 from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
 from models.architecture import Architecture
-from models.step.allocator import TeamConfig
+from models.step.pipes import TeamConfig
 
+PLACER = "placer"
 MASK = "action_mask"  # (2,) of every agent: whether it has a choice now
 _CHOICE, _NO_CHOICE = np.array([1, 1], np.int8), np.array([1, 0], np.int8)
 

@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
-from torch import Tensor
 
 from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
-from agents.rllib.step.lanes import Archive, one_architecture
-from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped
+from agents.rllib.step.lanes import KeepsBest, WholeEpisodes, one_architecture
+from agents.rllib.subject import Array, ArrayMemory, Solution, Stepped
 from envs.errors import InputError
 from envs.placement.episodes import Judged
 from models.architecture import Architecture, Policy
@@ -111,7 +110,7 @@ def sweeps_of(model: Any) -> int:
     return len(model.sweeps)
 
 
-class ProblemLane:
+class ProblemLane(WholeEpisodes):
     """`agents.rllib.subject.Lane`: a problem is drawn, a plan is made, and the episode is over.
 
     Args:
@@ -119,23 +118,12 @@ class ProblemLane:
         exam: number of the only problem that it meets; None: whatever is drawn.
     """
 
-    problem = 0
     now = 0.0
 
     def __init__(self, subject: Problems, exam: int | None) -> None:
         self.subject, self.exam = subject, exam
-        self.slots: Sequence[tuple[Any, int]] = ()
 
-    def attach(self, slots: Sequence[tuple[Any, int]]) -> None:
-        self.slots = slots
-
-    def reset(
-        self,
-        seed: int,
-        stage: float = 1.0,
-        adviser: Any = None,
-        explorer: np.random.Generator | None = None,
-    ) -> None:
+    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
         if self.exam is None:
             self.question = self.subject.drawn(seed, stage)
         elif not hasattr(self, "question"):
@@ -151,7 +139,7 @@ class ProblemLane:
         self.judged = self.question.judge(actions[0])
         if self.judged.device is not None:
             found = Solution(self.judged.step_time, {"device": self.judged.device})
-            self.subject.archive.offer(0, found)
+            self.subject.offer(found)
         return Stepped([self.judged.reward], 1.0, terminated=True, truncated=False)
 
     def advice(self, agent: int) -> Any:
@@ -161,9 +149,6 @@ class ProblemLane:
     def outcome(self) -> float:
         return self.judged.outcome
 
-    def at_least(self) -> float:
-        return 0.0
-
     def ended(self) -> Mapping[str, float]:
         seconds, fits = self.judged.seconds, bool(np.isfinite(self.judged.seconds))
         return {
@@ -172,15 +157,8 @@ class ProblemLane:
             "feasible_share": float(fits),
         }
 
-    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
-        """Nothing: episodes do not go on in the next iteration."""
-        return {}, {}
 
-    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
-        """Nothing to take over."""
-
-
-class Problems:
+class Problems(KeepsBest):
     """`agents.rllib.subject.Subject` about all problems of a source.
 
     Alike environments meet the same problem: it is drawn once. The fastest plan of all is kept
@@ -191,7 +169,7 @@ class Problems:
         training: the run.
 
     Raises:
-        InputError: episodes are to go on, or to start from plans met before.
+        InputError: episodes are to go on.
     """
 
     agents: Sequence[str] = (PLANNER,)
@@ -201,13 +179,9 @@ class Problems:
         if training.ppo.steps is not None:
             message = "a problem is one step: set episodes, and this to null"
             raise InputError(message, field="steps")
-        if training.restarts is not None and training.restarts.share > 0.0:
-            message = "a plan is made at once, and starts from no other: null it must be"
-            raise InputError(message, field="restarts")
         self.source = source
         self.teacher: Any = source if source.labelled else None
         self.reference: Any = source if source.measured else None
-        self.archive = Archive(1)
         self._last: tuple[tuple[int, float], Question] | None = None
         self._seen: tuple[Question, Mapping[str, Array]] | None = None
 
@@ -240,13 +214,3 @@ class Problems:
         if self._seen is None or self._seen[0] is not question:
             self._seen = question, question.observation
         return self._seen[1]
-
-    @property
-    def best(self) -> Solution | None:
-        return self.archive.best
-
-    def document(self) -> Numbers:
-        return self.archive.document()
-
-    def restore(self, numbers: Numbers) -> None:
-        self.archive.restore(numbers)

@@ -17,7 +17,6 @@ from agents.rllib.config import Cloning
 from agents.rllib.metrics import CHARTS, columns
 from agents.rllib.restore import load_best
 from agents.rllib.runner import policies
-from agents.rllib.subject import Solution
 from agents.rllib.training import Exam, train
 from envs.errors import InputError
 from tests.agents.rllib.toys import Guess, GuessLane, Linear, small_ppo, small_training
@@ -161,18 +160,6 @@ class Hopeless(Guess):
 def test_a_reference_that_always_fails_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="reference"):
         train(small_training(), Hopeless(), tmp_path)
-
-
-def test_a_solution_that_is_given_counts_from_the_start(tmp_path: Path) -> None:
-    start = Solution(0.5, {"wanted": np.zeros((8, 1))})
-    subject = Guess(best=start)
-    trained = train(small_training(), subject, tmp_path, start=start, spent_s=3.0)
-    assert trained.trajectory == [(3.0, 0.5)]
-    assert trained.best is not None
-    assert trained.best.objective == 0.5
-    assert trained.seconds > 3.0
-    with pytest.raises(InputError, match="start"):
-        train(small_training(max_steps=900), Guess(), tmp_path, resume=True)
 
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:

@@ -98,9 +98,7 @@ class GuessLane:
     def attach(self, slots: Sequence[tuple[Any, int]]) -> None:
         self.slots = slots
 
-    def reset(
-        self, seed: int, stage: float = 1.0, adviser: Any = None, explorer: Any = None
-    ) -> None:
+    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
         rng = np.random.default_rng(seed)
         agents = len(self.subject.agents)
         self.resets.append((seed, stage))
@@ -238,7 +236,6 @@ def small_training(**chosen: Any) -> Training:
         "parameters": "shared",
         "ppo": small_ppo(),
         "cloning": Cloning(0, 1e-2, 1, 0.0, 0.0),
-        "restarts": None,
         "learner": HERE,
         "seed": 0,
         "budget_s": None,

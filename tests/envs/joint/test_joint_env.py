@@ -195,7 +195,7 @@ def test_a_device_that_cannot_run_a_group_is_masked_and_choosing_it_ends_the_epi
     seconds[problem.graph.colocation == 1, 2] = np.inf
     env = JointEnv.of_problem(replace(problem, op_seconds=seconds), max_groups=5)
     env.reset(seed=0)
-    assert env.able[1].tolist() == [True, True, False]
+    assert env.current.groups.able[1].tolist() == [True, True, False]
     observations, *_ = env.step(joint(2))
     assert observations[PLACER]["action_mask"].tolist() == [1, 1, 0]
     _, rewards, terminations, _, infos = env.step(joint(2))
@@ -213,22 +213,6 @@ def test_an_episode_starts_where_the_options_say() -> None:
     assert infos[PLACER]["step_time_s"] == pytest.approx(env.plan_outcome()[0], rel=1e-12)
     env.reset(seed=0)
     assert not env.levels.any()
-
-
-def test_step_times_are_those_of_episodes_that_start_there() -> None:
-    env = toy_environment(**SMALL)
-    env.reset(seed=0)
-    env.step(joint(1, 1))
-    before = env.levels, env.group_device, env.plan_outcome()
-    devices = np.array([OPTIMAL, [2, 2, 1, 1, 0], [0, 0, 0, 0, 0]])
-    levels = np.array([[0, 1, -1], [0, 0, 0], [1, 0, 0]])
-    seconds = env.step_times(devices, levels)
-    np.testing.assert_array_equal(env.levels, before[0])
-    np.testing.assert_array_equal(env.group_device, before[1])
-    assert env.plan_outcome() == before[2]
-    for start, expected in zip(devices, seconds, strict=True):
-        _, infos = env.reset(seed=0, options={"start": start, "levels": levels})
-        assert infos[PLACER]["step_time_s"] == expected
 
 
 def test_what_agents_see_is_played_by_the_simulator_of_the_environment() -> None:
@@ -308,18 +292,6 @@ def test_allocators_take_turns() -> None:
             assert mask.tolist() == [1] * 5 if server == step % SERVERS else [1, 0, 0, 0, 0]
         observations, *_ = env.step(joint(OPTIMAL[step]))
     assert env.agents == []
-
-
-def test_groups_can_stand_as_the_plan_they_are_made_around() -> None:
-    problem = toy_stages()
-    device = (problem.graph.colocation + 1) % 2
-    env = JointEnv.of_problem(problem, max_groups=3, around=device)
-    env.reset(seed=0)
-    fusion = env.instance.fusion
-    of_group = np.zeros(fusion.num_groups, dtype=np.int64)
-    of_group[fusion.group] = device
-    env.reset(seed=0, options={"start": of_group})
-    np.testing.assert_array_equal(env.placement.device, device)
 
 
 def test_a_run_of_groups_is_decided_together_and_looked_ahead_together() -> None:

@@ -18,7 +18,7 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
-from envs.step.fusion import fuse, fuse_around, fuse_chains, fused_problem
+from envs.step.fusion import fuse, fuse_chains, fused_problem
 from envs.step.order import TopologicalOrder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -373,33 +373,6 @@ def test_colour_classes_across_forward_and_backward_do_not_collapse_a_published_
     assert np.bincount(fusion.group).max() < stored.graph.num_operators / 4 or max_groups == 1
     assert fusion.graph.num_operators < 4 * max_groups
     assert_conserved(problem, fusion.graph, fused_problem(problem, fusion))
-
-
-@examples(60)
-@given(graph=any_graph(), max_groups=st.integers(3, 8), seed=st.integers(0, 99))
-def test_a_placement_is_one_of_the_groups_fused_around_it(
-    graph: OpGraph, max_groups: int, seed: int
-) -> None:
-    problem = problem_of(graph, devices=3)
-    device = np.random.default_rng(seed).integers(0, 3, graph.num_operators)
-    fusion = fuse_around(problem, max_groups, device)
-    assert 1 <= fusion.num_groups <= max_groups
-    assert set(fusion.group.tolist()) == set(range(fusion.num_groups))
-    of_group = np.zeros(fusion.num_groups, dtype=np.int64)
-    of_group[fusion.group] = device
-    np.testing.assert_array_equal(fusion.expand(of_group), device)
-
-
-def test_a_placement_on_one_device_leaves_the_groups_as_they_are() -> None:
-    problem = problem_of(training_graph(layers=4, width=2, micro_batches=2, tied=False))
-    fusion = fuse_around(problem, 6, np.ones(problem.graph.num_operators, dtype=np.int64))
-    np.testing.assert_array_equal(fusion.group, fuse(problem, 6).group)
-
-
-def test_more_devices_than_groups_are_an_input_error() -> None:
-    problem = problem_of(training_graph(layers=2, width=2, micro_batches=1, tied=False))
-    with pytest.raises(InputError, match="1 groups cannot hold a placement on 2 devices"):
-        fuse_around(problem, 1, np.arange(problem.graph.num_operators) % 2)
 
 
 def test_fewer_than_one_group_is_an_input_error() -> None:

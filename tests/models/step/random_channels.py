@@ -1,4 +1,4 @@
-"""Random observations of channels and links, and of pipes."""
+"""Random observations of channels and links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.bandwidth.observation import BandwidthBounds, BandwidthObservation
-from envs.joint.observation import AllocatorObservation
 
 LEVELS = 5
 Observation = dict[str, NDArray[Any]]
@@ -59,18 +58,6 @@ def padded_channels(seen: Observation, channels: int, links: int, incidences: in
     sink = np.repeat([[before_c + channels], [before_k + links]], incidences, axis=1)
     out["incidence"] = np.concatenate([seen["incidence"], sink], axis=1)
     return out
-
-
-def random_pipes(rng: np.random.Generator, servers: int) -> Observation:
-    """What one allocator sees."""
-    space = AllocatorObservation(servers).space
-    seen: Observation = {
-        name: rng.uniform(-4.0, 4.0, box.shape or ()).astype(np.float32)
-        for name, box in space.items()
-    }
-    seen["action_mask"] = rng.integers(0, 2, 1 + 2 * (servers - 1)).astype(np.int8)
-    seen["action_mask"][0] = 1
-    return seen
 
 
 def _more(array: NDArray[Any], rows: int) -> NDArray[Any]:

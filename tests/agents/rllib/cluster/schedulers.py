@@ -82,7 +82,6 @@ TRAINING = Training(
     cloning=Cloning(
         iterations=0, learning_rate=3e-3, num_epochs=2, first_share=0.0, last_share=0.5
     ),
-    restarts=None,
     learner=Learner(0, 0, 0.0, "cpu", None),
     seed=0,
     budget_s=None,

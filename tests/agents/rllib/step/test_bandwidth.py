@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from agents.rllib.config import Restarts, Training
+from agents.rllib.config import Training
 from agents.rllib.runner import draw, policies
-from agents.rllib.step.subjects import BandwidthSubject
+from agents.rllib.step.bandwidth import BandwidthSubject
+from agents.rllib.subject import Solution
 from agents.rllib.training import train
-from envs.bandwidth.env import continuous_toy_environment, toy_environment
-from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
+from envs.bandwidth.env import BandwidthEnv, continuous_toy_environment, toy_environment
+from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S, toy_sends
 from envs.errors import InputError
 from tests.agents.rllib.toys import small_training
 from tests.paths import CONF
@@ -64,6 +67,36 @@ def test_a_masked_level_is_never_drawn() -> None:
             lane.step([action])
 
 
-def test_bandwidth_cannot_start_from_a_plan() -> None:
-    with pytest.raises(InputError, match="field 'restarts'"):
-        BandwidthSubject(toy_environment(), training(restarts=Restarts(0.5, 1, 1)))
+def test_a_step_that_does_not_fit_is_no_plan_and_an_exam_keeps_none() -> None:
+    problem, plan, cut = toy_sends()
+    tight = replace(problem, capacity=np.array([1.0, np.inf, np.inf, np.inf]))
+    for about, fits in ((problem, True), (tight, False)):
+        env = BandwidthEnv.of_plan(about, plan, phases=cut)
+        subject = BandwidthSubject(env, training())
+        for lane in (subject.exam_lane(0), subject.lane(0)):
+            assert subject.best is None
+            lane.reset(0)
+            ended = [lane.step([np.full(12, level)]).terminated for level in (10, 10)]
+            assert ended == [False, True]
+            assert lane.now == 2.0
+            assert np.isfinite(lane.outcome()) == lane.ended()["feasible_share"] == fits
+        assert (subject.best is not None) == fits
+
+
+def test_the_best_goes_on_from_its_document() -> None:
+    subject, again = (BandwidthSubject(toy_environment(), training()) for _ in range(2))
+    for seconds in (3.0, 2.0, 4.0):
+        subject.offer(Solution(seconds, {"rate": np.full((2, 3), seconds)}))
+    again.restore(json.loads(json.dumps(subject.document())))
+    assert again.best is not None
+    assert again.best.objective == 2.0
+    assert (again.best.decisions["rate"] == 2.0).all()
+
+
+def test_episodes_do_not_go_on() -> None:
+    config = training()
+    with pytest.raises(InputError, match="field 'steps'"):
+        BandwidthSubject(
+            toy_environment(),
+            replace(config, ppo=replace(config.ppo, steps=5, episodes=None)),
+        )

@@ -13,15 +13,14 @@ from agents.rllib.advantages import PerStep
 from agents.rllib.batch import BatchMaker
 from agents.rllib.config import TRAINING
 from agents.rllib.runner import SUBJECT, LockStepRunner, Order, Shared, policies
-from agents.rllib.step.joint_problems import MASK, JointProblems
-from agents.rllib.step.subjects import ALLOCATOR, PLACER
+from agents.rllib.step.bandwidth import ALLOCATOR
+from agents.rllib.step.joint_problems import MASK, PLACER, JointProblems
 from agents.rllib.training import train
 from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem
 from envs.placement.distribution import TrainingProblems
 from envs.placement.whole import WholeLayout
-from models.step.allocator import TeamConfig
-from models.step.pipes import PipesConfig
+from models.step.pipes import PipesConfig, TeamConfig
 from models.step.placer import PlacerConfig
 from tests.agents.rllib.step.test_problems import Guesses
 from tests.agents.rllib.toys import small_ppo, small_training
