@@ -1,4 +1,4 @@
-"""Ray Tune looks for a learning rate of PPO on `meshwright/PlacementToy-v0`.
+"""Ray Tune looks for a learning rate of PPO on `meshwright/ClusterToy-v0`.
 
 python examples/rllib_tune.py
 """
@@ -10,22 +10,28 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 from agents.rllib.module import module_spec
 from agents.rllib.registration import register
-from models.step.policy import PolicyConfig
+from envs.cluster.environment.reward import ClusterReward
+from models.cluster.hierarchical import HierarchicalConfig
 
-MODEL = PolicyConfig(
+MODEL = HierarchicalConfig(
     hidden=32,
-    operator_rounds=1,
-    device_rounds=1,
+    rounds=1,
+    heads=1,
+    hierarchy=True,
+    use_interference=False,
     initial_scale=0.1,
-    initial_candidate_weights={},
+    initial_index_weight=0.0,
+    initial_speed_weight=0.0,
+    initial_advice_weight=0.0,
 )
+ARGUMENTS = {"reward": ClusterReward({"jct": 1e-2})}  # seconds, of a few hundred
 RETURN = "env_runners/episode_return_mean"
 
 
 def search(folder: str | None = None, iterations: int = 8) -> dict[float, float]:
     """The last mean return with each learning rate; `folder` gets Tune's files."""
     register()
-    config = PPOConfig().environment("meshwright/PlacementToy-v0")
+    config = PPOConfig().environment("meshwright/ClusterToy-v0", env_config=ARGUMENTS)
     config.rl_module(rl_module_spec=module_spec(MODEL))
     config.env_runners(num_env_runners=0, num_envs_per_env_runner=16).debugging(seed=0)
     config.training(minibatch_size=128, num_epochs=5, vf_clip_param=float("inf"))

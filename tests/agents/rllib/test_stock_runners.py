@@ -15,9 +15,7 @@ from agents.rllib.registration import register
 from models.architecture import Architecture
 from models.cluster.hierarchical import HierarchicalConfig
 from models.step.channels import ChannelPolicyConfig
-from models.step.policy import PolicyConfig
 
-PLACER = PolicyConfig(8, 1, 1, 0.1, {})
 SCHEDULER = HierarchicalConfig(8, 1, 1, True, False, 0.1, 0.0, 0.0, 0.0)
 CHANNELS = ChannelPolicyConfig(8, 1, 0.1, 0.1)
 
@@ -37,7 +35,7 @@ def allowed(episode: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(
     ("name", "architecture"),
-    [("Placement-v0", PLACER), ("Cluster-v0", SCHEDULER), ("ClusterToy-v0", SCHEDULER)],
+    [("Cluster-v0", SCHEDULER), ("ClusterToy-v0", SCHEDULER)],
 )
 def test_actions_are_allowed(name: str, architecture: Architecture) -> None:
     runner = SingleAgentEnvRunner(config=config_of(name, architecture))
