@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from agents.base import Planner
 from agents.placement.labelled import LabelledProblem
-from agents.placement.local_search import LocalSearch
 from agents.placement.neighbourhood.seeds import splits
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepIncumbent
 from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 
@@ -26,17 +24,12 @@ _SAME = 1e-9  # relative difference, by rounding, of two equal times
 
 
 def label(
-    number: int,
-    problem: StepProblem,
-    teacher: Planner,
-    budget_s: float,
-    known: Iterable[IntArray] = (),
+    number: int, problem: StepProblem, teacher: Planner, budget_s: float
 ) -> LabelledProblem | None:
     """Fused `problem` with the best placement of its groups; None: none was found that fits.
 
-    The best, in its best order, of the teacher's, of placements (G,) that are `known`, of cheap
-    splits and single devices. A `LocalSearch` goes on from the best of `known`. Where its plan
-    owes its time to an order that no rule gives, placements are searched once more in named orders.
+    The best, in its best order, of the teacher's, of cheap splits and single devices. Where the
+    teacher's plan owes its time to an order that no rule gives, it plans once more in named orders.
     """
     pricer, group = Pricer(problem), problem.graph.colocation
     first = np.unique(group, return_index=True)[1]  # (G,) a piece of every group
@@ -47,13 +40,12 @@ def label(
 
     single = cheapest(np.full(len(first), d) for d in range(problem.topology.num_devices))
     split = cheapest(d[first] for d in splits(GroupedProblem.of(problem, len(first))))
-    given = cheapest(known)
-    device, free_s = _search(problem, teacher, budget_s, given[1])
-    best = min((single, split, given, cheapest(() if device is None else [device[first]])),
+    device, free_s = _placed(problem, teacher, budget_s)
+    best = min((single, split, cheapest(() if device is None else [device[first]])),
                key=lambda pair: pair[0])  # fmt: skip
     if best[0] > _LOST * free_s:
         named = replace(problem, orders=tuple(o for o in problem.orders if o != "free"))
-        device, _ = _search(named, teacher, _AGAIN * budget_s, None)
+        device, _ = _placed(named, teacher, _AGAIN * budget_s)
         again = cheapest(() if device is None else [device[first]])
         best = again if again[0] < best[0] else best
     if best[1] is None or not np.isfinite(best[0]):
@@ -69,20 +61,12 @@ def _seconds(price: Price) -> float:
     return price.seconds if price.excess <= 0.0 else np.inf
 
 
-def _search(
-    problem: StepProblem, teacher: Planner, budget_s: float, start: IntArray | None
+def _placed(
+    problem: StepProblem, teacher: Planner, budget_s: float
 ) -> tuple[IntArray | None, float]:
     """The placement (N,) of the teacher's plan and the plan's seconds; None, inf: it has none."""
-    if start is not None and isinstance(teacher, LocalSearch):
-        incumbent = StepIncumbent(problem)
-        incumbent.offer(start[problem.graph.colocation])
-        teacher.improve(incumbent, budget_s, None)
-        result = incumbent.result()
-    else:
-        result = teacher.plan(problem, budget_s)
-    return (
-        (None, np.inf) if result.plan is None else (result.plan.placement.device, result.step_time)
-    )
+    plan = teacher.plan(problem, budget_s)
+    return (None, np.inf) if plan.plan is None else (plan.plan.placement.device, plan.step_time)
 
 
 def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:

@@ -1,4 +1,4 @@
-"""Labelled placement problems: drawn, or those of another dataset again, shard by shard."""
+"""Labelled placement problems, drawn at random, shard by shard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
 from agents.base import Planner
 from agents.placement.labelled import (
@@ -53,8 +52,6 @@ class PlacementDataConfig:
     budget_s: Positive
     piece_s: Positive
     processes: Annotated[int, Ge(1), Le(256)]
-    improve: str | None
-    plans: str | None
     seed: int
     json: bool
 
@@ -63,7 +60,7 @@ def labelled(config: PlacementDataConfig, display: ProgressDisplay) -> Dataset:
     """The dataset in the folder, once the shards that were missing there are written.
 
     Raises:
-        InputError: another dataset stands there, or from the distribution, teacher or plans.
+        InputError: another dataset stands there, or from the distribution or teacher.
     """
     if config.first_stage > config.last_stage:
         raise InputError(f"{config.first_stage} is above last_stage", field="first_stage")
@@ -99,52 +96,31 @@ class _Worker:
     def __init__(self, config: PlacementDataConfig) -> None:
         self.config = config
         self.teacher = build_as(Planner, config.teacher, "teacher", "planner of a step")
-        self.known = None if config.improve is None else read_dataset(config.improve)
-        self.plans = {} if config.plans is None else _plans(config.plans)
-        if self.known is None:
-            node = config.distribution
-            self.source = build_as(TrainingProblems, node, "distribution", "distribution")
+        node = config.distribution
+        self.source = build_as(TrainingProblems, node, "distribution", "distribution")
 
     def write(self, shard: int) -> None:
         """Write one shard."""
         config, first = self.config, shard * self.config.shard_size
         found: dict[int, LabelledProblem] = {}
         for number in range(first, min(first + config.shard_size, config.problems)):
-            problem, known = self._problem(number)
-            if problem is None:
-                continue
+            problem = self._problem(number)
             wanted_s = max(SHORTEST_S, config.piece_s * problem.graph.num_operators)
-            item = label(number, problem, self._warm, min(config.budget_s, wanted_s), known)
+            item = label(number, problem, self._warm, min(config.budget_s, wanted_s))
             if item is not None:
                 found[number - first] = item
         write_shard(shard_path(Path(config.folder), shard), found)
 
-    def _problem(self, number: int) -> tuple[StepProblem | None, list[NDArray[np.int64]]]:
-        """A problem and placements (G,) that are known of it; None: the other dataset lacks it."""
-        plans = self.plans.get(number, [])
-        if self.known is None:
-            rng, config = np.random.default_rng([self.config.seed, number]), self.config
-            stage = float(rng.uniform(config.first_stage, config.last_stage))
-            return self.source(rng, config.last_stage if rng.random() < LARGE else stage), plans
-        if number not in self.known.numbers:
-            return None, plans
-        item = self.known[self.known.numbers.index(number)]
-        return item.problem, [item.device, *plans]
+    def _problem(self, number: int) -> StepProblem:
+        rng, config = np.random.default_rng([self.config.seed, number]), self.config
+        stage = float(rng.uniform(config.first_stage, config.last_stage))
+        return self.source(rng, config.last_stage if rng.random() < LARGE else stage)
 
     @cached_property
     def _warm(self) -> Planner:
         """The teacher, its kernels compiled."""
         self.teacher.plan(toy_pipeline(), WARM_UP_S)
         return self.teacher
-
-
-def _plans(path: str) -> dict[int, list[NDArray[np.int64]]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            read = {int(name): np.atleast_2d(archive[name]) for name in archive.files}
-            return {number: list(plans.astype(np.int64)) for number, plans in read.items()}
-    except Exception as error:  # zipfile and numpy raise many kinds on damaged archives
-        raise InputError(f"is no file of plans ({error})", file=path) from error
 
 
 _mine: list[_Worker] = []  # of a process of the pool

@@ -64,12 +64,9 @@ def test_a_label_is_the_best_of_all_that_is_known_and_costs_what_it_says(seed: i
     assert (found.number, found.seconds, found.rule) == (7, price.seconds, price.rule)
     assert price.excess <= 0.0
     assert found.seconds <= min(found.single_s, found.split_s) * (1 + 1e-9)
-    known = label(7, problem, poor, 0.1, [found.device])
-    assert known is not None
-    assert known.seconds <= found.seconds * (1 + 1e-9)
-    better = label(7, problem, searching(), 0.1, [found.device])
-    assert better is not None
-    assert better.seconds <= found.seconds * (1 + 1e-9)
+    taught = label(7, problem, Says(found.device, 0.0), 0.1)
+    assert taught is not None
+    assert taught.seconds <= found.seconds * (1 + 1e-9)
 
 
 def test_a_problem_without_a_plan_has_no_label() -> None:
