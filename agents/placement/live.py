@@ -28,7 +28,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 
-GROUPS = 128  # of the fused graph, at most
+GROUPS = 64  # of the fused graph, at most
 STARTING = (4, 1, 5, 6, 7, 0, 2, 3)  # of `envs.placement.facts.PlacementFacts.starts`
 FITTING_S = 2.0  # until another plan fits, where the most probable one does not
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -144,7 +144,7 @@ class PlacementDecider:
         most_devices: Count | None = None,
     ) -> None:
         self.planner = LearnedPlanner(
-            checkpoint=checkpoint, groups=GROUPS, samples=len(STARTING), starts=STARTING,
+            checkpoint=checkpoint, groups=GROUPS, samples=len(STARTING), starts=STARTING, rounds=1,
             temperature=0.0, search=None, guided=0.0, seed=0,
         )  # fmt: skip
         self.most_operators, self.most_devices = most_operators, most_devices

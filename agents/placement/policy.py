@@ -17,7 +17,7 @@ from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.placement import sweeps
-from envs.placement.facts import STARTS, PlacementFacts
+from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import GroupPricer
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
@@ -26,7 +26,7 @@ from models.step.decoding import Encoded, Network, compose, views_of
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_CLOSER = 3  # of the composed plans that are priced in all orders
+_CLOSER = 3  # plans that a round goes on from, and that are priced in all orders at the end
 
 
 @bounded
@@ -34,10 +34,11 @@ class LearnedPlanner:
     """Plans with an exported placement policy, then searches on from what it found.
 
     The step is fused; the policy reads the groups and the devices and composes several plans
-    without a simulation, the first greedily. The compiled simulator prices them on the groups, and
-    the best one on all operators in all orders. Where none fits, the policy is asked again with
-    less room (`Fitting`). Local search goes on from the plans until the budget is spent, and draws
-    the devices of its moves by the policy's chances.
+    without a simulation, the first greedily, each from a split of its own. The compiled simulator
+    prices plans and splits on the groups. In further rounds the policy goes over the best of them
+    again. The best one is priced on all operators in all orders. Where none fits, the policy is
+    asked again with less room (`Fitting`). Local search goes on from the plans until the budget is
+    spent, and draws the devices of its moves by the policy's chances.
 
     Guarantees:
         With a search never slower than the best single device that holds the step; without one,
@@ -51,8 +52,9 @@ class LearnedPlanner:
     Args:
         checkpoint: the policy's folder, or the name of a shipped one (`agents.placement.shipped`).
         groups: groups of the fused graph, at most.
-        samples: plans composed; the first is greedy.
+        samples: plans composed in a round; the first is greedy.
         starts: where they begin in turn, numbers of `envs.placement.facts.PlacementFacts.starts`.
+        rounds: the first from the starts, each further one from the best plans until then.
         temperature: of the others.
         search: what goes on from them; None: nothing does.
         guided: share of the search's moves that take the policy's advice.
@@ -69,6 +71,7 @@ class LearnedPlanner:
         groups: Count,
         samples: Count,
         starts: Sequence[Annotated[int, Ge(0), Lt(STARTS)]],
+        rounds: Count,
         temperature: NonNegative,
         search: LocalSearch | None,
         guided: Share,
@@ -77,7 +80,7 @@ class LearnedPlanner:
         self.network: Network = (policy := OnnxPlacer(placer_folder(checkpoint)))
         self.kinds = policy.sweeps
         self.groups, self.samples, self.temperature = groups, samples, temperature
-        self.starts = tuple(starts)
+        self.starts, self.rounds = tuple(starts), rounds
         self.search, self.guided, self.seed = search, guided, seed
 
     def plan(
@@ -124,16 +127,31 @@ class Answer:
         how many plans were priced.
         """
         plans: dict[bytes, tuple[tuple[float, float], IntArray]] = {}
-        composed = self._composed(self.given)
-        for device, order in zip(*composed, strict=True):
-            price = self.pricer.price(device, int(order))
-            key, cost = device.tobytes(), (price.excess, price.seconds)
+
+        def offer(device: IntArray, order: int | None) -> None:
+            price, key = self.pricer.price(device, order), device.tobytes()
+            cost = price.excess, price.seconds
             if key not in plans or cost < plans[key][0]:
                 plans[key] = cost, device
-        ranked = [device for _, device in sorted(plans.values(), key=lambda plan: plan[0])]
-        prices = [self.pricer.price(device) for device in ranked[:_CLOSER]]
-        best = sorted(range(len(prices)), key=lambda k: (prices[k].excess, prices[k].seconds))
-        return [ranked[k] for k in best] + ranked[_CLOSER:], len(composed[0])
+
+        def ranked() -> list[IntArray]:
+            return [device for _, device in sorted(plans.values(), key=lambda plan: plan[0])]
+
+        planner, best = self.planner, []
+        start = np.resize(planner.starts, planner.samples)
+        for device in self.facts.starts[np.unique(start[start > 0])]:
+            offer(np.ascontiguousarray(device), None)
+        for _ in range(planner.rounds):
+            stands = self.facts.starts[start]
+            if best:
+                start = np.full(planner.samples, GIVEN)
+                stands = np.stack([best[k % len(best)] for k in range(planner.samples)])
+            for device, order in zip(*self._composed(self.given, start, stands), strict=True):
+                offer(device, int(order))
+            best = ranked()[:_CLOSER]
+        for device in best:
+            offer(device, None)
+        return ranked(), len(plans)
 
     def fit(
         self, incumbent: StepIncumbent, plans: list[IntArray], budget_s: float, *, limited: bool
@@ -152,20 +170,22 @@ class Answer:
         """An `Attempt`: of new samples the one with the least state beyond `room` (D,)."""
         share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
         shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
-        devices, _ = self._composed(shrunk)
+        start = np.resize(self.planner.starts, self.planner.samples)
+        devices, _ = self._composed(shrunk, start, self.facts.starts[start])
         held = [np.bincount(device, grouped.state, len(room)) for device in devices]
         over = [np.maximum(own - room, 0.0).sum() for own in held]
         best = int(np.argmin(over))
         return (devices[best], None) if over[best] <= 0.0 else None
 
-    def _composed(self, given: sweeps.Boards) -> tuple[IntArray, IntArray]:
-        """(S, G) devices and (S,) order classes."""
+    def _composed(
+        self, given: sweeps.Boards, start: IntArray, stands: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """(S, G) devices and (S,) order classes, from (S, G) devices that groups stand at."""
         planner, groups = self.planner, self.facts.num_groups
         heat = np.full(planner.samples, planner.temperature)
         heat[0] = 0.0
-        start = np.array([planner.starts[k % len(planner.starts)] for k in range(len(heat))])
         found = compose(
-            planner.network, self.encoded, given, np.zeros(len(heat), np.int64), start,
+            planner.network, self.encoded, given, np.zeros(len(heat), np.int64), start, stands,
             planner.kinds, heat, self.random,
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)

@@ -36,7 +36,7 @@ CHARTS = (
     "charts/episodic_return",  # mean over this iteration's episodes and over agents
     "charts/episodic_length",  # mean, steps
     "charts/best_objective",  # of the decisions met in training; inf before any
-    "exam/score",  # mean of outcome / the reference's; nan in iterations without
+    "exam/score",  # geometric mean of outcome / the reference's; nan in iterations without
     "exam/outcome",  # mean over the episodes
     "exam/best_score",  # so far
 )

@@ -350,7 +350,8 @@ class _Run:
         progress.trained = [one.outcome for one in found]
         if not progress.untrained:
             progress.untrained = list(progress.trained)
-        reached = float(np.mean(np.array(progress.trained) / self._yardstick()))
+        ratios = np.array(progress.trained) / self._yardstick()
+        reached = float(np.exp(np.log(ratios).mean()))
         progress.exams.append((progress.iteration, reached))
         if reached < progress.best_score or not np.isfinite(progress.best_score):
             progress.best_score, progress.best_iteration = reached, progress.iteration

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
-from envs.placement.facts import STARTS, IntArray, PlacementFacts
+from envs.placement.facts import GIVEN, STARTS, IntArray, PlacementFacts
 from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
@@ -24,6 +25,7 @@ from envs.step.problem import StepProblem
 INF = float("inf")
 _EXAM = 1 << 40  # numbers of the problems of exams, beyond all seeds
 _ATTEMPTS = 100  # draws of a problem that fits the layout
+_AGAIN = 5  # turns from a plan made before, beside one from each of the starts
 _WORST = 20.0  # times the reference that a reward tells apart
 
 
@@ -63,6 +65,18 @@ class Tokens(NamedTuple):
         return np.append(np.tile(sweep, self.sweeps), order)
 
 
+@dataclass
+class Met:
+    """The best of some plans: the least beyond memory, then the fastest."""
+
+    cost: tuple[float, float] = (INF, INF)
+    device: IntArray | None = None  # (G,)
+
+    def offer(self, price: Price, device: IntArray) -> None:
+        if (cost := (price.excess, price.seconds)) < self.cost:
+            self.cost, self.device = cost, device
+
+
 class WholeProblem:
     """A fused problem whose groups are all placed at once.
 
@@ -84,7 +98,8 @@ class WholeProblem:
     """
 
     taught: IntArray | None = None  # (A,) tokens of a teacher's plan
-    start = 0  # which of `PlacementFacts.starts` its groups stand at
+    start = 0  # which of `PlacementFacts.starts` its groups stand at, or `GIVEN`
+    stands: IntArray | None = None  # (G,) devices of a given start
 
     def __init__(
         self,
@@ -100,18 +115,25 @@ class WholeProblem:
         self.facts = PlacementFacts.of(fused, fusion)
         layout.check(self.facts)
         self.fused, self.layout, self._reference_s = fused, layout, reference_s
+        self.met = Met()
 
     @property
     def observation(self) -> dict[str, NDArray[Any]]:
         """What a policy sees of it: fresh arrays."""
-        return self.layout.observe(self.facts, self.number, self.start)
+        return self.layout.observe(self.facts, self.number, self.start, self.stands)
 
-    def at(self, start: int) -> Self:
-        """The same problem at another start."""
+    def at(self, start: int, stands: IntArray | None = None) -> Self:
+        """The same problem at another start; where it is given, at devices `stands` (G,)."""
         _ = self.pricer  # which both share
         other = copy.copy(self)
-        other.start = start
+        other.start, other.stands = start, stands
         return other
+
+    def again(self, turn: int) -> Self:
+        """Met anew: at a start in turn, or at the best plan of the last time."""
+        turn %= STARTS + _AGAIN
+        last, self.met = self.met.device, Met()
+        return self.at(turn % STARTS) if turn < STARTS or last is None else self.at(GIVEN, last)
 
     @cached_property
     def pricer(self) -> GroupPricer:
@@ -143,7 +165,10 @@ class WholeProblem:
 
     def judge(self, action: IntArray) -> Judged:
         """What the plan that (A,) tokens stand for comes to."""
-        return self.judged(self.pricer.price(*self.tokens.plan(action, self.fusion.num_groups)))
+        device, order = self.tokens.plan(action, self.fusion.num_groups)
+        price = self.pricer.price(device, order)
+        self.met.offer(price, device)
+        return self.judged(price)
 
     def judged(self, price: Price) -> Judged:
         """What a plan of this price comes to."""
@@ -193,7 +218,7 @@ class DrawnProblems:
             self._known, self._stage = {}, stage
         if number not in self._known:
             self._known[number] = self._drawn(number, np.random.default_rng(number), stage)
-        return self._known[number].at(seed // self.kept % STARTS)
+        return self._known[number].again(seed // self.kept)
 
     def exam(self, number: int) -> WholeProblem:
         """The problem of the exam's episode with this number."""
@@ -250,7 +275,7 @@ class OneProblem:
 
     def draw(self, seed: int, stage: float) -> WholeProblem:
         """The problem, at any start."""
-        return self.only.at(seed % STARTS)
+        return self.only.again(seed)
 
     def exam(self, number: int) -> WholeProblem:
         """The problem."""

@@ -28,6 +28,7 @@ BoolArray = NDArray[np.bool_]
 _WAVES = 4  # wavelengths of the positional encoding, each half of the one before
 LOW, HIGH = -2.0, 6.0  # bounds of all features
 STARTS, UNPLACED = 10, -1
+GIVEN = STARTS  # the number of a start that is a plan made before
 NODE, NODE_DEVICE, DEVICE, LINK, WHOLE = 13 + 2 * _WAVES, 2, 7, 4, 8  # widths of features
 
 

@@ -37,7 +37,6 @@ class Boards(NamedTuple):
     begin: FloatArray  # (B, D)
     end: FloatArray  # (B, D)
     place: FloatArray  # (B, G)
-    starts: IntArray  # (B, STARTS, G)
     edge_seconds: FloatArray  # (B, E, L)
     edge_forward: NDArray[np.bool_]  # (B, E)
     incident_ptr: IntArray  # (B, G + 1)
@@ -88,11 +87,11 @@ def boards(facts: Sequence[PlacementFacts]) -> Boards:
     )
 
 
-def standing(given: Boards, problem: IntArray, start: IntArray | None = None) -> Standing:
-    """In as many samples as `problem` (S,) has, all at its `start` (S,); None: nothing placed."""
+def standing(given: Boards, problem: IntArray, device: IntArray | None = None) -> Standing:
+    """As many samples as `problem` (S,) has, groups at `device` (S, G); None: nothing placed."""
     now = _empty(given, problem)
-    if start is not None:
-        put_all(given, now, np.ascontiguousarray(given.starts[problem, start]))
+    if device is not None:
+        put_all(given, now, np.ascontiguousarray(device))
     return now
 
 

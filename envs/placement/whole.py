@@ -19,7 +19,7 @@ from envs.placement.facts import (
     LOW,
     NODE,
     NODE_DEVICE,
-    STARTS,
+    UNPLACED,
     WHOLE,
     PlacementFacts,
 )
@@ -41,8 +41,8 @@ class WholeLayout:
     """The shapes of an observation of G groups, D devices, E edges, L link classes at most.
 
     `sizes` (8,) int64 holds what `SIZES` names: the number of the problem, the real sizes, the
-    micro-batches, and which of the starts the groups stand at; everything else is an array of
-    `PlacementFacts` by name, zero beyond them.
+    micro-batches, and the number of the start; `stands` (G,) int64 the devices that groups stand at
+    then; everything else is an array of `PlacementFacts` by name, zero beyond them.
     """
 
     groups: Count
@@ -52,14 +52,13 @@ class WholeLayout:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every array but `sizes`."""
+        """Of every array but `sizes` and `stands`."""
         g, d, e, c = self.groups, self.devices, self.edges, self.classes
         return {
             "node_features": (g, NODE), "node_device_features": (g, d, NODE_DEVICE),
             "flow": (g, g), "device_features": (d, DEVICE), "link_features": (d, d, LINK),
             "whole_features": (WHOLE,), "seconds": (g, d), "able": (g, d), "state": (g,),
             "live": (g,), "capacity": (d,), "begin": (d,), "end": (d,), "place": (g,),
-            "starts": (STARTS, g),
             "edge_seconds": (e, c), "edge_forward": (e,), "incident_ptr": (g + 1,),
             "incident": (2 * e, 3), "link_class": (d, d), "send_port": (d, d),
             "receive_port": (d, d), "server": (d,),
@@ -68,7 +67,8 @@ class WholeLayout:
     def space(self) -> spaces.Dict:
         """The Gymnasium space of such observations."""
         boxes: dict[str, spaces.Space[Any]] = {
-            "sizes": spaces.Box(0, 2**62, (len(SIZES),), np.int64)
+            "sizes": spaces.Box(0, 2**62, (len(SIZES),), np.int64),
+            "stands": spaces.Box(UNPLACED, 2**31, (self.groups,), np.int64),
         }
         for name, shape in self.shapes.items():
             if name in FEATURES and name != "flow":
@@ -99,9 +99,15 @@ class WholeLayout:
                 raise InputError(f"{size} needed, the observation has {limit}", field=field)
 
     def observe(
-        self, facts: PlacementFacts, problem: int = 0, start: int = 0
+        self,
+        facts: PlacementFacts,
+        problem: int = 0,
+        start: int = 0,
+        stands: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """The observation of a problem with that number, at one of its starts: fresh arrays.
+
+        `stands` (G,) are the devices of a start that is given.
 
         Raises:
             InputError: the problem does not fit.
@@ -112,7 +118,11 @@ class WholeLayout:
             problem, facts.num_groups, facts.num_devices, edges, classes, facts.num_ports,
             facts.micro_batches, start,
         )  # fmt: skip
-        found: dict[str, NDArray[Any]] = {"sizes": np.array(sizes, dtype=np.int64)}
+        found: dict[str, NDArray[Any]] = {
+            "sizes": np.array(sizes, dtype=np.int64),
+            "stands": np.full(self.groups, UNPLACED, dtype=np.int64),
+        }
+        found["stands"][: facts.num_groups] = facts.starts[start] if stands is None else stands
         for name, shape in self.shapes.items():
             own = getattr(facts, name)
             kind = _KINDS.get(own.dtype.name, own.dtype)
@@ -122,7 +132,7 @@ class WholeLayout:
 
 
 _WHOLE_NUMBERS = (
-    "starts", "incident_ptr", "incident", "link_class", "send_port", "receive_port", "server",
+    "incident_ptr", "incident", "link_class", "send_port", "receive_port", "server",
 )  # fmt: skip
 
 

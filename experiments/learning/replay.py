@@ -78,7 +78,8 @@ def tokens(network: Network, sweeps: Sequence[str], observation: Stacked) -> NDA
     start = np.arange(PLANS) % STARTS
     heat[0] = 0.0
     encoded, random = network.encode(chunk.views), np.random.default_rng(0)
-    found = compose(network, encoded, chunk.given, problem, start, sweeps, heat, random)
+    stands = np.repeat(chunk.stands, PLANS, axis=0)
+    found = compose(network, encoded, chunk.given, problem, start, stands, sweeps, heat, random)
     return found.actions.ravel()
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from envs.placement.facts import DEVICE, HIGH, LINK, LOW, NODE, NODE_DEVICE, STARTS, WHOLE
+from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
 from models.artifacts import atomic_folder, hashes_of, read_checked_spec
@@ -42,7 +42,7 @@ ENCODER_FILE, HEAD_FILE = "encoder.onnx", "head.onnx"
 LISTED = (ENCODER_FILE, HEAD_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
 WIDTHS = {
     "node": NODE, "node_device": NODE_DEVICE, "device": DEVICE, "link": LINK, "whole": WHOLE,
-    "candidate": CANDIDATE, "starts": STARTS,
+    "candidate": CANDIDATE, "starts": GIVEN + 1,
 }  # fmt: skip
 _HEAD = ("nodes", "devices", "mask", "x")
 

@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
 
     nodes: Any  # (B, G, H) float32, their part of the head's first layer
     devices: Any  # (B, D, H) float32, likewise
-    order: Any  # (B, STARTS, O) float32 logits of the order classes
+    order: Any  # (B, GIVEN + 1, O) float32 logits of the order classes
     bent: Any  # (B, O, H) float32, what an order class adds to the nodes
 
 
@@ -55,6 +55,7 @@ class Chunk(NamedTuple):
     rows: IntArray  # (S,) of the batch
     problem: IntArray  # (S,) each row's among those of the chunk
     start: IntArray  # (S,) each row's
+    stands: IntArray  # (S, G) each row's
     views: Views
     given: Boards
 
@@ -120,7 +121,8 @@ def chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Chunk]:
             device_mask=np.arange(given.seconds.shape[2]) < given.devices[:, None],
             **cut,
         )
-        yield Chunk(rows, place[problem[rows]], arrays["sizes"][rows, -1], views, given)
+        stands = arrays["stands"][rows, : given.seconds.shape[1]]
+        yield Chunk(rows, place[problem[rows]], arrays["sizes"][rows, -1], stands, views, given)
         begin = end
 
 
@@ -143,17 +145,19 @@ def compose(
     given: Boards,
     problem: IntArray,
     start: IntArray,
+    stands: IntArray,
     kinds: Sequence[str],
     temperature: NDArray[np.float64],
     random: np.random.Generator,
 ) -> Composed:
-    """Draw a plan for each of S samples, of problems `problem` (S,) at their starts (S,).
+    """Draw a plan for each of S samples, of problems `problem` (S,) whose groups stand at `stands`.
 
-    A sample of temperature 0 takes what is most probable.
+    The numbers of their starts are `start` (S,). A sample of temperature 0 takes what is most
+    probable.
     """
     samples, groups = len(problem), given.seconds.shape[1]
     order, of_order, _ = _drawn(encoded.order[problem, start], temperature, random)
-    now, masks = sweeps.standing(given, problem, start), allowed(given, problem)
+    now, masks = sweeps.standing(given, problem, stands), allowed(given, problem)
     exists = np.arange(groups) < given.groups[problem][:, None]
     nodes = encoded.nodes[problem] + encoded.bent[problem, order][:, None, :]
     devices = encoded.devices[problem]

@@ -17,7 +17,7 @@ from torch.nn import functional
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
-from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, STARTS, WHOLE
+from envs.placement.facts import DEVICE, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE, Boards
 from envs.placement.whole import FEATURES
@@ -34,6 +34,8 @@ from models.step.decoding import (
     compose,
     with_room,
 )
+
+_CURIOUS = 0.1  # of the plans whose order class is drawn evenly: none is ever given up
 
 
 @bounded
@@ -168,7 +170,9 @@ class PlacerEncoder(nn.Module):
         )
         orders = len(ORDER_CLASSES)
         self.order = nn.Sequential(
-            nn.Linear(2 * hidden + WHOLE, hidden), nn.ReLU(), nn.Linear(hidden, STARTS * orders)
+            nn.Linear(2 * hidden + WHOLE, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, (GIVEN + 1) * orders),
         )
         self.bent = nn.Parameter(torch.zeros(orders, hidden))
 
@@ -201,7 +205,8 @@ class PlacerEncoder(nn.Module):
         real = given.device_mask.unsqueeze(-1).to(nodes.dtype)
         around = (devices * real).sum(dim=1) / real.sum(dim=1)
         order = self.order(torch.cat([pooled, around, given.whole_features], dim=-1))
-        order = order.unflatten(-1, (STARTS, -1))
+        chances = torch.softmax(order.unflatten(-1, (GIVEN + 1, -1)), dim=-1)
+        order = torch.log((1 - _CURIOUS) * chances + _CURIOUS / chances.shape[-1])
         bent = self.bent.unsqueeze(0).expand(order.shape[0], -1, -1)
         return self.node_output(nodes), self.device_output(devices), order, bent
 
@@ -260,7 +265,7 @@ class PlacerPolicy(Policy):
             heat = np.zeros(len(chunk.rows)) if greedy else np.ones(len(chunk.rows))
             found = compose(
                 network, network.encode(chunk.views), chunk.given, chunk.problem, chunk.start,
-                kinds, heat, random,
+                chunk.stands, kinds, heat, random,
             )  # fmt: skip
             tokens = _tokens(chunk.given.seconds.shape[1], most, len(kinds))
             rows = torch.from_numpy(chunk.rows).unsqueeze(1)
@@ -287,7 +292,7 @@ class PlacerPolicy(Policy):
             views = Views(*(torch.from_numpy(array).to(device) for array in chunk.views))
             own = self.read(
                 Encoded(*self.encoder(*views)), chunk.given, chunk.problem, chunk.start,
-                actions[rows, tokens].cpu().numpy(), asked[rows, tokens].to(device),
+                chunk.stands, actions[rows, tokens].cpu().numpy(), asked[rows, tokens].to(device),
             )  # fmt: skip
             found = found.index_put((torch.arange(3)[:, None, None], rows, tokens), own)
         return Appraisal(found[0], found[1], found[2].bool(), torch.zeros(n, device=device))
@@ -298,6 +303,7 @@ class PlacerPolicy(Policy):
         given: Boards,
         problem: IntArray,
         start: IntArray,
+        stands: IntArray,
         actions: IntArray,
         asked: Tensor,
     ) -> Tensor:
@@ -308,7 +314,7 @@ class PlacerPolicy(Policy):
         nodes = encoded.nodes[rows] + encoded.bent[rows, order].unsqueeze(1)
         devices = encoded.devices[rows]
         groups = given.seconds.shape[1]
-        now, masks = sweeps.standing(given, problem, start), allowed(given, problem)
+        now, masks = sweeps.standing(given, problem, stands), allowed(given, problem)
         exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None]).to(device)
         spread = devices.unsqueeze(1).expand(-1, groups, -1, -1)
         parts = []

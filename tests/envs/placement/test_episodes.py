@@ -11,7 +11,7 @@ from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.distribution import TrainingProblems
 from envs.placement.episodes import DrawnProblems, OneProblem, Tokens
-from envs.placement.facts import PlacementFacts
+from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
@@ -100,6 +100,26 @@ def test_a_problem_beyond_the_layout_is_drawn_again() -> None:
     assert all(small.draw(seed, 0.3).facts.num_groups <= most for seed in range(9))
     with pytest.raises(InputError, match=r"the observation has 1"):
         source(layout=WholeLayout(1, 1, 1, 1)).draw(0, 0.0)
+
+
+def test_a_problem_met_again_may_begin_at_the_best_plan_of_the_last_time() -> None:
+    problem = source().draw(1, 0.3)
+    first = problem.again(2)
+    assert (first.start, first.stands) == (2, None)
+    assert problem.again(STARTS + 1).start == 1  # nothing was planned the last time
+    second, random = problem.again(3), np.random.default_rng(0)
+    most, best = problem.facts.num_devices, (np.inf, np.inf)
+    for _ in range(10):
+        device = random.integers(0, most, problem.facts.num_groups)
+        second.judge(problem.tokens.row(device, 0))
+        price = problem.pricer.price(device, 0)
+        if (price.excess, price.seconds) < best:
+            best, expected = (price.excess, price.seconds), device
+    third = problem.again(STARTS)
+    assert third.start == GIVEN
+    seen = third.observation["stands"]
+    assert (seen[: len(expected)] == expected).all()
+    assert third.judge(problem.tokens.row(expected, 0)).seconds == pytest.approx(best[1])
 
 
 def test_one_problem_is_kept_by_its_time_on_every_operator() -> None:

@@ -176,10 +176,13 @@ def test_starts_are_contiguous_splits_by_hand() -> None:
 
 
 def test_a_sample_begins_where_its_start_puts_it() -> None:
-    given = sweeps.boards([drawn(1), drawn(2)])
-    problem, start = np.array([0, 1, 1]), np.array([0, 4, 9])
-    begun, placed = sweeps.standing(given, problem, start), sweeps.standing(given, problem)
-    sweeps.put_all(given, placed, given.starts[problem, start])
+    facts = [drawn(1), drawn(2)]
+    given, problem = sweeps.boards(facts), np.array([0, 1, 1])
+    stands = np.full((3, given.seconds.shape[1]), UNPLACED)
+    for row, number, start in zip(stands, problem, (0, 4, 9), strict=True):
+        row[: facts[number].num_groups] = facts[number].starts[start]
+    begun, placed = sweeps.standing(given, problem, stands), sweeps.standing(given, problem)
+    sweeps.put_all(given, placed, stands)
     for name in ("load", "port", "device", "visits"):
         np.testing.assert_array_equal(getattr(begun, name), getattr(placed, name))
     assert (begun.device[0] == UNPLACED).all()

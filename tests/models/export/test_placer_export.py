@@ -41,7 +41,8 @@ def plans(network: Network) -> list[list[int]]:
         encoded, heat = network.encode(views_of([facts])), np.array([0.0, 1.0, 1.0])
         random, problem = np.random.default_rng(seed), np.zeros(3, np.int64)
         given, start = sweeps.boards([facts]), np.array([0, 4, 9])
-        made = compose(network, encoded, given, problem, start, KINDS, heat, random)
+        stands = facts.starts[start]
+        made = compose(network, encoded, given, problem, start, stands, KINDS, heat, random)
         found += made.actions.tolist()
     return found
 

@@ -99,7 +99,8 @@ def test_devices_may_be_renamed(kinds: tuple[str, ...]) -> None:
         given, heat = sweeps.boards([one]), np.zeros(1)
         encoded, random = network.encode(views_of([one])), np.random.default_rng(0)
         problem, start = np.zeros(1, np.int64), np.full(1, 5)
-        found.append(compose(network, encoded, given, problem, start, kinds, heat, random))
+        stands = one.starts[start]
+        found.append(compose(network, encoded, given, problem, start, stands, kinds, heat, random))
     groups = facts.num_groups
     first, other = (one.actions[0, -1 - groups : -1] for one in found)
     np.testing.assert_allclose(found[0].chances[0][:, names], found[1].chances[0], atol=1e-4)
