@@ -19,6 +19,7 @@ from envs.bounds import Count, NonNegative, Share, bounded
 from envs.placement import sweeps
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import GroupPricer
+from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
 from models.step.decoding import Encoded, Network, compose, views_of
@@ -26,7 +27,7 @@ from models.step.decoding import Encoded, Network, compose, views_of
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_CLOSER = 3  # plans that a round goes on from, and that are priced in all orders at the end
+_CLOSER = 2  # plans that a round goes on from, and that are priced in all orders at the end
 
 
 @bounded
@@ -119,6 +120,7 @@ class Answer:
         self.given = sweeps.boards([self.facts])
         self.encoded: Encoded = planner.network.encode(views_of([self.facts]))
         self.chances: FloatArray = np.zeros(0)  # (G, D), the mean of the samples
+        self.priced: dict[bytes, Price] = {}  # the best of every plan, by its devices
 
     def best_first(self) -> tuple[list[IntArray], int]:
         """Different devices (G,) of the groups: those that fit, the fastest, first.
@@ -126,39 +128,31 @@ class Answer:
         All are priced in the order the policy chose for them, the best of them in all orders. And
         how many plans were priced.
         """
-        plans: dict[bytes, tuple[tuple[float, float], IntArray]] = {}
-
-        def offer(device: IntArray, order: int | None) -> None:
-            price, key = self.pricer.price(device, order), device.tobytes()
-            cost = price.excess, price.seconds
-            if key not in plans or cost < plans[key][0]:
-                plans[key] = cost, device
-
-        def ranked() -> list[IntArray]:
-            return [device for _, device in sorted(plans.values(), key=lambda plan: plan[0])]
-
-        planner, best = self.planner, []
+        planner = self.planner
         start = np.resize(planner.starts, planner.samples)
-        for device in self.facts.starts[np.unique(start[start > 0])]:
-            offer(np.ascontiguousarray(device), None)
+        stands = self.facts.starts[start]
+        for number in np.unique(start[start > 0]):
+            likely = int(np.argmax(self.encoded.order[0, number]))
+            self._price(np.ascontiguousarray(self.facts.starts[number]), likely)
         for _ in range(planner.rounds):
-            stands = self.facts.starts[start]
-            if best:
-                start = np.full(planner.samples, GIVEN)
-                stands = np.stack([best[k % len(best)] for k in range(planner.samples)])
             for device, order in zip(*self._composed(self.given, start, stands), strict=True):
-                offer(device, int(order))
-            best = ranked()[:_CLOSER]
+                self._price(device, int(order))
+            best = self._ranked()[:_CLOSER]
+            start = np.full(planner.samples, GIVEN)
+            stands = np.stack([best[k % len(best)] for k in range(planner.samples)])
         for device in best:
-            offer(device, None)
-        return ranked(), len(plans)
+            self._price(device, None)
+        return self._ranked(), len(self.priced)
 
     def fit(
         self, incumbent: StepIncumbent, plans: list[IntArray], budget_s: float, *, limited: bool
     ) -> None:
         """Offer the plans until one fits; where none does, others in less room (`Fitting`)."""
+        pricer = Pricer(incumbent.problem)
         for device in plans:
-            if not incumbent.offer(self.grouped.fusion.expand(device)).any():
+            placed = self.grouped.fusion.expand(device)
+            order = pricer.price(placed, (self.priced[device.tobytes()].rule,)).order
+            if not incumbent.offer(placed, order).any() or not incumbent.offer(placed).any():
                 return
         fitting = Fitting(incumbent, budget_s, limited=limited)
         fitting.run(self.grouped, self.with_less_room)
@@ -177,6 +171,15 @@ class Answer:
         best = int(np.argmin(over))
         return (devices[best], None) if over[best] <= 0.0 else None
 
+    def _price(self, device: IntArray, order: int | None) -> None:
+        price, key = self.pricer.price(device, order), device.tobytes()
+        if key not in self.priced or _cost(price) < _cost(self.priced[key]):
+            self.priced[key] = price
+
+    def _ranked(self) -> list[IntArray]:
+        ranked = sorted(self.priced, key=lambda key: _cost(self.priced[key]))
+        return [np.frombuffer(key, dtype=np.int64) for key in ranked]
+
     def _composed(
         self, given: sweeps.Boards, start: IntArray, stands: IntArray
     ) -> tuple[IntArray, IntArray]:
@@ -190,3 +193,7 @@ class Answer:
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
         return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
+
+
+def _cost(price: Price) -> tuple[float, float]:
+    return price.excess, price.seconds

@@ -27,8 +27,8 @@ def problem(seed: int) -> StepProblem:
 
 def planner(samples: int = 4, seed: int = 0, checkpoint: str = "any_step") -> LearnedPlanner:
     return LearnedPlanner(
-        checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=2, temperature=1.0,
-        search=None, guided=0.5, seed=seed,
+        checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=2,
+        temperature=1.0, search=None, guided=0.5, seed=seed,
     )  # fmt: skip
 
 
