@@ -52,6 +52,8 @@ class LearnedPlanner:
 
     Args:
         checkpoint: the policy's folder, or the name of a shipped one (`agents.placement.shipped`).
+            None: no policy; a round looks ahead instead, and puts one group after another where the
+            step, simulated, is the shortest.
         groups: groups of the fused graph, at most.
         samples: plans composed in a round; the first is greedy.
         starts: where they begin in turn, numbers of `envs.placement.facts.PlacementFacts.starts`.
@@ -68,7 +70,7 @@ class LearnedPlanner:
     def __init__(
         self,
         *,
-        checkpoint: str,
+        checkpoint: str | None,
         groups: Count,
         samples: Count,
         starts: Sequence[Annotated[int, Ge(0), Lt(STARTS)]],
@@ -78,8 +80,9 @@ class LearnedPlanner:
         guided: Share,
         seed: int,
     ) -> None:
-        self.network: Network = (policy := OnnxPlacer(placer_folder(checkpoint)))
-        self.kinds = policy.sweeps
+        policy = None if checkpoint is None else OnnxPlacer(placer_folder(checkpoint))
+        self.network: Network | None = policy
+        self.kinds = () if policy is None else policy.sweeps
         self.groups, self.samples, self.temperature = groups, samples, temperature
         self.starts, self.rounds = tuple(starts), rounds
         self.search, self.guided, self.seed = search, guided, seed
@@ -118,8 +121,11 @@ class Answer:
         self.pricer = GroupPricer(grouped.problem, grouped.fusion)
         self.random = np.random.default_rng(planner.seed)
         self.given = sweeps.boards([self.facts])
-        self.encoded: Encoded = planner.network.encode(views_of([self.facts]))
-        self.chances: FloatArray = np.zeros(0)  # (G, D), the mean of the samples
+        self.encoded: Encoded | None = None
+        if planner.network is not None:
+            self.encoded = planner.network.encode(views_of([self.facts]))
+        able = self.facts.able.astype(np.float64)
+        self.chances: FloatArray = able / np.maximum(able.sum(axis=1, keepdims=True), 1.0)  # (G, D)
         self.priced: dict[bytes, Price] = {}  # the best of every plan, by its devices
 
     def best_first(self) -> tuple[list[IntArray], int]:
@@ -132,11 +138,14 @@ class Answer:
         start = np.resize(planner.starts, planner.samples)
         stands = self.facts.starts[start]
         for number in np.unique(start[start > 0]):
-            likely = int(np.argmax(self.encoded.order[0, number]))
+            likely = None if self.encoded is None else int(np.argmax(self.encoded.order[0, number]))
             self._price(np.ascontiguousarray(self.facts.starts[number]), likely)
         for _ in range(planner.rounds):
-            for device, order in zip(*self._composed(self.given, start, stands), strict=True):
-                self._price(device, int(order))
+            if self.encoded is None:
+                self._look_ahead(self._ranked()[0])
+            else:
+                for device, order in zip(*self._composed(self.given, start, stands), strict=True):
+                    self._price(device, int(order))
             best = self._ranked()[:_CLOSER]
             start = np.full(planner.samples, GIVEN)
             stands = np.stack([best[k % len(best)] for k in range(planner.samples)])
@@ -164,6 +173,8 @@ class Answer:
         """An `Attempt`: of new samples the one with the least state beyond `room` (D,)."""
         share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
         shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
+        if self.encoded is None:
+            return None
         start = np.resize(self.planner.starts, self.planner.samples)
         devices, _ = self._composed(shrunk, start, self.facts.starts[start])
         held = [np.bincount(device, grouped.state, len(room)) for device in devices]
@@ -180,11 +191,26 @@ class Answer:
         ranked = sorted(self.priced, key=lambda key: _cost(self.priced[key]))
         return [np.frombuffer(key, dtype=np.int64) for key in ranked]
 
+    def _look_ahead(self, device: IntArray) -> None:
+        """Price what comes of (G,) devices when each group moves to where the step is shortest."""
+        now, rule = device.copy(), (self.priced[device.tobytes()].rule,)
+        least = self.priced[device.tobytes()]
+        for group, where in np.argwhere(self.facts.able):
+            before, now[group] = now[group], where
+            price = self.pricer.pricer.price(self.pricer.fusion.expand_pieces(now), rule)
+            if _cost(price) < _cost(least):
+                least = price
+            else:
+                now[group] = before
+        self.priced.setdefault(now.tobytes(), least)
+
     def _composed(
         self, given: sweeps.Boards, start: IntArray, stands: IntArray
     ) -> tuple[IntArray, IntArray]:
         """(S, G) devices and (S,) order classes, from (S, G) devices that groups stand at."""
         planner, groups = self.planner, self.facts.num_groups
+        assert planner.network is not None
+        assert self.encoded is not None
         heat = np.full(planner.samples, planner.temperature)
         heat[0] = 0.0
         found = compose(

@@ -27,7 +27,8 @@ SUITE = LearnedPlacement(
     ablations={"untrained": ["agent=l", "agent.checkpoint=u"]},
     guided={"guided": ["agent=l", "agent.search.groups=[2]"]},
     searches={"long": ["agent=s"]}, quick={"alone": ["agent=a"], "split": ["agent=b"]},
-    always=["split"], alone="alone", budget_s=60, quick_budget_s=5, times_s=[0.1, 1, 60],
+    always=["split"], alone="alone", budget_s=60, guided_budget_s=60,
+    quick_budget_s=5, times_s=[0.1, 1, 60],
 )  # fmt: skip
 
 

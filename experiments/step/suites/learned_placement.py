@@ -57,7 +57,8 @@ class LearnedPlacement:
         quick: likewise; opponents that need no budget.
         always: those of `quick` that compete with their last plan, however long it took.
         alone: that of `quick` which stands in for opponents without a plan.
-        budget_s: seconds of `guided` and `searches`.
+        budget_s: seconds of `searches`.
+        guided_budget_s: seconds of `guided`.
         quick_budget_s: seconds that the others may take at most.
         times_s: seconds after which plans are compared.
 
@@ -75,6 +76,7 @@ class LearnedPlacement:
     always: Sequence[str]
     alone: str
     budget_s: float
+    guided_budget_s: float
     quick_budget_s: float
     times_s: Sequence[float]
 
@@ -84,7 +86,7 @@ class LearnedPlacement:
         for name in ("learned", "ablations", "guided", "searches", "quick"):
             if getattr(self, name) or name not in {"ablations", "guided"}:
                 cell.axis(getattr(self, name), name)
-        for name in ("budget_s", "quick_budget_s"):
+        for name in ("budget_s", "guided_budget_s", "quick_budget_s"):
             cell.positive(getattr(self, name), name)
         for seconds in self.times_s:
             cell.positive(seconds, "times_s")
@@ -161,9 +163,9 @@ class LearnedPlacement:
     def _entrants(self, *teams: str) -> Iterator[tuple[str, Sequence[str], float]]:
         """Label, overrides and seconds of every planner of some teams, or of all."""
         for name in (name for team in teams or _TEAMS for name in _TEAMS[team]):
-            long = name in {"guided", "searches"}
+            limits = {"searches": self.budget_s, "guided": self.guided_budget_s}
             for label, asked in getattr(self, name).items():
-                yield label, asked, self.budget_s if long else self.quick_budget_s
+                yield label, asked, limits.get(name, self.quick_budget_s)
 
     def _report(self, races: Sequence[_Race], nobody: Sequence[tuple[str, str]]) -> Report:
         first, labels = next(iter(self.learned)), [label for label, *_ in self._entrants()]
@@ -206,7 +208,9 @@ class LearnedPlacement:
         """Rows of `PAIR_COLUMNS`."""
         for label in self.guided:
             for other in self.searches:
-                for at in (at for at in self.times_s if at <= self.budget_s):
+                for at in (
+                    at for at in self.times_s if at <= min(self.budget_s, self.guided_budget_s)
+                ):
                     ratios = [_over(race.at(label, at), race.rivals(at)[other]) for race in races]
                     yield label, other, f"{at:g} s", *_spread(ratios)
 
