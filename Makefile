@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint cluster learned study claims warm quick test proof mutations check bench docs clean
+.PHONY: help venv run seeds placement ratio gain joint cluster learned study placer claims warm quick test proof mutations check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -47,6 +47,19 @@ learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on gene
 
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
 	@$(BIN)/python -m experiments.benchmark suite=study $(ARGS)
+
+# A placement policy from nothing; ARGS are overrides of its last and longest step.
+PLACER ?= outputs/placer
+placer: $(STAMP)  ## a placement policy: labels, imitation, PPO: under three hours (PLACER=<folder>)
+	@$(BIN)/python -m experiments.placement_data folder=$(PLACER)/data problems=1100 \
+		distribution.most_groups=128
+	@$(BIN)/python -m experiments.train env=labelled_problems env.folder=$(PLACER)/data \
+		training.cloning.iterations=100000 training.cloning.last_share=0 training.budget_s=420 \
+		training.exam_every=150 agent.num_envs=32 agent.alike=1 agent.learned=null \
+		agent.normalise_advantages=batch hydra.run.dir=$(PLACER)/imitation
+	@$(BIN)/python -m experiments.train env=problems model=placer_continued \
+		model.checkpoint=$(PLACER)/imitation/checkpoint training.budget_s=4500 \
+		training.exam_every=60 training.exam_episodes=64 hydra.run.dir=$(PLACER)/ppo $(ARGS)
 
 claims: $(STAMP)  ## what is claimed and what was measured (ARGS="rerun=[flow_times]" runs one again)
 	@$(BIN)/python -m experiments.claims $(ARGS)
