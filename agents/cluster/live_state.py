@@ -1,4 +1,4 @@
-"""The state of a live cluster as plain data, and a simulator's state in that form.
+"""The state of a live cluster as plain data.
 
 The schema is that of the types here (JSON Schema, draft 2020-12); what a schema cannot say is
 checked by `agents.cluster.live`.
@@ -6,16 +6,11 @@ checked by `agents.cluster.live`.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, NotRequired
 
-import numpy as np
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
-from envs.cluster.nodes import UNLIMITED
-from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import FINISHED, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -213,113 +208,3 @@ class LiveClusterWithDurations(LiveCluster):
     """A cluster at one instant, and how long its jobs take."""
 
     jobs: list[LiveJobWithDuration]  # type: ignore[misc]  # narrower
-
-
-def document_of(
-    simulator: ClusterSimulator, durations: bool, closed: bool | None = None
-) -> dict[str, Any]:
-    """The state of a simulator at a decision, as a live cluster would tell it.
-
-    Args:
-        simulator: whose jobs have the names of its trace, and nodes their numbers.
-        durations: whether it is told how long jobs take.
-        closed: that no job will come; None: whether the trace is at its end.
-    """
-    simulator.settle()
-    cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
-    clock, tables = state.clock[0], simulator.tables
-    nodes: list[dict[str, Any]] = []
-    for number, node in enumerate(state.nodes):
-        told = {
-            "id": str(number),
-            "gpu_type": cluster.gpu_types[node["type"]],
-            "num_gpus": int(node["gpus"]),
-            "rack": int(node["rack"]),
-        }
-        if not node["up"]:
-            told["up"] = False
-        for key in ("cpu_milli", "memory_mib"):
-            if (amount := int(getattr(cluster, key)[number])) < UNLIMITED:
-                told[key] = amount
-        nodes.append(told)
-    typical = tables.speed.mean(axis=0)
-    jobs = [_job(simulator, job, typical, durations) for job in range(int(clock["arrived"]))]
-    if closed is None:
-        closed = bool(clock["arrived"] == len(trace) and clock["incident"] == len(state.incidents))
-    started = state.jobs["since"][simulator.running()]
-    in_order = _order_of_starts(simulator, simulator.running()[np.argsort(started, kind="stable")])
-    return {
-        "now_s": simulator.now,
-        "gpu_types": dict(zip(cluster.gpu_types, typical.tolist(), strict=True)),
-        "restart_s": simulator.overheads.restart_s,
-        "closed": closed,
-        "nodes": nodes,
-        "jobs": jobs,
-        "waiting": [str(trace.job_id[job]) for job in simulator.pending()],
-        "running": [str(trace.job_id[job]) for job in in_order],
-    }
-
-
-def _job(
-    simulator: ClusterSimulator, job: int, typical: np.ndarray[Any, Any], durations: bool
-) -> dict[str, Any]:
-    trace, record, tables = simulator.trace, simulator.state.jobs[job], simulator.tables
-    told: dict[str, Any] = {
-        "id": str(trace.job_id[job]),
-        "submit_s": float(record["submit"]),
-        "num_gpus": int(record["gpus"]),
-        "since_s": float(record["since"]),
-        "held_s": float(record["executed"]),
-        "attained_s": float(record["attained"]),
-        "preemptions": int(record["preemptions"]),
-    }
-    if record["milli"] < WHOLE_GPU:
-        told["gpu_milli"] = int(record["milli"])
-    if trace.gpu_type[job] is not None:
-        told["gpu_types"] = str(trace.gpu_type[job]).split("|")
-    for key in ("user", "queue"):
-        if (label := getattr(trace, key)[job]) is not None:
-            told[key] = label
-    for key, field in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
-        if record[field]:
-            told[key] = int(record[field])
-    speed = tables.speed[tables.profile[job]]
-    if (speed != typical).any():
-        told["speed"] = dict(zip(simulator.cluster.gpu_types, speed.tolist(), strict=True))
-    if record["status"] == FINISHED:
-        told["finish_s"] = float(record["finish"])
-        return told
-    if durations:
-        told |= {"duration_s": float(record["work"]), "remaining_s": float(record["remaining"])}
-    if record["status"] == RUNNING:
-        told["holds"] = {str(node): gpus for node, gpus in simulator.shares(job)}
-        told |= {"rate": float(record["rate"]), "ready_s": float(record["ready"])}
-        partial = int(simulator.state.shares[record["share"]]["partial"])
-        if partial >= 0:
-            told["shared_gpu"] = str(partial)
-        if durations and np.isfinite(record["end"]):
-            told["end_s"] = float(record["end"])
-    return told
-
-
-def _order_of_starts(simulator: ClusterSimulator, jobs: np.ndarray[Any, Any]) -> list[int]:
-    """Running `jobs`, those that began at once in the order that the chains of nodes remember."""
-    later: dict[int, set[int]] = {}
-    state = simulator.state
-    for node in state.nodes:
-        share = int(node["share"])
-        chain: list[int] = []  # the last to start first
-        while share >= 0:
-            chain.append(int(state.shares[share]["job"]))
-            share = int(state.shares[share]["after"])
-        for newer, older in pairwise(chain):
-            later.setdefault(newer, set()).add(older)
-    order: list[int] = []
-    placed: set[int] = set()
-    waiting = [int(job) for job in jobs]
-    while waiting:
-        job = next(job for job in waiting if later.get(job, set()) <= placed)
-        waiting.remove(job)
-        placed.add(job)
-        order.append(job)
-    return order

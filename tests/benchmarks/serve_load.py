@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from agents.cluster.checkpoint import CheckpointScheduler
-from agents.cluster.live_state import document_of
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import Trace
+from tests.agents.cluster.told_state import document_of
 
 SERVERS, GPUS = 64, 8
 JOBS, OVERLOAD = 2_000, 10.0

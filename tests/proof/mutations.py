@@ -138,10 +138,10 @@ FAULTS = (
         "(np.log(reached) - np.log(chance @ self._spent)).mean(axis=1)",
     ),
     Fault(
-        "padded operators stand on devices",
+        "groups listen to padded groups",
         "models",
-        "return (stands & (batch.node_mask.unsqueeze(-1) != 0)).to(",
-        "return stands.to(",
+        "no_node = (~views.node_mask)[:, None, None, :] * MASKED_LOGIT",
+        "no_node = (~views.node_mask)[:, None, None, :] * 0.0",
     ),
     # The learner.
     Fault(
@@ -151,16 +151,16 @@ FAULTS = (
         "carried = discounts * discounting.kept(times, observed)",
     ),
     Fault(
-        "small gradients are scaled up to the limit",
+        "gradients are limited to twice the limit",
         "agents",
-        "(limit / (norm + 1e-6)).clamp(max=1.0)",
-        "limit / (norm + 1e-6)",
+        "limit = self.training.ppo.max_gradient_norm",
+        "limit = 2.0 * self.training.ppo.max_gradient_norm",
     ),
     Fault(
         "a resumed run draws other numbers",
         "agents",
-        'torch.set_rng_state(_tensors(folder / "random.safetensors")["torch"])',
-        '_tensors(folder / "random.safetensors")',
+        'self.started = [int(count) for count in numbers["started"]]',
+        'self.started = [0 for _ in numbers["started"]]',
     ),
     # Apps.
     Fault(

@@ -108,16 +108,6 @@ class ConstraintProgram:
         self._hint = ""
         self.true = self.integer(1, 1)  # a literal
 
-    @property
-    def num_variables(self) -> int:
-        """Variables so far."""
-        return len(self._variables)
-
-    @property
-    def num_constraints(self) -> int:
-        """Constraints so far."""
-        return len(self._constraints)
-
     def integer(self, lower: int, upper: int) -> int:
         """A new variable in lower..upper."""
         self._variables.append(f"variables{{domain:{lower} domain:{upper}}}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -236,7 +237,7 @@ class Refinement:
         return placed
 
 
-class SimulatedRefinement(Refinement):
+class SimulatedRefinement(Refinement, ABC):
     """`Refinement` that has its prices from simulators of its own, and looks at state alone.
 
     Where activations overflow, the room for state on that device is lowered by the excess. A
@@ -257,13 +258,13 @@ class SimulatedRefinement(Refinement):
         )
         self.room = incumbent.problem.capacity.copy()
 
+    @abstractmethod
     def simulator(self, grouped: GroupedProblem) -> Simulator:
         """Plays the pieces of `grouped`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ready_simulator(self, device: IntArray) -> Simulator:
         """Says when a dynamic runtime starts the operators of placement `device` (N,)."""
-        raise NotImplementedError
 
     def price(self, device: IntArray) -> Placed:
         """As `Refinement.price`; the placement is offered."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.live import ClusterDecider
-from agents.cluster.live_state import document_of
 from agents.decision import Decision
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
@@ -15,6 +14,7 @@ from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from tests.agents.cluster.told_state import document_of
 
 
 def scheduler_of(folder: str) -> CheckpointScheduler:

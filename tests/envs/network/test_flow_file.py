@@ -13,7 +13,7 @@ from reference_fluid import reference_completion
 
 from envs.errors import InputError
 from envs.network.flow_file import ParkingLot, read_flow_file
-from envs.network.fluid import flow_set
+from tests.envs.network.made_flows import flow_set
 
 HEADER = "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts"
 ROWS = (

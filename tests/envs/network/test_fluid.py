@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from reference_fluid import reference_completion
 
 from envs.errors import InputError
-from envs.network.fluid import FlowSet, RateHistory, flow_set, flows_between, simulate_flows
+from envs.network.fluid import FlowSet, RateHistory, simulate_flows
 from experiments.step.problem import topology_file
+from tests.envs.network.made_flows import flow_set, flows_between
 from tests.paths import CONF
 from tests.strength import examples
 

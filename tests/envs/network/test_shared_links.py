@@ -13,8 +13,9 @@ from envs.errors import InputError
 from envs.hardware.builders import planes, single_server, uniform
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.network.fluid import flows_between, simulate_flows
+from envs.network.fluid import simulate_flows
 from envs.network.shared_links import SharedLinks
+from tests.envs.network.made_flows import flows_between
 from tests.strength import examples
 
 PCIE = {"medium": "PCIe", "bandwidth": "5GB/s", "latency": "2us"}

@@ -23,7 +23,7 @@ from envs.network.collectives.recursive import HalvingDoubling
 from envs.network.collectives.ring import RingAllReduce
 from envs.network.collectives.schedule import Collective, play_collective
 from envs.network.collectives.trees import BinomialBroadcast, DoubleTree, ParameterServer
-from envs.network.fluid import flows_between, simulate_flows
+from envs.network.fluid import simulate_flows
 from envs.step.data_parallel import DataParallelSimulator, DataParallelStep
 from envs.step.fair import FairSimulator
 from envs.step.order import OneFOneB
@@ -38,6 +38,7 @@ from envs.step.replicated_step import (
     updates_last,
 )
 from envs.step.step import NO_COMMUNICATION, StepSimulator
+from tests.envs.network.made_flows import flows_between
 from tests.strength import examples
 
 SMALL = BucketRule(first=1e5, size=1e6)
