@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 DAILY, PROOF = "daily", "proof"
 # No deadline: the first example of a property may compile a kernel. Under CI the sample is the same
 # every time, elsewhere it is drawn anew.
-settings.register_profile(DAILY, deadline=None, max_examples=15, derandomize="CI" in os.environ)
+settings.register_profile(DAILY, deadline=None, max_examples=10, derandomize="CI" in os.environ)
 settings.register_profile(PROOF, deadline=None, max_examples=100)
 # For the check with faults, where any failing example will do.
 settings.register_profile(
@@ -26,10 +26,10 @@ def at_full_strength() -> bool:
 
 
 def trials(full: int, daily: int | None = None) -> int:
-    """`full` in `make proof`; otherwise `daily`, or about a tenth and at least five."""
+    """`full` in `make proof`; otherwise `daily`, or about a twentieth and at least five."""
     if at_full_strength():
         return full
-    return min(full, 5 + full // 10 if daily is None else daily)
+    return min(full, 5 + full // 20 if daily is None else daily)
 
 
 def examples(full: int, daily: int | None = None, **others: Any) -> settings:

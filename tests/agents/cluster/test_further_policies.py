@@ -22,7 +22,7 @@ from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import POLICIES
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
 from tests.paths import CONF
-from tests.strength import examples
+from tests.strength import examples, trials
 
 AGENTS = CONF / "agent"
 
@@ -66,7 +66,7 @@ def test_the_same_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in POLICIES if POLICIES[n]().knows != "durations"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(trials(8, 3)))
 def test_the_future_is_not_read(name: str, seed: int) -> None:
     """Jobs that last beyond an instant may last longer without a change before it, bit for bit."""
     cluster, trace = random_case(seed, types=2)

@@ -17,6 +17,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.strength import trials
 
 GOLDEN = (228840.12575762667, 370)  # sum of completion times, preemptions
 
@@ -164,7 +165,7 @@ def test_golden() -> None:
     assert int(schedule.preemptions.sum()) == GOLDEN[1]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(trials(20)))
 def test_homes_are_the_best_of_all_nodes(seed: int) -> None:
     """Against a search in Python over sorted candidates."""
     rng = np.random.default_rng(seed)

@@ -33,7 +33,7 @@ from tests.agents.partition.dp_graphs import (
     transformer_like,
     translator_like,
 )
-from tests.strength import examples
+from tests.strength import examples, trials
 
 PLANNER = ContiguousDP(ideals=200_000, groups=16)
 MILLISECOND = 1e-3
@@ -128,7 +128,7 @@ def plain_dynamic_program(problem: MaxLoadProblem, accelerators: int) -> float:
     return best[order[-1], accelerators, 1]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(trials(12)))
 @pytest.mark.parametrize("room", [0.3, 10.0])
 def test_the_split_is_that_of_the_plain_dynamic_program(seed: int, room: float) -> None:
     sketch = braided(seed, 13)

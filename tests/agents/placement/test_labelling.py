@@ -19,6 +19,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.stored_problem import problem_arrays, restored_problem
+from tests.strength import trials
 
 SOURCE = TrainingProblems((), 0.0, 0.1, 0.2, 32, 8)
 
@@ -50,7 +51,7 @@ def searching() -> LocalSearch:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(trials(4, 2)))
 def test_a_label_is_the_best_of_all_that_is_known_and_costs_what_it_says(seed: int) -> None:
     problem = drawn(seed)
     groups, devices = problem.graph.num_groups, problem.topology.num_devices
@@ -77,7 +78,7 @@ def test_a_problem_without_a_plan_has_no_label() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(trials(12, 4)))
 def test_devices_that_are_alike_are_used_in_their_order(seed: int) -> None:
     problem = drawn(seed, stage=0.6)
     groups, devices = problem.graph.num_groups, problem.topology.num_devices

@@ -16,6 +16,7 @@ from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 from tests.conformance.test_planners import make
 from tests.envs.placement.test_episodes import DISTRIBUTION
+from tests.strength import trials
 
 GROUPS = 24
 
@@ -32,7 +33,7 @@ def planner(samples: int = 4, seed: int = 0, checkpoint: str = "any_step") -> Le
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(trials(6, 3)))
 def test_of_its_plans_the_fastest_that_fits_is_taken(seed: int) -> None:
     step = problem(seed)
     loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
@@ -56,7 +57,7 @@ def test_equal_seeds_give_equal_plans() -> None:
     assert (first.plan.placement.device == second.plan.placement.device).all()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(trials(6, 3)))
 def test_where_memory_is_short_it_makes_room(seed: int) -> None:
     step = problem(seed)
     state = step.graph.state_bytes.sum()

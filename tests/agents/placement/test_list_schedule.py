@@ -29,7 +29,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from tests.agents.placement import list_reference
 from tests.agents.placement.random_problems import cluster, pipeline, problems
-from tests.strength import examples
+from tests.strength import examples, trials
 
 
 def by_rank(grouped: GroupedProblem) -> np.ndarray:
@@ -111,7 +111,7 @@ def crowded(seed: int, bound: bool) -> StepProblem:
     return StepProblem(graph, topology, seconds, moves, topology.memory_bytes)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(trials(12)))
 @pytest.mark.parametrize("bound", [True, False])
 def test_crowded_ports_are_shared_as_by_the_slow_ones(seed: int, bound: bool) -> None:
     problem = crowded(seed, bound)

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.strength import trials
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).with_name("toys.py")
 ROOT = SCRIPT.parents[3]
@@ -71,7 +69,7 @@ def numbers(rows: list[dict[str, str]]) -> list[int]:
 def test_a_killed_run_that_is_started_again_is_the_undisturbed_one(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     ended(started(whole, 0))
-    for _ in range(trials(5, daily=1)):
+    for _ in range(5):
         killed(torn, 0, random.uniform(0.0, 1.0))
     ended(started(torn, 0))
     assert numbers(rows_of(torn)) == list(range(1, ITERATIONS + 1))
@@ -79,7 +77,6 @@ def test_a_killed_run_that_is_started_again_is_the_undisturbed_one(tmp_path: Pat
     assert weights_of(torn) == weights_of(whole)
 
 
-@pytest.mark.proof
 def test_so_it_is_with_remote_runners(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     ended(started(whole, 2))

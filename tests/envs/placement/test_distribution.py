@@ -16,6 +16,7 @@ from envs.step.fusion import fuse
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.stored_problem import problem_arrays
+from tests.strength import trials
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 DEVICES = single_server("two", PcieServer("V100-16GB", 2, PCIE))
@@ -98,7 +99,7 @@ def test_a_step_of_more_samples_has_more_work_and_the_same_parameters() -> None:
     assert more.tensor_bytes.tolist() == (2 * graph.tensor_bytes).tolist()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(trials(12, 4)))
 def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
     sketch = draw_network(np.random.default_rng(seed), 30)
     graph = step_graph(sketch, "step", 3, 1.0)
@@ -126,7 +127,7 @@ def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
     assert forward.gradient_bytes.sum() == forward.optimizer_bytes.sum() == 0.0
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(trials(30)))
 def test_clusters_have_as_many_devices_as_asked_for_at_most(seed: int) -> None:
     for draw, most in ((random_topology, 32), (random_topology, 3), (pairwise_topology, 8)):
         topology = draw(np.random.default_rng(seed), most)

@@ -17,6 +17,7 @@ from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
+from tests.strength import trials
 
 LAYOUT = WholeLayout(groups=40, devices=8, edges=200, classes=16)
 DISTRIBUTION = TrainingProblems(
@@ -42,7 +43,7 @@ def test_a_plan_is_what_the_last_sweep_says() -> None:
     assert tokens.space.shape == (9,)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(trials(6, 3)))
 def test_a_reward_is_the_logarithm_of_the_ratio_and_what_does_not_fit_costs_more(
     seed: int,
 ) -> None:
@@ -64,7 +65,7 @@ def test_a_reward_is_the_logarithm_of_the_ratio_and_what_does_not_fit_costs_more
         assert judged.device is None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(trials(6, 3)))
 def test_the_reference_is_the_better_of_a_split_and_one_device(seed: int) -> None:
     problem = source().draw(seed, 0.0)
     facts, pricer = problem.facts, problem.pricer

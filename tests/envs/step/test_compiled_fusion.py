@@ -16,6 +16,7 @@ from envs.step.merging import linear_order, merge
 from envs.step.problem import StepProblem
 from tests.envs.step import reference_fusion as plain
 from tests.envs.step.test_fusion import problem_of, training_graph
+from tests.strength import trials
 
 
 def some_problems() -> Iterator[StepProblem]:
@@ -58,7 +59,7 @@ def test_pieces_and_tensors(problem: StepProblem, max_groups: int) -> None:
         assert rows == [readers for _, readers in known]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(trials(40)))
 def test_merging(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 70))

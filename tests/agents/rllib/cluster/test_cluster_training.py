@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 from schedulers import MODEL, environment, schedulers, training
@@ -49,6 +50,7 @@ def one_server() -> ClusterParallelEnv:
     return ClusterParallelEnv(generator, schedulers=1, observation=sizes)
 
 
+@pytest.mark.proof
 def test_ppo_learns_that_the_shortest_job_goes_first(tmp_path: Path) -> None:
     ppo = {"num_envs": 16, "steps": 24, "minibatch_size": 128, "num_epochs": 4,
            "learning_rate": 1e-2, "auxiliary_coefficient": 0.0}  # fmt: skip
