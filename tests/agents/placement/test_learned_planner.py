@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from agents.placement.baselines import SingleDevice
-from agents.placement.policy import LearnedPlanner
+from agents.placement.policy import Answer, LearnedPlanner
+from agents.step.grouping import GroupedProblem
 from envs.errors import InputError
 from envs.placement.outcome import GroupPricer
 from envs.step.fusion import fuse, fused_problem
@@ -26,9 +27,11 @@ def problem(seed: int) -> StepProblem:
     return found
 
 
-def planner(samples: int = 4, seed: int = 0, checkpoint: str = "any_step") -> LearnedPlanner:
+def planner(
+    samples: int = 4, seed: int = 0, checkpoint: str | None = "any_step", rounds: int = 2
+) -> LearnedPlanner:
     return LearnedPlanner(
-        checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=2,
+        checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=rounds,
         temperature=1.0, search=None, guided=0.5, seed=seed,
     )  # fmt: skip
 
@@ -77,6 +80,33 @@ def test_search_goes_on_from_its_plans() -> None:
     alone = planner(samples=searching.samples, seed=3).plan(step, 1.0)
     assert found.step_time <= alone.step_time
     assert found.step_time <= SingleDevice().plan(step, 1.0).step_time
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_further_rounds_lose_nothing(seed: int) -> None:
+    step = problem(seed)
+    loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+    first, third = (planner(rounds=rounds).plan(loose, 1.0) for rounds in (1, 3))
+    assert third.step_time <= first.step_time * 1.02  # on groups never; operators may differ
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_look_ahead_moves_groups_until_none_gains(seed: int) -> None:
+    step = problem(seed)
+    loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+    grouped = GroupedProblem.of(loose, GROUPS)
+    answer = Answer(planner(checkpoint=None, rounds=20), grouped)
+    best = answer.best_first()[0][0]
+    price = answer.priced[best.tobytes()]
+    split = answer.pricer.price(np.ascontiguousarray(answer.facts.starts[4])).seconds
+    assert price.seconds <= split * (1 + 1e-9)
+    for group, where in np.argwhere(answer.facts.able):
+        moved = best.copy()
+        moved[group] = where
+        pieces = grouped.fusion.expand_pieces(moved)
+        assert answer.pricer.pricer.price(pieces, (price.rule,)).seconds >= price.seconds * (
+            1 - 1e-9
+        )
 
 
 def test_no_policy_of_that_name_is_an_error() -> None:
