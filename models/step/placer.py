@@ -35,7 +35,7 @@ from models.step.decoding import (
     with_room,
 )
 
-_CURIOUS = 0.1  # of the plans whose order class is drawn evenly: none is ever given up
+_CURIOUS = 0.02  # of the plans whose order class is drawn evenly: none is ever given up
 
 
 @bounded
