@@ -65,7 +65,9 @@ def test_a_full_disk_behind_standard_output_is_one_line(work: Path) -> None:
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)]
+)
 def test_a_signal_while_modules_load_ends_the_process(work: Path, number: int) -> None:
     process = started(work, *SUMMARY)
     time.sleep(0.3)
