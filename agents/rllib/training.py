@@ -350,8 +350,7 @@ class _Run:
         progress.trained = [one.outcome for one in found]
         if not progress.untrained:
             progress.untrained = list(progress.trained)
-        ratios = np.array(progress.trained) / self._yardstick()
-        reached = float(np.exp(np.log(ratios).mean()))
+        reached = _geometric_mean(np.array(progress.trained) / self._yardstick())
         progress.exams.append((progress.iteration, reached))
         if reached < progress.best_score or not np.isfinite(progress.best_score):
             progress.best_score, progress.best_iteration = reached, progress.iteration
@@ -365,13 +364,17 @@ class _Run:
         return found
 
     def _yardstick(self) -> Array:
-        """What outcomes are divided by: the reference's, or the mean of the first exam's.
+        """What outcomes are divided by: the reference's, or the geometric mean of the first exam's.
 
-        Where the reference fails, the mean of its other outcomes.
+        Where the reference fails, that of its other outcomes.
         """
         known = np.array(self.progress.reference or self.progress.untrained or [INF])
         finite = known[np.isfinite(known)]
-        mean = float(finite.mean()) if len(finite) else 1.0
+        mean = _geometric_mean(finite) if len(finite) else 1.0
         if not self.progress.reference:
             return np.full(self.training.exam_episodes, mean)
         return np.where(np.isfinite(known), known, mean)
+
+
+def _geometric_mean(ratios: Array) -> float:
+    return float(np.exp(np.log(ratios).mean()))
