@@ -144,8 +144,8 @@ class PlacementDecider:
         most_devices: Count | None = None,
     ) -> None:
         self.planner = LearnedPlanner(
-            checkpoint=checkpoint, groups=GROUPS, samples=len(STARTING), starts=STARTING, rounds=1,
-            temperature=0.0, search=None, guided=0.0, seed=0,
+            checkpoint=checkpoint, groups=GROUPS, samples=len(STARTING), starts=STARTING,
+            rounds=1, moves=0, temperature=0.0, search=None, guided=0.0, seed=0,
         )  # fmt: skip
         self.most_operators, self.most_devices = most_operators, most_devices
         self._form = Form(LiveStep, "A training step and the devices for it")

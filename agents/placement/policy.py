@@ -37,7 +37,8 @@ class LearnedPlanner:
     The step is fused; the policy reads the groups and the devices and composes several plans
     without a simulation, the first greedily, each from a split of its own. The compiled simulator
     prices plans and splits on the groups. In further rounds the policy goes over the best of them
-    again. The best one is priced on all operators in all orders. Where none fits, the policy is
+    again; at the end the likeliest moves away from the best are simulated, and kept where they
+    gain. The best plan is played on all operators. Where none fits, the policy is
     asked again with less room (`Fitting`). Local search goes on from the plans until the budget is
     spent, and draws the devices of its moves by the policy's chances.
 
@@ -52,12 +53,12 @@ class LearnedPlanner:
 
     Args:
         checkpoint: the policy's folder, or the name of a shipped one (`agents.placement.shipped`).
-            None: no policy; a round looks ahead instead, and puts one group after another where the
-            step, simulated, is the shortest.
+            None: no policy; all moves are as likely.
         groups: groups of the fused graph, at most.
         samples: plans composed in a round; the first is greedy.
         starts: where they begin in turn, numbers of `envs.placement.facts.PlacementFacts.starts`.
         rounds: the first from the starts, each further one from the best plans until then.
+        moves: of one group each, by the policy's chances, that are simulated at the end.
         temperature: of the others.
         search: what goes on from them; None: nothing does.
         guided: share of the search's moves that take the policy's advice.
@@ -75,6 +76,7 @@ class LearnedPlanner:
         samples: Count,
         starts: Sequence[Annotated[int, Ge(0), Lt(STARTS)]],
         rounds: Count,
+        moves: Annotated[int, Ge(0)],
         temperature: NonNegative,
         search: LocalSearch | None,
         guided: Share,
@@ -84,7 +86,7 @@ class LearnedPlanner:
         self.network: Network | None = policy
         self.kinds = () if policy is None else policy.sweeps
         self.groups, self.samples, self.temperature = groups, samples, temperature
-        self.starts, self.rounds = tuple(starts), rounds
+        self.starts, self.rounds, self.moves = tuple(starts), rounds, moves
         self.search, self.guided, self.seed = search, guided, seed
 
     def plan(
@@ -141,9 +143,7 @@ class Answer:
             likely = None if self.encoded is None else int(np.argmax(self.encoded.order[0, number]))
             self._price(np.ascontiguousarray(self.facts.starts[number]), likely)
         for _ in range(planner.rounds):
-            if self.encoded is None:
-                self._look_ahead(self._ranked()[0])
-            else:
+            if self.encoded is not None:
                 for device, order in zip(*self._composed(self.given, start, stands), strict=True):
                     self._price(device, int(order))
             best = self._ranked()[:_CLOSER]
@@ -151,7 +151,8 @@ class Answer:
             stands = np.stack([best[k % len(best)] for k in range(planner.samples)])
         for device in best:
             self._price(device, None)
-        return self._ranked(), len(self.priced)
+        judged = len(self.priced) + self._look_ahead(self._ranked()[0])
+        return self._ranked(), judged
 
     def fit(
         self, incumbent: StepIncumbent, plans: list[IntArray], budget_s: float, *, limited: bool
@@ -191,11 +192,17 @@ class Answer:
         ranked = sorted(self.priced, key=lambda key: _cost(self.priced[key]))
         return [np.frombuffer(key, dtype=np.int64) for key in ranked]
 
-    def _look_ahead(self, device: IntArray) -> None:
-        """Price what comes of (G,) devices when each group moves to where the step is shortest."""
+    def _look_ahead(self, device: IntArray) -> int:
+        """Simulate moves of one group each from (G,) devices, and keep those that gain.
+
+        The likeliest by the policy's chances, one after another. Returns how many.
+        """
         now, rule = device.copy(), (self.priced[device.tobytes()].rule,)
-        least = self.priced[device.tobytes()]
-        for group, where in np.argwhere(self.facts.able):
+        least, chance = self.priced[device.tobytes()], self.chances.copy()
+        chance[np.arange(len(now)), now] = 0.0
+        open_moves = self.random.permutation(np.argwhere(chance > 0.0))
+        likely = np.argsort(-chance[tuple(open_moves.T)], kind="stable")[: self.planner.moves]
+        for group, where in open_moves[likely]:
             before, now[group] = now[group], where
             price = self.pricer.pricer.price(self.pricer.fusion.expand_pieces(now), rule)
             if _cost(price) < _cost(least):
@@ -203,6 +210,7 @@ class Answer:
             else:
                 now[group] = before
         self.priced.setdefault(now.tobytes(), least)
+        return len(likely)
 
     def _composed(
         self, given: sweeps.Boards, start: IntArray, stands: IntArray

@@ -28,11 +28,15 @@ def problem(seed: int) -> StepProblem:
 
 
 def planner(
-    samples: int = 4, seed: int = 0, checkpoint: str | None = "any_step", rounds: int = 2
+    samples: int = 4,
+    seed: int = 0,
+    checkpoint: str | None = "any_step",
+    rounds: int = 2,
+    moves: int = 8,
 ) -> LearnedPlanner:
     return LearnedPlanner(
         checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=rounds,
-        temperature=1.0, search=None, guided=0.5, seed=seed,
+        moves=moves, temperature=1.0, search=None, guided=0.5, seed=seed,
     )  # fmt: skip
 
 
@@ -90,23 +94,20 @@ def test_further_rounds_lose_nothing(seed: int) -> None:
     assert third.step_time <= first.step_time * 1.02  # on groups never; operators may differ
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_look_ahead_moves_groups_until_none_gains(seed: int) -> None:
-    step = problem(seed)
-    loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
-    grouped = GroupedProblem.of(loose, GROUPS)
-    answer = Answer(planner(checkpoint=None, rounds=20), grouped)
-    best = answer.best_first()[0][0]
-    price = answer.priced[best.tobytes()]
-    split = answer.pricer.price(np.ascontiguousarray(answer.facts.starts[4])).seconds
-    assert price.seconds <= split * (1 + 1e-9)
-    for group, where in np.argwhere(answer.facts.able):
-        moved = best.copy()
-        moved[group] = where
-        pieces = grouped.fusion.expand_pieces(moved)
-        assert answer.pricer.pricer.price(pieces, (price.rule,)).seconds >= price.seconds * (
-            1 - 1e-9
-        )
+def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> None:
+    gained = 0
+    for seed in range(4):
+        step = problem(seed)
+        loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+        answer = Answer(planner(checkpoint=None, moves=10_000), GroupedProblem.of(loose, GROUPS))
+        best, judged = answer.best_first()
+        split = np.ascontiguousarray(answer.facts.starts[4])
+        moves = int(answer.facts.able.sum()) - answer.facts.num_groups
+        assert judged == 1 + moves  # the split and everything that is one move away from a plan
+        found = answer.priced[best[0].tobytes()].seconds
+        assert found <= answer.pricer.price(split).seconds
+        gained += (best[0] != split).any() and found < answer.pricer.price(split).seconds
+    assert gained >= 2
 
 
 def test_no_policy_of_that_name_is_an_error() -> None:
