@@ -245,15 +245,11 @@ class ValueScale:
             setattr(self, name, float(document[name]))  # type: ignore[arg-type]
 
 
-def standardised(gains: FloatArray, groups: NDArray[np.int64] | None = None) -> FloatArray:
-    """(n,) advantages with mean 0 and deviation 1, all together or each of the (n,) groups."""
-    found = np.empty_like(gains)
-    numbers = np.zeros(len(gains), np.int64) if groups is None else groups
-    for number in np.unique(numbers):
-        of_group = numbers == number
-        some = gains[of_group]
-        found[of_group] = (some - some.mean()) / max(float(some.std()), 1e-8)
-    return found
+def standardised(gains: FloatArray) -> FloatArray:
+    """(n,) advantages with mean 0 and deviation 1."""
+    if not len(gains):
+        return gains
+    return np.asarray((gains - gains.mean()) / max(float(gains.std()), 1e-8))
 
 
 def without_shared(

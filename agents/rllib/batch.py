@@ -116,9 +116,7 @@ class BatchMaker:
                 gains = (1.0 - ppo.best_share) * gains + ppo.best_share * best
             if ppo.normalise_advantages == "rank":
                 return ranked(gains, rows, ppo.alike), targets
-        by_problem = ppo.normalise_advantages == "problem"
-        groups = fragment.problem[:, lane][decides] if by_problem else None
-        gains[decides] = standardised(gains[decides], groups)
+        gains[decides] = standardised(gains[decides])
         return gains, targets
 
     def document(self) -> NumbersOfModules:

@@ -56,7 +56,7 @@ class PPO:
     value_coefficient: NonNegative
     value_memory: Annotated[float, Ge(1.0)] | None
     normalise_rewards: bool
-    normalise_advantages: Literal["batch", "problem", "rank"]
+    normalise_advantages: Literal["batch", "rank"]
     auxiliary_coefficient: NonNegative
     max_gradient_norm: Annotated[float, Gt(0.0)]
 

@@ -104,7 +104,6 @@ class Fragment:
     elapsed: NDArray[np.float64]  # (T, E) time that each step takes
     now: NDArray[np.float64]  # (T, E) time of the episode before each step
     episode: NDArray[np.int64]  # (T, E) number of the episode in its environment
-    problem: NDArray[np.int64]  # (T, E) what the episode is about
     terminated: NDArray[np.bool_]  # (T, E) the episode is over
     cut: NDArray[np.bool_]  # (T, E) the episode is truncated
     ended: list[Mapping[str, float]] = field(default_factory=list)  # episodes, by chart
@@ -114,9 +113,8 @@ class Fragment:
     @classmethod
     def empty(cls, parts: Mapping[str, Part], lanes: NDArray[np.int64], steps: int) -> Fragment:
         shape = (steps, len(lanes))
-        times, numbers = np.zeros((2, *shape)), np.zeros((2, *shape), np.int64)
-        flags = np.zeros((2, *shape), np.bool_)
-        return cls(parts, lanes, *times, *numbers, *flags)
+        (elapsed, now), episode = np.zeros((2, *shape)), np.zeros(shape, np.int64)
+        return cls(parts, lanes, elapsed, now, episode, *np.zeros((2, *shape), np.bool_))
 
     @property
     def steps(self) -> int:
@@ -309,7 +307,7 @@ class LockStepRunner(EnvRunner):
             self.patience.check("steps", t, steps)
             actions = self._decide(fragment, t, order.pupil)
             for index, lane in enumerate(self.lanes):
-                fragment.now[t, index], fragment.problem[t, index] = lane.now, lane.problem
+                fragment.now[t, index] = lane.now
                 fragment.episode[t, index] = self.started[index]
                 step = lane.step(actions[index])
                 fragment.elapsed[t, index] = step.elapsed

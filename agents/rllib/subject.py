@@ -68,12 +68,7 @@ class Memory(Protocol):
 
 
 class Lane(Protocol):
-    """One environment of many that are stepped together.
-
-    `problem` numbers what the running episode is about: episodes of one number compare.
-    """
-
-    problem: int
+    """One environment of many that are stepped together."""
 
     @property
     def now(self) -> float:

@@ -54,7 +54,6 @@ from models.durations.bins import (
     DurationConfig,
     FloatRows,
     gittins_tables,
-    middles,
     read_durations,
     upper_edges_s,
 )
@@ -70,11 +69,6 @@ def edges_s() -> Tensor:
 def bins_of(seconds: Tensor) -> Tensor:
     """The bin, 0 to 25, of each remaining time in seconds; an edge belongs to the bin below it."""
     return torch.bucketize(seconds.double(), edges_s().to(seconds.device))
-
-
-def log_middles() -> Tensor:
-    """(26,) ln of seconds in the middle of every bin, those at the ends as wide as the others."""
-    return torch.from_numpy(middles())
 
 
 class GittinsIndex(nn.Module):

@@ -47,7 +47,6 @@ class SchedulingLane:
     def __init__(self, env: ClusterParallelEnv, per_gpu: bool) -> None:
         self.env, self.per_gpu = env, per_gpu
         self.decisions = 0
-        self.problem = 0
         self._slots: list[tuple[ObservationMemory, int]] = []
         self._masks: list[NDArray[np.int8]] = []  # of what was last observed
         self._adviser: Adviser | None = None
@@ -78,7 +77,7 @@ class SchedulingLane:
             self.env.generator.progress = stage
         self.env.reset(seed=seed)
         simulator = self.episode.simulator
-        self.problem, self.decisions, self._bound_s = seed, 0, 0.0
+        self.decisions, self._bound_s = 0, 0.0
         self._adviser = adviser
         self._begin_advice()
         self._wait = self.episode.action_table.size - 1

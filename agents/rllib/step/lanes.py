@@ -15,7 +15,6 @@ from models.architecture import Architecture
 class WholeEpisodes:
     """Of `agents.rllib.subject.Lane`, where no episode goes on in the next iteration."""
 
-    problem = 0
     slots: Sequence[tuple[Any, int]] = ()
 
     def attach(self, slots: Sequence[tuple[Any, int]]) -> None:

@@ -24,13 +24,7 @@ NAN = float("nan")
 
 
 class Question(Protocol):
-    """A problem as a policy meets it.
-
-    Attributes:
-        number: what it is; equal problems have equal numbers.
-    """
-
-    number: int
+    """A problem as a policy meets it."""
 
     @property
     def observation(self) -> Mapping[str, Array]:
@@ -128,7 +122,6 @@ class ProblemLane(WholeEpisodes):
             self.question = self.subject.drawn(seed, stage)
         elif not hasattr(self, "question"):
             self.question = self.subject.source.exam(self.exam)
-        self.problem = self.question.number
 
     def observe(self, time: int) -> None:
         seen = self.subject.seen(self.question)

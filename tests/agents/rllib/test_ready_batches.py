@@ -28,7 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "scales": {"value_memory": 3.0, "normalise_rewards": True, "steps": STEPS, "episodes": None},
     "time": {"discounting": PerTime(10.0, 5.0), "alike": 2},
-    "problems": {"normalise_advantages": "problem"},
 }
 
 
@@ -58,7 +57,6 @@ def random_fragment(seed: int, taught: bool = False) -> Fragment:
         elapsed=rng.uniform(0.1, 3.0, (STEPS, LANES)),
         now=np.arange(STEPS)[:, None] + rng.random((STEPS, LANES)),
         episode=1 + np.cumsum(begins, axis=0),
-        problem=rng.integers(0, 3, (STEPS, LANES)),
         terminated=over == 0,
         cut=over == 1,
     )
@@ -90,7 +88,7 @@ def lanes_of(fragment: Fragment, first: int, last: int) -> Fragment:
                 if field.name not in {"lanes", "observations", "labels"}
             },
         )
-    names = ("elapsed", "now", "episode", "problem", "terminated", "cut")
+    names = ("elapsed", "now", "episode", "terminated", "cut")
     arrays = {name: cut(getattr(fragment, name)) for name in names}
     return replace(fragment, parts=parts, lanes=fragment.lanes[first:last], **arrays)
 
@@ -246,22 +244,6 @@ def test_what_came_of_a_teachers_decisions_is_not_the_critics_guess() -> None:
             part.scores[:] *= factor
         found.append(made([[fragment]], small_ppo(num_envs=LANES)))
     equal(*found)
-
-
-def test_every_problem_has_advantages_of_its_own_scale() -> None:
-    fragment = random_fragment(0)
-    for part in fragment.parts.values():
-        part.rewards[:] *= (
-            1.0 + 100.0 * np.repeat(fragment.problem, 2, axis=1)[:, : len(part.lanes)]
-        )
-    ppo = small_ppo(num_envs=LANES, normalise_advantages="problem")
-    batch = made([[fragment]], ppo).batches[0].policy_batches["a"]
-    kept = batch[Columns.LOSS_MASK]
-    gains = batch[Postprocessing.ADVANTAGES][kept]
-    problems = np.repeat(fragment.problem, 2, axis=1).reshape(-1)[kept]
-    for number in range(3):
-        assert gains[problems == number].mean() == pytest.approx(0.0, abs=1e-6)
-        assert gains[problems == number].std() == pytest.approx(1.0, rel=1e-5)
 
 
 def test_the_critic_learns_standard_scores_and_is_read_as_such() -> None:

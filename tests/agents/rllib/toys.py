@@ -84,8 +84,6 @@ class GuessLane:
     less the mean return: 1 at best. `elapsed` is 0.5.
     """
 
-    problem = 0
-
     def __init__(self, subject: Guess) -> None:
         self.subject = subject
         self.slots: Sequence[tuple[Any, int]] = ()

@@ -27,6 +27,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from models.artifacts import sha256_of
+from models.durations.bins import middles
 from models.durations.index import GittinsPriority
 from models.durations.network import (
     BINS,
@@ -40,7 +41,6 @@ from models.durations.network import (
     edges_s,
     fit,
     load_durations,
-    log_middles,
     save_durations,
     stretched,
 )
@@ -66,9 +66,9 @@ def test_numpys_index_mean_and_deviation_are_torchs(
     rows = random_rows(seed, 20, history)
     with torch.no_grad():
         logits = posterior(torch.from_numpy(rows))
-        chance, middles = logits.softmax(-1).double(), log_middles()
-        mean = chance @ middles
-        deviation = ((chance * (middles - mean[:, None]) ** 2).sum(1)).sqrt()
+        chance, centres = logits.softmax(-1).double(), torch.from_numpy(middles())
+        mean = chance @ centres
+        deviation = ((chance * (centres - mean[:, None]) ** 2).sum(1)).sqrt()
         expected = torch.stack([GittinsIndex()(logits).double(), mean, deviation], 1).numpy()
     told = GittinsPriority.of(posterior)
     np.testing.assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)

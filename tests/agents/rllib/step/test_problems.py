@@ -102,9 +102,9 @@ def test_alike_lanes_meet_one_problem_and_every_token_has_its_probability() -> N
     assert part.actions.shape == part.log_probabilities.shape == (2, 16, TOKENS)
     assert len(source.draws) == 2 * 16 // ALIKE
     assert {stage for _, stage in source.draws} == {0.25}
-    numbers = fragment.problem.reshape(2, -1, ALIKE)
-    assert (numbers == numbers[:, :, :1]).all()
-    assert len(np.unique(numbers)) == numbers[:, :, 0].size
+    for seen in part.observations.values():
+        by_problem = seen.reshape(2, -1, ALIKE, *seen.shape[1:])
+        assert (by_problem == by_problem[:, :, :1]).all()
     assert fragment.terminated.all()
     assert not fragment.cut.any()
     actions = part.actions.reshape(-1, TOKENS)
