@@ -25,6 +25,7 @@ from envs.step.problem import StepProblem
 INF = float("inf")
 _EXAM = 1 << 40  # numbers of the problems of exams, beyond all seeds
 _ATTEMPTS = 100  # draws of a problem that fits the layout
+_BY_SPEED = 4  # the start that is a split by speed
 _AGAIN = 5  # turns from a plan made before, beside one from each of the starts
 _WORST = 20.0  # times the reference that a reward tells apart
 
@@ -154,9 +155,7 @@ class WholeProblem:
     def _simple(self) -> tuple[IntArray, float]:
         """Tokens and seconds of a plan without any search."""
         facts = self.facts
-        line = np.argsort(facts.end)
-        part = np.searchsorted(facts.end[line], facts.place)
-        split = line[np.minimum(part, len(line) - 1)]
+        split = np.ascontiguousarray(facts.starts[_BY_SPEED])
         alone = np.full(facts.num_groups, facts.seconds.sum(axis=0).argmin())
         priced = [(self.pricer.price(device), device) for device in (split, alone)]
         price, device = min(priced, key=lambda pair: (pair[0].excess, pair[0].seconds))

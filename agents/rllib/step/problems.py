@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from envs.errors import InputError
 from envs.placement.episodes import Judged
 from models.architecture import Architecture, Policy
 from models.export.placer import trained_placer
-from models.step.placer import PlacerConfig
+from models.step.placer import PlacerConfig, PlacerPolicy
 
 PLANNER = "planner"
 NAN = float("nan")
@@ -81,15 +82,17 @@ class Continued:
     @property
     def sweeps(self) -> Sequence[str]:
         """Over the groups."""
-        own = trained_placer(placer_folder(self.checkpoint)).config.sweeps
-        return own if self.changed_sweeps is None else self.changed_sweeps
+        return self._kept.config.sweeps if self.changed_sweeps is None else self.changed_sweeps
 
     def policy(self, observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> Policy:
-        made = trained_placer(placer_folder(self.checkpoint))
-        config = replace(made.config, sweeps=tuple(self.sweeps))
+        config = replace(self._kept.config, sweeps=tuple(self.sweeps))
         fresh = config.policy(observation_space, action_space)
-        fresh.load_state_dict(made.state_dict())
+        fresh.load_state_dict(self._kept.state_dict())
         return fresh
+
+    @cached_property
+    def _kept(self) -> PlacerPolicy:
+        return trained_placer(placer_folder(self.checkpoint))
 
 
 def sweeps_of(model: Any) -> int:
