@@ -16,6 +16,7 @@ from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import Count, NonNegative, Share, bounded
+from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import GroupPricer
@@ -27,6 +28,7 @@ from models.step.decoding import Encoded, Network, compose, views_of
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+_OFFERED = 4  # plans that are played on all operators until one fits
 _CLOSER = 2  # plans that a round goes on from, and that are priced in all orders at the end
 
 
@@ -65,7 +67,7 @@ class LearnedPlanner:
         seed: of the random numbers.
 
     Raises:
-        InputError: the folder is no placement policy's.
+        InputError: the folder is no placement policy's; without one, no split is among `starts`.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class LearnedPlanner:
         seed: int,
     ) -> None:
         policy = None if checkpoint is None else OnnxPlacer(placer_folder(checkpoint))
+        if policy is None and not any(starts):
+            raise InputError("without a policy nothing is planned from nothing", field="starts")
         self.network: Network | None = policy
         self.kinds = () if policy is None else policy.sweeps
         self.groups, self.samples, self.temperature = groups, samples, temperature
@@ -159,7 +163,7 @@ class Answer:
     ) -> None:
         """Offer the plans until one fits; where none does, others in less room (`Fitting`)."""
         pricer = Pricer(incumbent.problem)
-        for device in plans:
+        for device in plans[:_OFFERED]:
             placed = self.grouped.fusion.expand(device)
             order = pricer.price(placed, (self.priced[device.tobytes()].rule,)).order
             if not incumbent.offer(placed, order).any() or not incumbent.offer(placed).any():

@@ -111,5 +111,10 @@ def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> 
 
 
 def test_no_policy_of_that_name_is_an_error() -> None:
+    with pytest.raises(InputError, match="from nothing"):
+        LearnedPlanner(
+            checkpoint=None, groups=8, samples=1, starts=[0], rounds=1, moves=1, temperature=1.0,
+            search=None, guided=0.5, seed=0,
+        )  # fmt: skip
     with pytest.raises(InputError, match="neither a folder nor shipped"):
         planner(checkpoint="no_such_policy")
