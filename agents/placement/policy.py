@@ -28,7 +28,8 @@ from models.step.decoding import Encoded, Network, compose, views_of
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_OFFERED = 4  # plans that are played on all operators until one fits
+_OFFERED = 12  # plans that are played on all operators until one fits
+_FITTING_S = 1.0  # seconds that fitting has at least
 _CLOSER = 2  # plans that a round goes on from, and that are priced in all orders at the end
 
 
@@ -61,7 +62,7 @@ class LearnedPlanner:
         starts: where they begin in turn, numbers of `envs.placement.facts.PlacementFacts.starts`.
         rounds: the first from the starts, each further one from the best plans until then.
         moves: of one group each, by the policy's chances, that are simulated at the end.
-        temperature: of the others.
+        temperature: of the last sample; those of the others rise evenly to it.
         search: what goes on from them; None: nothing does.
         guided: share of the search's moves that take the policy's advice.
         seed: of the random numbers.
@@ -168,7 +169,8 @@ class Answer:
             order = pricer.price(placed, (self.priced[device.tobytes()].rule,)).order
             if not incumbent.offer(placed, order).any() or not incumbent.offer(placed).any():
                 return
-        fitting = Fitting(incumbent, budget_s, limited=limited)
+        until = max(budget_s, incumbent.seconds + _FITTING_S)
+        fitting = Fitting(incumbent, until, limited=limited)
         fitting.run(self.grouped, self.with_less_room)
         fitting.insist()
 
@@ -223,8 +225,7 @@ class Answer:
         planner, groups = self.planner, self.facts.num_groups
         assert planner.network is not None
         assert self.encoded is not None
-        heat = np.full(planner.samples, planner.temperature)
-        heat[0] = 0.0
+        heat = np.linspace(0.0, planner.temperature, planner.samples)
         found = compose(
             planner.network, self.encoded, given, np.zeros(len(heat), np.int64), start, stands,
             planner.kinds, heat, self.random,
