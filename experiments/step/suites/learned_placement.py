@@ -177,7 +177,8 @@ class LearnedPlacement:
         shown = (*self.learned, *self.ablations) if races else ()
         tables = [
             Table(self.title, ALONE_COLUMNS, [_alone(x, races) for x in shown], note=note),
-            Table("With a search, after the same time", PAIR_COLUMNS, list(self._pairs(races))),
+            Table("With a search, after the same time", PAIR_COLUMNS,
+                  [(x, y, f"{at:g} s", *_spread(over)) for x, y, at, over in self._duels(races)]),
             Table("What the parts add", PART_COLUMNS,
                   [(x, first, *_spread([race.ends(x, first) for race in races]))
                    for x in self.ablations]),
@@ -200,19 +201,22 @@ class LearnedPlacement:
                 [x.over(label, np.inf) for x in races]
             )
             headline[f"{label}: below every planner in its time"] = int((same < 1.0 - SAME).sum())
+        for label, other, at, ratios in self._duels(races):
+            headline[f"{label} over {other} after {at:g} s"] = _median(ratios)
         rows = [race.document() for race in races]
         numbers = {"rows": rows, "times_s": list(self.times_s), "median_over_the_best": medians}
         return Report(tables, {"anytime.png": self._figure(races)}, numbers, headline)
 
-    def _pairs(self, races: Sequence[_Race]) -> Iterator[tuple[str, ...]]:
-        """Rows of `PAIR_COLUMNS`."""
+    def _duels(self, races: Sequence[_Race]) -> Iterator[tuple[str, str, float, list[float]]]:
+        """A guided search, another one, seconds, and the ratios of step times after them."""
         for label in self.guided:
             for other in self.searches:
-                for at in (
-                    at for at in self.times_s if at <= min(self.budget_s, self.guided_budget_s)
-                ):
-                    ratios = [_over(race.at(label, at), race.rivals(at)[other]) for race in races]
-                    yield label, other, f"{at:g} s", *_spread(ratios)
+                for at in self.times_s:
+                    if at <= min(self.budget_s, self.guided_budget_s):
+                        ratios = [
+                            _over(race.at(label, at), race.rivals(at)[other]) for race in races
+                        ]
+                        yield label, other, at, ratios
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
         """The median curve of every planner, in times of the opponents' best plan."""
