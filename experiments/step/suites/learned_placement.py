@@ -219,9 +219,11 @@ class LearnedPlacement:
                         yield label, other, at, ratios
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
-        """The median curve of every planner, in times of the opponents' best plan."""
-        curves = {}
+        """The planners' median curves, in times of the opponents' best plan; of policies the first."""
+        curves, (_, *variants) = {}, (*self.learned, *self.ablations)
         for label, _, limit in self._entrants():
+            if label in variants:
+                continue
             whens = sorted({at for race in races for at, _ in race.found[label].curve.points})
             points: list[tuple[float, float]] = []
             for at in whens[:: max(len(whens) // 300, 1)]:
