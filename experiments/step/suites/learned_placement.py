@@ -219,7 +219,7 @@ class LearnedPlacement:
                         yield label, other, at, ratios
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
-        """The planners' median curves, in times of the opponents' best plan; of policies the first."""
+        """The planners' median curves, of policies the first's, in times of the opponents' best."""
         curves, (_, *variants) = {}, (*self.learned, *self.ablations)
         for label, _, limit in self._entrants():
             if label in variants:
