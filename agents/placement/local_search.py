@@ -229,7 +229,7 @@ class _Search:
     @property
     def progress(self) -> float:
         """The part of the budget, or of the limit, that is spent; from 1 on the search is over."""
-        spent = self.incumbent.seconds / self.budget_s
+        spent = self.incumbent.seconds / self.budget_s if self.budget_s > 0.0 else 1.0
         if self.limit is None or spent >= 1.0:
             return spent
         return self.proposed / self.limit if self.limit else 1.0

@@ -112,6 +112,12 @@ def test_a_search_uses_its_budget_and_no_more() -> None:
     assert times[-1] == result.step_time
 
 
+def test_a_budget_that_is_gone_already_still_gives_a_plan() -> None:
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    for budget_s in (0.0, -0.5):
+        assert search().plan(problem, budget_s).plan is not None
+
+
 def test_a_full_device_is_left_alone_and_a_model_that_fits_nowhere_is_refused() -> None:
     problem = pipeline([1.0] * 3, 1, cluster([0, 0], [6.0, 100.0]), [10, 1])
     result = search().plan(problem, 60.0, 2000)
