@@ -178,10 +178,10 @@ class Answer:
         self, grouped: GroupedProblem, room: FloatArray
     ) -> tuple[IntArray, None] | None:
         """An `Attempt`: of new samples the one with the least state beyond `room` (D,)."""
-        share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
-        shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
         if self.encoded is None:
             return None
+        share = np.maximum(room, 0.0) / np.maximum(grouped.problem.capacity, 1.0)
+        shrunk = self.given._replace(capacity=np.maximum(self.given.capacity * share, 1e-9))
         start = np.resize(self.planner.starts, self.planner.samples)
         devices, _ = self._composed(shrunk, start, self.facts.starts[start])
         held = [np.bincount(device, grouped.state, len(room)) for device in devices]
@@ -191,11 +191,11 @@ class Answer:
 
     def _price(self, device: IntArray, order: int | None) -> None:
         price, key = self.pricer.price(device, order), device.tobytes()
-        if key not in self.priced or _cost(price) < _cost(self.priced[key]):
+        if key not in self.priced or price.rank < self.priced[key].rank:
             self.priced[key] = price
 
     def _ranked(self) -> list[IntArray]:
-        ranked = sorted(self.priced, key=lambda key: _cost(self.priced[key]))
+        ranked = sorted(self.priced, key=lambda key: self.priced[key].rank)
         return [np.frombuffer(key, dtype=np.int64) for key in ranked]
 
     def _look_ahead(self, device: IntArray) -> int:
@@ -210,8 +210,8 @@ class Answer:
         likely = np.argsort(-chance[tuple(open_moves.T)], kind="stable")[: self.planner.moves]
         for group, where in open_moves[likely]:
             before, now[group] = now[group], where
-            price = self.pricer.pricer.price(self.pricer.fusion.expand_pieces(now), rule)
-            if _cost(price) < _cost(least):
+            price = self.pricer.under(now, rule)
+            if price.rank < least.rank:
                 least = price
             else:
                 now[group] = before
@@ -232,7 +232,3 @@ class Answer:
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
         return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
-
-
-def _cost(price: Price) -> tuple[float, float]:
-    return price.excess, price.seconds

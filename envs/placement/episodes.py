@@ -70,12 +70,12 @@ class Tokens(NamedTuple):
 class Met:
     """The best of some plans: the least beyond memory, then the fastest."""
 
-    cost: tuple[float, float] = (INF, INF)
+    rank: tuple[float, float] = (INF, INF)
     device: IntArray | None = None  # (G,)
 
     def offer(self, price: Price, device: IntArray) -> None:
-        if (cost := (price.excess, price.seconds)) < self.cost:
-            self.cost, self.device = cost, device
+        if price.rank < self.rank:
+            self.rank, self.device = price.rank, device
 
 
 class WholeProblem:
@@ -158,7 +158,7 @@ class WholeProblem:
         split = np.ascontiguousarray(facts.starts[_BY_SPEED])
         alone = np.full(facts.num_groups, facts.seconds.sum(axis=0).argmin())
         priced = [(self.pricer.price(device), device) for device in (split, alone)]
-        price, device = min(priced, key=lambda pair: (pair[0].excess, pair[0].seconds))
+        price, device = min(priced, key=lambda pair: pair[0].rank)
         seconds = price.seconds if np.isfinite(price.seconds) else facts.ideal_s
         return self.tokens.row(device, order_class(price.rule)), seconds
 

@@ -48,7 +48,10 @@ class GroupPricer:
 
         That is also what counts where the class is not allowed.
         """
-        rules = () if order is None else self.rules[order]
+        return self.under(device, () if order is None else self.rules[order])
+
+    def under(self, device: IntArray, rules: tuple[Rule, ...]) -> Price:
+        """Of (G,) devices in the best of the orders of `rules`."""
         return self.pricer.price(self.fusion.expand_pieces(device), rules)
 
     def excess(self, price: Price) -> float:

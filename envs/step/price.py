@@ -412,6 +412,11 @@ class Price:
     rule: Rule
     order: IntArray  # (N,)
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What plans are compared by: the bytes that do not fit, then the seconds."""
+        return self.excess, self.seconds
+
 
 class Pricer:
     """Prices placements of `problem` under the orders it allows. One per thread.
