@@ -20,7 +20,7 @@ from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import GroupPricer
-from envs.step.price import Price, Pricer
+from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
 from models.step.decoding import Encoded, Network, compose, views_of
@@ -163,10 +163,9 @@ class Answer:
         self, incumbent: StepIncumbent, plans: list[IntArray], budget_s: float, *, limited: bool
     ) -> None:
         """Offer the plans until one fits; where none does, others in less room (`Fitting`)."""
-        pricer = Pricer(incumbent.problem)
         for device in plans[:_OFFERED]:
             placed = self.grouped.fusion.expand(device)
-            order = pricer.price(placed, (self.priced[device.tobytes()].rule,)).order
+            order = incumbent.pricer.price(placed, (self.priced[device.tobytes()].rule,)).order
             if not incumbent.offer(placed, order).any() or not incumbent.offer(placed).any():
                 return
         until = max(budget_s, incumbent.seconds + _FITTING_S)

@@ -12,7 +12,6 @@ from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.memory_fit import MemoryFit
 from envs.step.order import OneFOneB
-from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -62,7 +61,7 @@ class Fitting:
         self._budget_s = budget_s
         self._draws = _DRAWS if limited else None
         self._spent = spent
-        self._pricer = Pricer(incumbent.problem)
+        self._pricer = incumbent.pricer
         self._random = np.random.default_rng(0)
         self._known: set[bytes] = set()
         self._seen: list[tuple[GroupedProblem, Attempt]] = []

@@ -148,7 +148,8 @@ class StepIncumbent(Incumbent):
             compile_kernels()
         super().__init__()
         self.problem = problem
-        self.simulator: Simulator = BestOrder(problem)
+        self.simulator: Simulator = (best := BestOrder(problem))
+        self.pricer = best.pricer
         self.impossible = why_no_plan(problem)
         self._proof = lambda: np.inf if self.impossible else lower_bound(problem).seconds
         self._vain = 0  # repairs in a row that brought nothing
