@@ -295,23 +295,6 @@ def without_shared(
     return found
 
 
-def best_of_alike(returns: FloatArray, rows: int, alike: int) -> FloatArray:
-    """(T, B) by how much the best of alike episodes would be worse without each of them.
-
-    `alike` times that, times the gradient of the log probability, is in the mean over episodes an
-    unbiased gradient of the expected best: what the others reach is a baseline.
-
-    Args:
-        returns: (T, B) what follows a step.
-        rows: agents of the environments with the same problem, which stand side by side.
-        alike: those environments, at least two.
-    """
-    beside = returns.reshape(len(returns), -1, alike, rows // alike)
-    second, best = np.moveaxis(np.sort(beside, axis=2)[:, :, -2:], 2, 0)[..., None, :]
-    gains: FloatArray = np.where(beside == best, best - second, 0.0)
-    return gains.reshape(returns.shape)
-
-
 def ranked(returns: FloatArray, rows: int, alike: int) -> FloatArray:
     """(T, B) places among alike episodes, with mean 0 and deviation 1; equal returns share theirs.
 

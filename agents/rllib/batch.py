@@ -17,7 +17,6 @@ from agents.rllib.advantages import (
     RewardScale,
     ValueScale,
     advantages,
-    best_of_alike,
     ranked,
     standardised,
     telling,
@@ -26,7 +25,6 @@ from agents.rllib.advantages import (
 from agents.rllib.config import PPO
 from agents.rllib.module import LABELS, TAUGHT
 from agents.rllib.runner import Fragment, Part
-from envs.errors import InputError
 
 NumbersOfModules = dict[str, dict[str, Any]]
 
@@ -109,11 +107,6 @@ class BatchMaker:
         if ppo.alike > 1:
             rows, now, episode = ppo.alike * self.agents[name], fragment.now, fragment.episode
             gains = without_shared(gains, now[:, lane], episode[:, lane], rows, ppo.alike)
-            if ppo.best_share > 0.0:
-                if not ends.all():
-                    raise InputError("is for episodes of one step", field="best_share")
-                best = ppo.alike * best_of_alike(rewards, rows, ppo.alike)
-                gains = (1.0 - ppo.best_share) * gains + ppo.best_share * best
             if ppo.normalise_advantages == "rank":
                 return ranked(gains, rows, ppo.alike), targets
         gains[decides] = standardised(gains[decides])

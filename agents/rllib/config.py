@@ -40,7 +40,6 @@ class PPO:
     steps: Count | None
     episodes: Count | None
     alike: Count
-    best_share: Share
     learned: Count | None
     minibatch_size: Count
     num_epochs: Count
@@ -66,15 +65,10 @@ class PPO:
         if self.num_envs % self.alike:
             message = f"{self.alike} does not divide num_envs {self.num_envs}"
             raise InputError(message, field="alike")
-        if self.normalise_advantages == "rank" and (self.alike == 1 or self.best_share > 0.0):
-            message = "ranks are those of alike episodes, without a share of the best"
-            raise InputError(message, field="normalise_advantages")
+        if self.normalise_advantages == "rank" and self.alike == 1:
+            raise InputError("ranks are those of alike episodes", field="normalise_advantages")
         if self.learned is not None and self.learned > self.alike:
             raise InputError(f"there are {self.alike} alike", field="learned")
-        if self.best_share > 0.0 and self.alike == 1:
-            raise InputError(
-                "the best of one episode is that one: 0 it must be", field="best_share"
-            )
 
     def fallen(self, start: float, end: float, steps: int) -> float:
         """What falls linearly from `start` to `end`, after so many steps."""

@@ -204,7 +204,6 @@ def small_ppo(**chosen: Any) -> PPO:
         "steps": None,
         "episodes": 1,
         "alike": 1,
-        "best_share": 0.0,
         "learned": None,
         "minibatch_size": 32,
         "num_epochs": 4,

@@ -55,7 +55,6 @@ SETTINGS = PPO(
     steps=16,
     episodes=None,
     alike=1,
-    best_share=0.0,
     learned=None,
     minibatch_size=32,
     num_epochs=2,

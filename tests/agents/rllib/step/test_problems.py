@@ -16,7 +16,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
-from agents.rllib.advantages import PerStep, best_of_alike, ranked
+from agents.rllib.advantages import PerStep, ranked
 from agents.rllib.batch import BatchMaker
 from agents.rllib.config import TRAINING, Cloning
 from agents.rllib.module import TAUGHT
@@ -116,20 +116,16 @@ def test_alike_lanes_meet_one_problem_and_every_token_has_its_probability() -> N
     assert not known.all()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_advantages_are_against_the_other_samples_of_the_problem(share: float) -> None:
-    _, fragment = sampled(Guesses(), best_share=share)
+def test_advantages_are_against_the_other_samples_of_the_problem() -> None:
+    _, fragment = sampled(Guesses())
     part = fragment.parts[PLANNER]
-    chosen = training(best_share=share).ppo
-    maker = BatchMaker(chosen, {PLANNER: 1})
+    maker = BatchMaker(training().ppo, {PLANNER: 1})
     rows = maker.ready([fragment], 1).batches[0].policy_batches[PLANNER]
     returns = part.rewards.reshape(-1, ALIKE)
     expected = np.empty_like(returns)
     for of_problem, gains in zip(returns, expected, strict=True):
         for k, own in enumerate(of_problem):
-            others = np.delete(of_problem, k)
-            best = ALIKE * (of_problem.max() - others.max())
-            gains[k] = (1.0 - share) * (own - others.mean()) + share * best
+            gains[k] = own - np.delete(of_problem, k).mean()
     flat = expected.reshape(-1)
     np.testing.assert_allclose(
         rows[Postprocessing.ADVANTAGES], (flat - flat.mean()) / flat.std(), rtol=1e-5, atol=1e-6
@@ -160,19 +156,6 @@ def test_of_alike_plans_those_with_the_largest_advantages_are_learned_from() -> 
     assert (kept.sum(axis=1) == 2).all()
     for size, chosen in zip(beside, kept, strict=True):
         assert size[chosen].min() >= size[~chosen].max()
-
-
-def test_the_best_of_alike_is_an_unbiased_gradient_of_the_expected_best() -> None:
-    """Of the probability of one of two outcomes, in three draws."""
-    p, alike = 0.3, 3
-    gradient = 0.0
-    for outcomes in np.ndindex(*[2] * alike):
-        returns = np.array(outcomes, np.float64)
-        probability = np.prod(np.where(returns == 1.0, p, 1.0 - p))
-        scores = np.where(returns == 1.0, 1.0 / p, -1.0 / (1.0 - p))
-        gains = best_of_alike(returns[None], alike, alike)[0]
-        gradient += probability * float((alike * gains * scores).mean())
-    assert gradient == pytest.approx(alike * (1.0 - p) ** (alike - 1))  # of 1 - (1 - p)^3
 
 
 def test_the_loss_of_plans_is_what_numpy_says_token_by_token() -> None:
@@ -232,14 +215,9 @@ def test_what_is_taught_is_asked_for_after_what_was_done(pupil: float) -> None:
     assert updated(made, columns)["cross_entropy"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("labelled", "best_share"),
-    [pytest.param(True, 0.0, marks=pytest.mark.proof), (False, 0.5)],
-)
-def test_plans_are_learned_to_the_optimum(
-    labelled: bool, best_share: float, tmp_path: Path
-) -> None:
-    chosen = training(25 if labelled else 0, episodes=4, best_share=best_share)
+@pytest.mark.parametrize("labelled", [pytest.param(True, marks=pytest.mark.proof), False])
+def test_plans_are_learned_to_the_optimum(labelled: bool, tmp_path: Path) -> None:
+    chosen = training(25 if labelled else 0, episodes=4)
     subject = Problems(Guesses(labelled), chosen)
     chosen = small_training(**{**vars(chosen), "max_steps": 64 * 25, "exam_episodes": 16})
     result = train(chosen, subject, tmp_path)
@@ -261,17 +239,6 @@ def test_a_run_about_problems_that_goes_on_is_the_run_that_did_not_stop(tmp_path
         assert (tmp_path / "whole" / last).read_bytes() == (tmp_path / "half" / last).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("ppo", "field"),
-    [({"steps": 2, "episodes": None}, "steps"), ({"alike": 1, "best_share": 0.5}, "best_share")],
-)
-def test_what_whole_plans_cannot_do_is_said(ppo: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError, match=f"field '{field}'"):
-        Problems(Guesses(), training(**ppo))
-
-
-def test_the_best_of_alike_is_not_for_longer_episodes() -> None:
-    _, fragment = sampled(Guesses())
-    fragment.terminated[0, 0] = False
-    with pytest.raises(InputError, match="field 'best_share'"):
-        BatchMaker(training(best_share=0.5).ppo, {PLANNER: 1}).ready([fragment], 1)
+def test_what_whole_plans_cannot_do_is_said() -> None:
+    with pytest.raises(InputError, match="field 'steps'"):
+        Problems(Guesses(), training(steps=2, episodes=None))
