@@ -145,7 +145,8 @@ class PlacementDecider:
     ) -> None:
         self.planner = LearnedPlanner(
             checkpoint=checkpoint, groups=GROUPS, samples=len(STARTING), starts=STARTING,
-            rounds=1, moves=0, temperature=0.0, search=None, guided=0.0, seed=0,
+            rounds=1, moves=0, temperature=0.0, search=None, levels=(), descent=0.0,
+            guided=0.0, seed=0,
         )  # fmt: skip
         self.most_operators, self.most_devices = most_operators, most_devices
         self._form = Form(LiveStep, "A training step and the devices for it")

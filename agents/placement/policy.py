@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +11,7 @@ from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from agents.base import PlannerResult
+from agents.placement.integer_program.refinement import Descent, compile_kernels
 from agents.placement.local_search import Guide, LocalSearch
 from agents.placement.shipped import placer_folder
 from agents.step.fitting import Fitting
@@ -20,6 +22,7 @@ from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import GroupPricer
+from envs.placement.toy import toy_pipeline
 from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
@@ -30,7 +33,7 @@ FloatArray = NDArray[np.float64]
 
 _OFFERED = 12  # plans that are played on all operators until one fits
 _FITTING_S = 1.0  # seconds that fitting has at least
-_CLOSER = 2  # plans that a round goes on from, and that are priced in all orders at the end
+_CLOSER = 2  # plans that a round goes on from, that are priced in all orders and descend
 
 
 @bounded
@@ -42,8 +45,10 @@ class LearnedPlanner:
     prices plans and splits on the groups. In further rounds the policy goes over the best of them
     again; at the end the likeliest moves away from the best are simulated, and kept where they
     gain. The best plan is played on all operators. Where none fits, the policy is
-    asked again with less room (`Fitting`). Local search goes on from the plans until the budget is
-    spent, and draws the devices of its moves by the policy's chances.
+    asked again with less room (`Fitting`). A search goes on until the budget is spent: where memory
+    does not bind, the best plans first descend through finer groups by moves that are all simulated
+    (`Descent`); then local search starts from them, and draws the devices of its moves by the
+    policy's chances.
 
     Guarantees:
         With a search never slower than the best single device that holds the step; without one,
@@ -64,6 +69,8 @@ class LearnedPlanner:
         moves: of one group each, by the policy's chances, that are simulated at the end.
         temperature: of the last sample; those of the others rise evenly to it.
         search: what goes on from them; None: nothing does.
+        levels: groups through which the best plans descend before; empty: they do not.
+        descent: share of the budget, at most, for that.
         guided: share of the search's moves that take the policy's advice.
         seed: of the random numbers.
 
@@ -82,6 +89,8 @@ class LearnedPlanner:
         moves: Annotated[int, Ge(0)],
         temperature: NonNegative,
         search: LocalSearch | None,
+        levels: Sequence[Count],
+        descent: Share,
         guided: Share,
         seed: int,
     ) -> None:
@@ -93,6 +102,7 @@ class LearnedPlanner:
         self.groups, self.samples, self.temperature = groups, samples, temperature
         self.starts, self.rounds, self.moves = tuple(starts), rounds, moves
         self.search, self.guided, self.seed = search, guided, seed
+        self.levels, self.descent = tuple(levels), descent
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -101,6 +111,8 @@ class LearnedPlanner:
 
         The deterministic limit counts the search's proposed moves.
         """
+        if self.search is not None and self.levels:
+            _compile()
         incumbent = StepIncumbent(problem)
         if incumbent.impossible:
             return incumbent.result()
@@ -109,8 +121,16 @@ class LearnedPlanner:
         plans, evaluations = answer.best_first()
         answer.fit(incumbent, plans, budget_s, limited=deterministic_limit is not None)
         if self.search is not None and (deterministic_limit or incumbent.seconds < budget_s):
+            placements = [grouped.fusion.expand(device) for device in plans]
+            if self.levels and not answer.binds:
+                share = 1.0 if deterministic_limit else self.descent
+                until = incumbent.seconds + share * (budget_s - incumbent.seconds)
+                descent = Descent(incumbent, levels=self.levels, seed=self.seed)
+                for device in placements[:_CLOSER]:
+                    descent.descend(device, until)
+                evaluations += descent.simulations
             guide = Guide(
-                plans=[grouped.fusion.expand(device) for device in plans],
+                plans=placements,
                 group=grouped.fusion.group,
                 chance=answer.chances,
                 share=self.guided,
@@ -134,6 +154,11 @@ class Answer:
         able = self.facts.able.astype(np.float64)
         self.chances: FloatArray = able / np.maximum(able.sum(axis=1, keepdims=True), 1.0)  # (G, D)
         self.priced: dict[bytes, Price] = {}  # the best of every plan, by its devices
+
+    @property
+    def binds(self) -> bool:
+        """Whether memory rules out the fastest of all plans priced."""
+        return min(self.priced.values(), key=lambda price: price.seconds).excess > 0.0
 
     def best_first(self) -> tuple[list[IntArray], int]:
         """Different devices (G,) of the groups: those that fit, the fastest, first.
@@ -231,3 +256,9 @@ class Answer:
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
         return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
+
+
+@cache
+def _compile() -> None:
+    """Have the kernels of descents compiled, once on a machine, before the clock starts."""
+    compile_kernels(toy_pipeline())

@@ -48,8 +48,8 @@ class Placed:
         return self.overflow, self.seconds
 
 
-class Refinement:
-    """Improves placements on groupings that respect them.
+class Descent:
+    """Improves placements on groupings that respect them, until no move pays.
 
     `descend` takes a placement through several granularities. At each the graph is fused to so many
     groups, every group that the placement divides between devices is split there, and
@@ -57,41 +57,22 @@ class Refinement:
     fused when the groups are few and is divided when they are many, so that a move means another
     block of operators at every level.
 
-    `kick` leaves a placement in which no move pays, and descends again: by `Rounds` on the groups
-    of one level, of which only some consecutive ones are free (fix and optimise), or by a few
-    random moves, as in iterated local search.
-
     Args:
         incumbent: takes the plans.
         levels: granularities, in groups.
-        kick_groups: granularity of the neighbourhood MILP.
-        formulation: makes the models.
-        seed: of the moves, the neighbourhoods and HiGHS.
+        seed: of the moves.
     """
 
-    def __init__(
-        self,
-        incumbent: StepIncumbent,
-        *,
-        levels: tuple[int, ...],
-        kick_groups: int,
-        formulation: Formulation,
-        seed: int,
-    ) -> None:
+    def __init__(self, incumbent: StepIncumbent, *, levels: tuple[int, ...], seed: int) -> None:
         self.incumbent = incumbent
         self._pricer = Pricer(incumbent.problem)
         self.levels = levels
-        self.kick_groups = kick_groups
-        self.formulation = formulation
-        self.seed = seed
         self.random = np.random.default_rng(seed)
         self.drawn = Moves(incumbent.problem, self.random)
         self.simulations = 0  # of fused graphs
         self._fusions: dict[int, Fusion] = {}
         self._groupings: dict[int, GroupedProblem] = {}  # the last of each level
-        self._classes = device_classes(incumbent.problem)  # the models tell them apart by number
         self._fusing = 0.0  # seconds that a fusion has taken, at most
-        self._around: tuple[bytes, Rounds] | None = None
         self.nearest: Placed | None = None  # to a plan that fits
 
     def descend(
@@ -118,6 +99,89 @@ class Refinement:
                 here = min(here, there, key=lambda placed: placed.rank)
         self.offer_ready_order(here)
         return here.device
+
+    def around(self, device: IntArray, level: int) -> GroupedProblem:
+        """The problem in about `level` groups, none of which `device` (N,) divides."""
+        problem = self.incumbent.problem
+        if level not in self._fusions:
+            self._fusions[level] = fuse(problem, level)
+        group = fused_around(problem, self._fusions[level], device)
+        known = self._groupings.get(level)
+        if known is not None and np.array_equal(known.fusion.group, group):
+            return known
+        began = self.incumbent.seconds
+        fusion = contract(problem.graph, group, weight_gradients=problem.defers)
+        self._groupings[level] = GroupedProblem.fused(problem, fusion)
+        self._fusing = max(self._fusing, self.incumbent.seconds - began)
+        return self._groupings[level]
+
+    def price(self, device: IntArray) -> Placed:
+        """Placement `device` (N,) in the order that suits it; offered, if it is the best."""
+        price = self._pricer.price(device)
+        fits = price.excess == 0.0
+        if price.seconds < self.incumbent.step_time and (fits or self.incumbent.may_move):
+            self.incumbent.offer(device, price.order)
+        return Placed(device, price.seconds, price.excess, price.order)
+
+    def pricing(self, grouped: GroupedProblem, placed: Placed) -> MovePricing:
+        """What improves placements of `grouped` near `placed`.
+
+        Pieces hold their tensors longer than operators: where memory binds, the devices get as much
+        more room as that takes for `placed`.
+        """
+        prices = OrderedPrices(grouped.problem)
+        pieces = grouped.fusion.expand_pieces(_of_groups(grouped, placed.device))
+        price = prices.pricer.price(pieces)
+        if placed.order is not None and (price.excess > 0.0 or placed.overflow > 0.0):
+            coarse = prices.pricer.peaks(pieces, price.order)[1]
+            fine = self._pricer.peaks(placed.device, placed.order)[1]
+            prices = OrderedPrices(grouped.problem, grouped.problem.capacity + coarse - fine)
+        return MovePricing(grouped, self.drawn, prices)
+
+    def offer_ready_order(self, placed: Placed) -> None:
+        """Offer `placed` in an order that `price` does not look at."""
+
+    def _can_fuse(self, end: float) -> bool:
+        """Whether there is time to fuse the graph once more."""
+        return self.incumbent.seconds + self._fusing < end
+
+    def _offer(self, device: IntArray) -> Placed:
+        placed = self.price(device)
+        if self.nearest is None or placed.rank < self.nearest.rank:
+            self.nearest = placed
+        return placed
+
+
+class Refinement(Descent):
+    """A `Descent` that can leave a placement in which no move pays.
+
+    `kick` leaves it, and descends again: by `Rounds` on the groups of one level, of which only
+    some consecutive ones are free (fix and optimise), or by a few random moves, as in iterated
+    local search.
+
+    Args:
+        incumbent: takes the plans.
+        levels: granularities, in groups.
+        kick_groups: granularity of the neighbourhood MILP.
+        formulation: makes the models.
+        seed: of the moves, the neighbourhoods and HiGHS.
+    """
+
+    def __init__(
+        self,
+        incumbent: StepIncumbent,
+        *,
+        levels: tuple[int, ...],
+        kick_groups: int,
+        formulation: Formulation,
+        seed: int,
+    ) -> None:
+        super().__init__(incumbent, levels=levels, seed=seed)
+        self.kick_groups = kick_groups
+        self.formulation = formulation
+        self.seed = seed
+        self._classes = device_classes(incumbent.problem)  # the models tell them apart by number
+        self._around: tuple[bytes, Rounds] | None = None
 
     def kick(self, end: float, node_limit: int) -> int:
         """Leave the best plan and descend; returns the branch-and-bound nodes taken, at least 1.
@@ -166,51 +230,6 @@ class Refinement:
                 group_device = moved[int(self.random.integers(len(moved)))]
         return grouped.fusion.expand(group_device)
 
-    def around(self, device: IntArray, level: int) -> GroupedProblem:
-        """The problem in about `level` groups, none of which `device` (N,) divides."""
-        problem = self.incumbent.problem
-        if level not in self._fusions:
-            self._fusions[level] = fuse(problem, level)
-        group = fused_around(problem, self._fusions[level], device)
-        known = self._groupings.get(level)
-        if known is not None and np.array_equal(known.fusion.group, group):
-            return known
-        began = self.incumbent.seconds
-        fusion = contract(problem.graph, group, weight_gradients=problem.defers)
-        self._groupings[level] = GroupedProblem.fused(problem, fusion)
-        self._fusing = max(self._fusing, self.incumbent.seconds - began)
-        return self._groupings[level]
-
-    def price(self, device: IntArray) -> Placed:
-        """Placement `device` (N,) in the order that suits it; offered, if it is the best."""
-        price = self._pricer.price(device)
-        fits = price.excess == 0.0
-        if price.seconds < self.incumbent.step_time and (fits or self.incumbent.may_move):
-            self.incumbent.offer(device, price.order)
-        return Placed(device, price.seconds, price.excess, price.order)
-
-    def pricing(self, grouped: GroupedProblem, placed: Placed) -> MovePricing:
-        """What improves placements of `grouped` near `placed`.
-
-        Pieces hold their tensors longer than operators: where memory binds, the devices get as much
-        more room as that takes for `placed`.
-        """
-        prices = OrderedPrices(grouped.problem)
-        pieces = grouped.fusion.expand_pieces(_of_groups(grouped, placed.device))
-        price = prices.pricer.price(pieces)
-        if placed.order is not None and (price.excess > 0.0 or placed.overflow > 0.0):
-            coarse = prices.pricer.peaks(pieces, price.order)[1]
-            fine = self._pricer.peaks(placed.device, placed.order)[1]
-            prices = OrderedPrices(grouped.problem, grouped.problem.capacity + coarse - fine)
-        return MovePricing(grouped, self.drawn, prices)
-
-    def offer_ready_order(self, placed: Placed) -> None:
-        """Offer `placed` in an order that `price` does not look at."""
-
-    def _can_fuse(self, end: float) -> bool:
-        """Whether there is time to fuse the graph once more."""
-        return self.incumbent.seconds + self._fusing < end
-
     def _rounds_around(self, device: IntArray) -> Rounds:
         key = device.tobytes()
         if self._around is None or self._around[0] != key:
@@ -229,12 +248,6 @@ class Refinement:
         first = int(self.random.integers(max(groups - free, 0) + 1))
         domain[first : first + free] = True
         return domain
-
-    def _offer(self, device: IntArray) -> Placed:
-        placed = self.price(device)
-        if self.nearest is None or placed.rank < self.nearest.rank:
-            self.nearest = placed
-        return placed
 
 
 class SimulatedRefinement(Refinement, ABC):
@@ -267,7 +280,7 @@ class SimulatedRefinement(Refinement, ABC):
         """Says when a dynamic runtime starts the operators of placement `device` (N,)."""
 
     def price(self, device: IntArray) -> Placed:
-        """As `Refinement.price`; the placement is offered."""
+        """As `Descent.price`; the placement is offered."""
         excess = self.incumbent.offer(device)
         if excess.any():
             state = self.incumbent.problem.graph.state_bytes
@@ -281,12 +294,12 @@ class SimulatedRefinement(Refinement, ABC):
         return Placed(device, seconds, float(excess.sum()), None)
 
     def pricing(self, grouped: GroupedProblem, placed: Placed) -> MovePricing:
-        """As `Refinement.pricing`, by `simulator`."""
+        """As `Descent.pricing`, by `simulator`."""
         prices = SimulatedPrices(self.simulator(grouped), self.room)
         return MovePricing(grouped, self.drawn, prices)
 
     def offer_ready_order(self, placed: Placed) -> None:
-        """As `Refinement.offer_ready_order`, if it is promising."""
+        """As `Descent.offer_ready_order`, if it is promising."""
         device = placed.device
         if placed.seconds > _PROMISING * self.incumbent.step_time:
             return

@@ -39,7 +39,7 @@ def planner(folder: str, searches: bool, **chosen: Any) -> LearnedJoint:
     placement = LearnedPlanner(
         checkpoint="any_step", groups=16, samples=4, starts=[0, 4], rounds=1,
         moves=0, temperature=1.0,
-        search=search(0) if searches else None, guided=0.5, seed=0,
+        search=search(0) if searches else None, levels=(), descent=0.0, guided=0.5, seed=0,
     )  # fmt: skip
     arguments: dict[str, Any] = {
         "placement": placement, "allocator": folder,

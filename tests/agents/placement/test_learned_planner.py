@@ -36,7 +36,7 @@ def planner(
 ) -> LearnedPlanner:
     return LearnedPlanner(
         checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=rounds,
-        moves=moves, temperature=1.0, search=None, guided=0.5, seed=seed,
+        moves=moves, temperature=1.0, search=None, levels=(), descent=0.0, guided=0.5, seed=seed,
     )  # fmt: skip
 
 
@@ -87,6 +87,25 @@ def test_search_goes_on_from_its_plans() -> None:
     assert found.step_time <= SingleDevice().plan(step, 1.0).step_time
 
 
+def test_before_the_search_plans_descend_unless_memory_binds() -> None:
+    gained = 0
+    for seed in range(4):
+        step = problem(seed)
+        tight, loose = (replace(step, capacity=step.capacity * room) for room in (1.0, np.inf))
+        searching = make("learned")
+        assert isinstance(searching, LearnedPlanner)
+        with_descents = [searching.plan(each, 20.0, 1) for each in (tight, loose)]
+        answer = Answer(searching, GroupedProblem.of(tight, searching.groups))
+        answer.best_first()
+        searching.levels = ()
+        without = [searching.plan(each, 20.0, 1) for each in (tight, loose)]
+        gained += with_descents[1].step_time < without[1].step_time
+        assert with_descents[1].step_time <= without[1].step_time
+        if answer.binds:
+            assert with_descents[0].step_time == without[0].step_time
+    assert gained
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_further_rounds_lose_nothing(seed: int) -> None:
     step = problem(seed)
@@ -115,7 +134,7 @@ def test_no_policy_of_that_name_is_an_error() -> None:
     with pytest.raises(InputError, match="from nothing"):
         LearnedPlanner(
             checkpoint=None, groups=8, samples=1, starts=[0], rounds=1, moves=1, temperature=1.0,
-            search=None, guided=0.5, seed=0,
+            search=None, levels=(), descent=0.0, guided=0.5, seed=0,
         )  # fmt: skip
     with pytest.raises(InputError, match="neither a folder nor shipped"):
         planner(checkpoint="no_such_policy")

@@ -74,6 +74,8 @@ def test_it_places_as_the_planner(folder: str) -> None:
         starts=STARTING,
         temperature=0.0,
         search=None,
+        levels=(),
+        descent=0.0,
         guided=0.0,
         seed=3,
     )
