@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agents.bandwidth.joint_search.search import JointIncumbent
+from agents.bandwidth.shipped import allocator_folder
 from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.local_search import Guide
 from agents.placement.policy import Answer, LearnedPlanner
-from agents.placement.shipped import placer_folder
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -64,7 +64,7 @@ class LearnedJoint:
         spared: Share,
     ) -> None:
         self.placement, self.allocation = placement, allocation
-        self.allocator = None if allocator is None else OnnxAllocator(placer_folder(allocator))
+        self.allocator = None if allocator is None else OnnxAllocator(allocator_folder(allocator))
         self.allocation_s, self.promising = allocation_s, promising
         self.turn_s, self.spared = turn_s, spared
 

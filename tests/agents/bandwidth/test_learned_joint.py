@@ -82,6 +82,13 @@ def test_the_policies_alone_take_the_levels_of_the_allocators(
     check_promises(problem, even)
 
 
+def test_the_shipped_allocators_have_a_name() -> None:
+    found = planner("any_network", searches=False).plan_jointly(diamond_step(1e9), 60.0)
+    check_promises(diamond_step(1e9), found)
+    with pytest.raises(InputError, match="neither a folder nor shipped"):
+        planner("no_such_network", searches=False)
+
+
 def test_no_room_is_said_and_found_out_by_the_search(folder: str) -> None:
     impossible = planner(folder, searches=True).plan_jointly(diamond_step(3.0), 5.0)
     assert impossible.plan is None
