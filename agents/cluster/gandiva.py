@@ -160,7 +160,7 @@ class Gandiva(Scheduler):
         stopped = []
         for job in order:
             residence = self._residents.of[job]
-            if records["milli"][job] < WHOLE_GPU and residence[0][1] == 1:
+            if records["milli"][job] < WHOLE_GPU and records["gpus"][job] == 1:
                 fits = self._fits_a_gpu(simulator, job, residence[0][0], free, shared)
             else:
                 fits = all(free[node] >= gpus for node, gpus in residence)
@@ -233,7 +233,8 @@ class Gandiva(Scheduler):
             for field in ("cpu", "memory"):
                 if part(int(record[field]), gpus, int(record["gpus"])) > nodes[field][node]:
                     return
-        if record["milli"] < WHOLE_GPU and self._share_a_gpu(simulator, job, residence[0][0]):
+        fraction = record["milli"] < WHOLE_GPU and record["gpus"] == 1
+        if fraction and self._share_a_gpu(simulator, job, residence[0][0]):
             return
         if all(nodes["free"][node] >= gpus for node, gpus in residence):
             simulator.start(job, residence)
@@ -244,7 +245,8 @@ class Gandiva(Scheduler):
         gpus = []
         gpu = int(state.nodes["partial"][node])
         while gpu != NONE:
-            if state.partials["left"][gpu] >= state.jobs["milli"][job]:
+            single = state.partials["gpus"][gpu] == 1
+            if single and state.partials["left"][gpu] >= state.jobs["milli"][job]:
                 gpus.append(gpu)
             gpu = int(state.partials["next"][gpu])
         for gpu in sorted(gpus, key=lambda g: (int(state.partials["left"][g]), g)):

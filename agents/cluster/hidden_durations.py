@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agents.cluster.policy import Scheduler
-from envs.cluster.simulation.cluster import ClusterSimulator, Share
+from envs.cluster.simulation.cluster import ClusterSimulator, Joined, Share
 from envs.cluster.simulation.cluster_state import ClusterState
 from envs.cluster.workload.trace import Job, Trace
 from envs.errors import InputError
@@ -145,7 +145,7 @@ class _Simulator(ClusterSimulator):
     def settle(self) -> None:
         self._whole.settle()
 
-    def start(self, job: int, shares: Sequence[Share], partial: int | None = None) -> None:
+    def start(self, job: int, shares: Sequence[Share], partial: Joined | None = None) -> None:
         self._whole.start(job, shares, partial)
 
     def preempt(self, job: int) -> None:

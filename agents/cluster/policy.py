@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster import ClusterSimulator, Joined
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 
@@ -17,11 +17,14 @@ Knowledge = Literal["nothing", "predictions", "durations"]
 
 
 class PartialGpuShares(tuple[Share, ...]):
-    """The one share, (node, 1), of a fractional job that joins others on the GPU `partial`."""
+    """The shares of a fractional job that joins others on the GPUs of a set.
 
-    partial: int
+    `partial` is the set of its only share, or a set, or None for free GPUs, for each share.
+    """
 
-    def __new__(cls, shares: Sequence[Share], partial: int) -> PartialGpuShares:
+    partial: Joined
+
+    def __new__(cls, shares: Sequence[Share], partial: Joined) -> PartialGpuShares:
         joining = super().__new__(cls, shares)
         joining.partial = partial
         return joining
@@ -38,7 +41,8 @@ class PlacementRule(Protocol):
     ) -> Sequence[Share] | None:
         """The shares of `job` on the GPUs that are free now; None: it does not fit.
 
-        `PartialGpuShares` send a fractional job to a GPU that it shares with others.
+        `PartialGpuShares` send a fractional job to GPUs that it shares with others; with other
+        shares it has GPUs of its own until others join it.
         """
 
 

@@ -41,7 +41,7 @@ class Bins(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What one job asks for."""
+    """What one job asks for; a gang that asks for fractions asks for whole GPUs here."""
 
     number: int  # of its class: equal requests have equal numbers
     cpu: int  # thousandths of a core
@@ -60,7 +60,7 @@ class RequestClasses:
                 requests.cpu_milli,
                 requests.memory_mib,
                 requests.num_gpus.astype(np.int64),
-                np.where(requests.num_gpus == 0, WHOLE_GPU, requests.gpu_milli).astype(np.int64),
+                requests.taken_milli,
                 requests.permitted(cluster),
             ],
             axis=1,

@@ -171,7 +171,7 @@ def typical_jobs(workload: ResourceRequests, cluster: Cluster, share: float) -> 
     rows = np.stack(
         [
             workload.cpu_milli,
-            np.where(with_gpu, workload.gpu_milli, 0).astype(np.int64),
+            np.where(with_gpu, workload.taken_milli, 0),
             workload.num_gpus.astype(np.int64),
             workload.permitted(cluster),
         ],

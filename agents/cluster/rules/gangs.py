@@ -84,7 +84,10 @@ def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: R
 
 
 class GangRule:
-    """A rule for whole GPUs; subclasses name its code."""
+    """A rule for GPUs that are free; subclasses name its code.
+
+    A gang that asks for fractions has GPUs of its own.
+    """
 
     name: str
     code: int
@@ -96,10 +99,11 @@ class GangRule:
         """The shares of `job` on the GPUs that are free now; None: it does not fit.
 
         Raises:
-            InputError: the job asks for a fraction of a GPU.
+            InputError: the job asks for a fraction of one GPU.
         """
-        milli = int(np.asarray(simulator.state.jobs)[job]["milli"])
-        if milli != WHOLE_GPU:
+        record = np.asarray(simulator.state.jobs)[job]
+        milli = int(record["milli"])
+        if milli != WHOLE_GPU and record["gpus"] < 2:
             problem = f"{milli} thousandths of a GPU need a placement rule for fractions"
             raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
         seed = int(rng.integers(2**64, dtype=np.uint64)) if self.draws else 0

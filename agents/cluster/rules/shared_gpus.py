@@ -21,7 +21,8 @@ Shares = list[Share] | PartialGpuShares
 class SharedGpuPlacement:
     """Places jobs by a fractional rule, each on one node, together with what runs there.
 
-    The trace's own jobs are what the rule takes for the usual workload.
+    The trace's own jobs are what the rule takes for the usual workload. A gang that asks for
+    fractions has GPUs of its own; only single GPUs are shared.
 
     Args:
         rule: chooses node and GPU.
@@ -82,8 +83,10 @@ def _reflect(state: ClusterState, bins: Bins, partial: NDArray[np.int32]) -> Non
         partial[n, :] = NONE
         slot, gpu = 0, node.partial
         while gpu != NONE:
-            row[slot], partial[n, slot] = state.partials[gpu].left, gpu
-            slot, gpu = slot + 1, state.partials[gpu].next
+            if state.partials[gpu].gpus == 1:
+                row[slot], partial[n, slot] = state.partials[gpu].left, gpu
+                slot += 1
+            gpu = state.partials[gpu].next
         row[slot : slot + node.free] = WHOLE_GPU
         same = cpu == bins.cpu[n] and node.memory == bins.memory[n]
         if not same or not np.array_equal(row, bins.left[n]):

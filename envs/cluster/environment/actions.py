@@ -88,8 +88,11 @@ class ClusterActions:
     now: the free ones, if they are of a permitted type; and where processor or memory do not last
     for the whole job, no more than they last for. Where a server has room for all that is left, the
     one with the least room takes it; otherwise the one with the most room is filled, and the same
-    is asked for the rest. Of equals the first is taken. A fractional job takes the shared GPU with
-    the least left that is enough; where there is none, a free GPU of the server with the fewest.
+    is asked for the rest. Of equals the first is taken. A job that asks for fractions of its GPUs
+    has room for all of it, too, on a server with a set of exactly so many shared GPUs that have
+    enough left. It takes the set with the least left that is enough; where there is none, free GPUs
+    of the server with the fewest. Where no server has room for all of it, it goes to free GPUs in
+    the consolidated way, and on each server they are a set that others may join.
 
     A job is offered a server where it has room for all of it. A rack or all servers are offered
     where their room is enough and no smaller group on offer inside has it.

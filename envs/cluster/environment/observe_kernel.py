@@ -153,7 +153,7 @@ def fill_servers(
         left = 0
         partial = place.partial
         while partial != NONE:
-            left += state.partials[partial].left
+            left += state.partials[partial].left * state.partials[partial].gpus
             partial = state.partials[partial].next
         row[0] = place.gpus / largest
         row[1] = place.free / gpus

@@ -24,13 +24,13 @@ KINDS = 32  # different requests among jobs that are remembered
 
 
 @njit(cache=True)
-def partial_for(nodes: Records, partials: Records, node: int, milli: int) -> int:
-    """The partial GPU of `node` with the least left that is enough, or NONE."""
+def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: int) -> int:
+    """The set of `gpus` partial GPUs of `node` with the least left that is enough, or NONE."""
     best, least = NONE, WHOLE_GPU + 1
     index = nodes[node].partial
     while index != NONE:
         left = partials[index].left
-        if milli <= left < least:
+        if partials[index].gpus == gpus and milli <= left < least:
             best, least = index, left
         index = partials[index].next
     return best
@@ -42,19 +42,23 @@ def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) 
     record, place = jobs[job], nodes[node]
     if place.up == 0 or (record.types >> place.type) & 1 == 0:
         return -1
-    wanted = record.gpus
-    fitting = place.free
-    if record.milli < WHOLE_GPU and fitting == 0:
-        fitting = int(partial_for(nodes, partials, node, record.milli) != NONE)
+    wanted = np.int64(record.gpus)
+    lasting = wanted  # GPUs for which processor and memory last
     if record.cpu > place.cpu:  # not enough for all of it
         if wanted == 0:
             return -1
-        fitting = min(fitting, place.cpu * wanted // record.cpu)
+        lasting = place.cpu * wanted // record.cpu
     if record.memory > place.memory:
         if wanted == 0:
             return -1
-        fitting = min(fitting, place.memory * wanted // record.memory)
-    return int(fitting)
+        lasting = min(lasting, place.memory * wanted // record.memory)
+    free = np.int64(place.free)
+    if lasting < wanted:
+        return int(min(free, lasting))
+    shares = free < wanted and record.milli < WHOLE_GPU
+    if shares and partial_for(nodes, partials, node, record.milli, record.gpus) != NONE:
+        return int(wanted)
+    return int(free)
 
 
 @njit(cache=True)
@@ -79,16 +83,15 @@ def start_on(
     last: int,
 ) -> None:
     """Start `job` on the servers in slots `first`..`last` - 1, which have room for it."""
-    if state.jobs[job].milli < WHOLE_GPU:
-        take_part(state, view, job, first, last)
-    else:
+    fractional = state.jobs[job].milli < WHOLE_GPU and state.jobs[job].gpus > 0
+    if not (fractional and take_part(state, view, job, first, last)):
         take_whole(state, view, job, first, last)
     begin(state, tables, overheads, job)
 
 
 @njit(cache=True)
 def take_whole(state: ClusterState, view: View, job: int, first: int, last: int) -> None:
-    """Give `job` whole GPUs: as few servers as possible, the last of them the tightest."""
+    """Give `job` free GPUs: as few servers as possible, the last of them the tightest."""
     jobs, nodes, partials = state.jobs, state.nodes, state.partials
     left = jobs[job].gpus
     while True:
@@ -101,31 +104,47 @@ def take_whole(state: ClusterState, view: View, job: int, first: int, last: int)
             if there > most:
                 fullest, most = slot, there
         if enough != NONE:
-            give(state, job, view.node[enough], left)
+            give_free(state, job, view.node[enough], left)
             return
-        give(state, job, view.node[fullest], most)
+        give_free(state, job, view.node[fullest], most)
         left -= most
 
 
 @njit(cache=True)
-def take_part(state: ClusterState, view: View, job: int, first: int, last: int) -> None:
-    """Give a fractional job the fullest partial GPU, or a free one of the tightest server."""
+def give_free(state: ClusterState, job: int, node: int, gpus: int) -> None:
+    """Give a job free GPUs of a node; a fractional one has them as a set that others may join."""
+    if state.jobs[job].milli < WHOLE_GPU and gpus > 0:
+        give_partial(state, job, node, NONE, gpus)
+    else:
+        give(state, job, node, gpus)
+
+
+@njit(cache=True)
+def take_part(state: ClusterState, view: View, job: int, first: int, last: int) -> bool:
+    """Give a fractional job the fullest set of its size, or free GPUs of the tightest server.
+
+    Returns:
+        Whether a single server has taken it; otherwise nothing has happened.
+    """
     jobs, nodes, partials = state.jobs, state.nodes, state.partials
-    milli = jobs[job].milli
+    milli, wanted = jobs[job].milli, jobs[job].gpus
     chosen, partial, least = NONE, NONE, WHOLE_GPU + 1
     opened, tightest = NONE, 0
     for slot in range(first, last):
         node = view.node[slot]
         there = room(jobs, nodes, partials, job, node)
-        if there < 1:
+        if there < wanted:
             continue
-        index = partial_for(nodes, partials, node, milli)
+        index = partial_for(nodes, partials, node, milli, wanted)
         if index != NONE and partials[index].left < least:
             chosen, partial, least = node, index, partials[index].left
         free = nodes[node].free
-        if free > 0 and (opened == NONE or free < tightest):
+        if free >= wanted and (opened == NONE or free < tightest):
             opened, tightest = node, free
-    give_partial(state, job, chosen if partial != NONE else opened, partial)
+    if partial == NONE and opened == NONE:
+        return False
+    give_partial(state, job, chosen if partial != NONE else opened, partial, wanted)
+    return True
 
 
 @njit(cache=True)

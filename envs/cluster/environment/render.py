@@ -83,7 +83,8 @@ def _row(simulator: ClusterSimulator, node: int, palette: Any) -> NDArray[np.flo
         elif partial not in seen:
             seen.add(partial)
             left = int(state.partials[partial]["left"]) / WHOLE_GPU
-            cells[at] = left * np.array(FREE) + (1.0 - left) * color
-            at += 1
+            gpus = int(state.partials[partial]["gpus"])
+            cells[at : at + gpus] = left * np.array(FREE) + (1.0 - left) * color
+            at += gpus
         index = int(share["after"])
     return cells

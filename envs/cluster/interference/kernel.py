@@ -27,6 +27,7 @@ from envs.cluster.interference.rates import (
     RING,
     SETS,
     SEVERAL_RACKS,
+    SHARED,
     SPANNING,
     FloatArray,
     RateTables,
@@ -56,7 +57,11 @@ def left_by_neighbours(
     """What its neighbours leave a job of the rate that it has alone; `afresh` as in `shared`."""
     left = 1.0
     if tables.kind == BOTTLENECK:
-        left = shared(jobs, nodes, shares, tables.demand, job, afresh)
+        left = shared(jobs, nodes, shares, tables.demand, job, True, afresh)
+    elif tables.kind == SHARED:
+        left = _pairs(jobs, nodes, shares, tables.row, tables.pair, True, ON_GPU, job)
+        left = max(left, tables.floor)
+        left *= shared(jobs, nodes, shares, tables.demand, job, False, afresh)
     elif tables.kind == CONTENTION:
         c = _communicating(
             jobs, nodes, shares, tables.speed, tables.locality, tables.communication, job
@@ -81,7 +86,7 @@ def disturbs(jobs: Records, shares: Records, tables: RateTables, job: int) -> bo
     """Whether a job, by running where it has shares, can change the rate of any other at all."""
     if tables.kind == ALONE:
         return False
-    if tables.kind == BOTTLENECK:
+    if tables.kind in (BOTTLENECK, SHARED):
         return True
     if tables.kind == CONTENTION or tables.scope == SPANNING:
         return bool(jobs[job].nodes > 1)
@@ -132,11 +137,18 @@ def spread_of(nodes: Records, shares: Records, share: int) -> int:
 
 @njit(cache=True)
 def shared(
-    jobs: Records, nodes: Records, shares: Records, demand: FloatArray, job: int, afresh: bool
+    jobs: Records,
+    nodes: Records,
+    shares: Records,
+    demand: FloatArray,
+    job: int,
+    gpu_time: bool,
+    afresh: bool,
 ) -> float:
     """What is left to a job where neighbours share the resources of a node.
 
-    What is asked for is added up afresh, or has been by `add_up`.
+    `gpu_time` says whether they share that of partial GPUs. What is asked for is added up afresh,
+    or has been by `add_up`.
     """
     left = 1.0
     own = jobs[job].share
@@ -146,7 +158,7 @@ def shared(
         all_pcie, all_nic = place.pcie, place.nic
         if afresh:
             all_pcie, all_nic = _node_demand(jobs, shares, demand, place.share)
-        if gpu > 0.0:
+        if gpu_time and gpu > 0.0:
             all_gpu = 0.0
             other = place.share
             while other != NONE:
@@ -196,7 +208,7 @@ def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, s
 def _demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float, float]:
-    """Of a share: of its partial GPU, of the node's PCIe, of its network port."""
+    """Of a share: of each of its partial GPUs, of the node's PCIe, of its network port."""
     job = jobs[shares[share].job]
     gpu = demand[job.profile, GPU_TIME] if shares[share].partial != NONE else 0.0
     pcie = demand[job.profile, PCIE] * shares[share].gpus

@@ -16,7 +16,8 @@ from envs.cluster.workload.trace import Trace
 
 FloatArray = NDArray[np.float64]
 ONE_NODE, ONE_RACK, SEVERAL_RACKS = 0, 1, 2  # how far a job is spread: columns of `locality`
-ALONE, PAIRS_LEAST, PAIRS_PRODUCT, BOTTLENECK, CONTENTION, SETS = range(6)  # `RateTables.kind`
+# `RateTables.kind`
+ALONE, PAIRS_LEAST, PAIRS_PRODUCT, BOTTLENECK, CONTENTION, SETS, SHARED = range(7)
 ON_NODE, ON_GPU, SPANNING = 0, 1, 2  # `RateTables.scope`
 GPU_TIME, PCIE, RING, NIC = 0, 1, 2, 3  # columns of `demand`
 
@@ -26,19 +27,21 @@ class RateTables(NamedTuple):
 
     The slowest of a job's GPU types counts, and the slowest of its nodes: neighbours act on each
     node of a job by themselves, and a gang waits for its slowest member. Neighbours are, by
-    `scope`, the other jobs on the node, those on the same partial GPU, or, for a job on several
-    nodes, the others on several nodes. What they leave it, by `kind`:
+    `scope`, the other jobs on the node, those on the same set of partial GPUs, or, for a job on
+    several nodes, the others on several nodes. What they leave it, by `kind`:
 
     * ALONE: 1.
     * PAIRS_LEAST: max(floor, least `pair` over the neighbours).
     * PAIRS_PRODUCT: max(floor, product of `pair` over the neighbours).
     * BOTTLENECK: the least, over the resources that the job uses, of max(1, own) / max(1, all), its
       own demand and that of all jobs that use the resource on the node. `scope` is not read: GPU
-      time is shared on a partial GPU, PCIe by all jobs, the network port by jobs on several nodes.
+      time is shared on partial GPUs, PCIe by all jobs, the network port by jobs on several nodes.
     * CONTENTION: 1 / (1 - c + c (k beta + (k - 1) eta) / beta) for a job on several nodes, with c
       its share of communication and k the jobs on several nodes that communicate on the node.
     * SETS: `sets`, of the multiset of neighbours; beyond `largest` neighbours the least over their
       subsets of that size.
+    * SHARED: what BOTTLENECK leaves of PCIe and network port, times what PAIRS_PRODUCT leaves
+      among the jobs on the same sets of partial GPUs. `scope` and GPU time are not read.
 
     `locality` and `communication` are looked up by case, GPU type, spread and number of nodes (the
     last column stands for K and more nodes).

@@ -25,6 +25,8 @@ from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
 Share = tuple[int, int]  # (node, GPUs there)
+# Sets of partial GPUs that a fractional job joins: its only one, or one or None for each share.
+Joined = int | Sequence[int | None]
 FREE_OF_CHARGE = Overheads(restart_s=0.0, checkpoint_s=0.0)
 
 
@@ -116,23 +118,28 @@ class ClusterSimulator:
         """Bring `remaining`, `attained` and `executed` of the running jobs up to now."""
         kernel.settle(self.state)
 
-    def start(self, job: int, shares: Sequence[Share], partial: int | None = None) -> None:
+    def start(self, job: int, shares: Sequence[Share], partial: Joined | None = None) -> None:
         """Run a pending job on `shares`, all of them at once.
 
         Args:
             job: its number.
             shares: (node, GPUs) with as many GPUs in all as the job asks for.
-            partial: for a fractional job, the partial GPU of the node to go to; None: a free one.
+            partial: for a fractional job, the set of partial GPUs that it joins, with as many GPUs
+                as its share; for a job with several shares, the set or None for each of them.
+                Where there is None, it opens a set of free GPUs.
 
         Raises:
-            ValueError: the job does not wait, or the shares are not its gang or not there.
+            ValueError: the job does not wait, or the shares or sets are not its gang's or not
+                there.
         """
-        self._check(job, shares, partial)
+        joined = self._joined(job, shares, partial)
+        self._check(job, shares, joined)
         state = self.state
-        if state.jobs[job]["milli"] < WHOLE_GPU:
-            kernel.give_partial(state, job, shares[0][0], NONE if partial is None else partial)
-        else:
-            for node, gpus in shares:
+        fractional = state.jobs[job]["milli"] < WHOLE_GPU and state.jobs[job]["gpus"] > 0
+        for (node, gpus), one in zip(shares, joined, strict=True):
+            if fractional:
+                kernel.give_partial(state, job, node, one, gpus)
+            else:
                 kernel.give(state, job, node, gpus)
         kernel.begin(state, self.tables, self.overheads, job)
 
@@ -188,7 +195,18 @@ class ClusterSimulator:
             longer[: len(self.state.runs)] = self.state.runs
             self.state = self.state._replace(runs=longer)
 
-    def _check(self, job: int, shares: Sequence[Share], partial: int | None) -> None:
+    def _joined(self, job: int, shares: Sequence[Share], partial: Joined | None) -> list[int]:
+        """The set that each share joins, or NONE."""
+        if partial is None:
+            return [NONE] * len(shares)
+        sets = list(partial) if isinstance(partial, Sequence) else [partial]
+        if len(sets) != len(shares):
+            raise ValueError(f"job {job}: {len(sets)} sets of GPUs for {len(shares)} shares")
+        if any(one is not None and not 0 <= one < len(self.state.partials) for one in sets):
+            raise ValueError(f"job {job}: no sets of GPUs have the numbers {sets}")
+        return [NONE if one is None else int(one) for one in sets]
+
+    def _check(self, job: int, shares: Sequence[Share], joined: Sequence[int]) -> None:
         record, nodes = self.state.jobs[job], self.state.nodes
         if record["status"] != PENDING:
             raise ValueError(f"job {job} does not wait")
@@ -196,15 +214,15 @@ class ClusterSimulator:
             raise ValueError(f"job {job}: a share for each of some different nodes is needed")
         if sum(gpus for _, gpus in shares) != record["gpus"]:
             raise ValueError(f"job {job} asks for {record['gpus']} GPUs")
-        on_partial = partial is not None
-        if on_partial and (
-            self.state.partials[partial]["node"] != shares[0][0]
-            or self.state.partials[partial]["left"] < record["milli"]
-        ):
-            raise ValueError(f"job {job}: partial GPU {partial} is elsewhere or too full")
-        for node, gpus in shares:
+        for (node, gpus), one in zip(shares, joined, strict=True):
             place = nodes[node]
-            if (gpus < 1 and record["gpus"] > 0) or (gpus > place["free"] and not on_partial):
+            if one != NONE:
+                there = self.state.partials[one]
+                if there["node"] != node or not record["milli"] <= there["left"] < WHOLE_GPU:
+                    raise ValueError(f"job {job}: set {one} of GPUs is elsewhere or too full")
+                if there["gpus"] != gpus:
+                    raise ValueError(f"job {job}: set {one} has {there['gpus']} GPUs, not {gpus}")
+            if (gpus < 1 and record["gpus"] > 0) or (gpus > place["free"] and one == NONE):
                 raise ValueError(f"node {node} has {place['free']} free GPUs, not {gpus}")
             if not place["up"]:
                 raise ValueError(f"node {node} is down")

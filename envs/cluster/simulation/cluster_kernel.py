@@ -19,7 +19,7 @@ from envs.cluster.interference.kernel import (
     left_by_neighbours,
     shared,
 )
-from envs.cluster.interference.rates import BOTTLENECK, RateTables
+from envs.cluster.interference.rates import BOTTLENECK, SHARED, RateTables
 from envs.cluster.simulation.cluster_state import (
     FINISHED,
     NONE,
@@ -179,7 +179,7 @@ def refresh_sharing(
             job = shares[other].job
             record = jobs[job]
             if record.status == RUNNING and job != besides:
-                rate = record.alone * shared(jobs, nodes, shares, demand, job, False)
+                rate = record.alone * shared(jobs, nodes, shares, demand, job, True, False)
                 if rate != record.rate:
                     change_rate(jobs, heap, clock[0], job, rate)
             other = shares[other].after
@@ -188,9 +188,10 @@ def refresh_sharing(
 
 @njit(cache=True)
 def refresh_others(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
-    """`refresh` for all other kinds of interference."""
+    """`refresh` for all other kinds of interference; after `add_up` where there are demands."""
     while share != NONE:
-        other = state.nodes[state.shares[share].node].share
+        place = state.nodes[state.shares[share].node]
+        other = place.share if tables.kind != SHARED or place.scarce else NONE
         while other != NONE:
             job = state.shares[other].job
             record = state.jobs[job]
@@ -286,24 +287,28 @@ def part(amount: int, gpus: int, of: int) -> int:
 
 
 @njit(cache=True)
-def give_partial(state: ClusterState, job: int, node: int, partial: int) -> int:
-    """Give a fractional job its part of a partial GPU; NONE: of a GPU that is free."""
+def give_partial(state: ClusterState, job: int, node: int, partial: int, gpus: int) -> int:
+    """Give a fractional job its part of a set of partial GPUs; NONE: of GPUs that are free.
+
+    Returns:
+        The share made.
+    """
     clock, record, place = state.clock[0], state.jobs[job], state.nodes[node]
-    index: int = give(state, job, node, 1)
-    place.free += 1
-    clock.free += 1
+    index: int = give(state, job, node, gpus)
+    place.free += gpus
+    clock.free += gpus
     if partial == NONE:
         partial = clock.partial
         opened = state.partials[partial]
         clock.partial = opened.next
-        opened.node, opened.left = node, WHOLE_GPU
+        opened.node, opened.gpus, opened.left = node, gpus, WHOLE_GPU
         opened.before = NONE
         opened.next = place.partial
         if place.partial != NONE:
             state.partials[place.partial].before = partial
         place.partial = partial
-        place.free -= 1
-        clock.free -= 1
+        place.free -= gpus
+        clock.free -= gpus
     state.partials[partial].left -= record.milli
     state.shares[index].partial = partial
     return index
@@ -350,7 +355,7 @@ def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: in
     record.alone = alone_rate(
         state.jobs, state.nodes, state.shares, tables.speed, tables.locality, job
     )
-    if tables.kind == BOTTLENECK:
+    if tables.kind in (BOTTLENECK, SHARED):
         add_up(state.jobs, state.nodes, state.shares, tables.demand, record.share)
     left = left_by_neighbours(state.jobs, state.nodes, state.shares, tables, job, False)
     record.rate = record.alone * left
@@ -402,7 +407,7 @@ def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
     if last == NONE:
         return
     if disturbed:
-        if tables.kind == BOTTLENECK:
+        if tables.kind in (BOTTLENECK, SHARED):
             add_up(state.jobs, state.nodes, state.shares, tables.demand, first)
         refresh(state, tables, first, job)
     state.shares[last].next = clock.share
@@ -411,22 +416,22 @@ def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
 
 @njit(cache=True)
 def give_back_partial(state: ClusterState, partial: int, milli: int) -> None:
-    """Part of a GPU is free again; a GPU that nothing runs on is a whole one again."""
-    clock, gpu = state.clock[0], state.partials[partial]
-    gpu.left += milli
-    if gpu.left < WHOLE_GPU:
+    """Part of a set is free again; GPUs that nothing runs on are whole ones again."""
+    clock, gpus = state.clock[0], state.partials[partial]
+    gpus.left += milli
+    if gpus.left < WHOLE_GPU:
         return
-    place = state.nodes[gpu.node]
-    if gpu.before == NONE:
-        place.partial = gpu.next
+    place = state.nodes[gpus.node]
+    if gpus.before == NONE:
+        place.partial = gpus.next
     else:
-        state.partials[gpu.before].next = gpu.next
-    if gpu.next != NONE:
-        state.partials[gpu.next].before = gpu.before
-    gpu.next = clock.partial
+        state.partials[gpus.before].next = gpus.next
+    if gpus.next != NONE:
+        state.partials[gpus.next].before = gpus.before
+    gpus.next = clock.partial
     clock.partial = partial
-    place.free += 1
-    clock.free += 1
+    place.free += gpus.gpus
+    clock.free += gpus.gpus
 
 
 @njit(cache=True)

@@ -2,8 +2,9 @@
 
 J jobs, N nodes. Jobs are numbered as in the trace, so a lower number was submitted earlier. What a
 running job holds is a chain of *shares*, one per node; the same shares are chained by node, so that
-the jobs of a node, the neighbours, are found at once. A GPU on which fractional jobs run is a
-*partial* GPU, chained by node; all others are mere counts.
+the jobs of a node, the neighbours, are found at once. The GPUs on which fractional jobs run are
+*partial*: sets of one or more GPUs of a node, chained by node, that jobs share as a whole, so that
+all jobs on a set ask for as many GPUs as it has. All other GPUs are mere counts.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ NODE = np.dtype(
         ("rack", np.int32),
         ("type", np.int32),  # GPU type
         ("share", np.int32),  # first of its shares
-        ("partial", np.int32),  # first of its partial GPUs
+        ("partial", np.int32),  # first of its sets of partial GPUs
         ("jobs", np.int32),  # shares on it
         ("spanning", np.int32),  # shares of jobs on several nodes
         ("up", np.int8),
@@ -82,7 +83,7 @@ SHARE = np.dtype(
         ("job", np.int32),
         ("node", np.int32),
         ("gpus", np.int32),
-        ("partial", np.int32),  # the GPU of a fractional job, or NONE
+        ("partial", np.int32),  # the set of a fractional job, or NONE
         ("next", np.int32),  # of the job; of the free chain where it is free
         ("before", np.int32),  # of the node
         ("after", np.int32),
@@ -93,7 +94,8 @@ SHARE = np.dtype(
 PARTIAL = np.dtype(
     [
         ("node", np.int32),
-        ("left", np.int32),  # thousandths
+        ("gpus", np.int32),
+        ("left", np.int32),  # thousandths of each of them
         ("before", np.int32),  # of the node
         ("next", np.int32),  # of the node; of the free chain where it is free
     ],
@@ -128,7 +130,7 @@ CLOCK = np.dtype(
         ("tail", np.int64),
         ("free", np.int64),  # GPUs with nothing on them, of all nodes that are up
         ("share", np.int64),  # first free share
-        ("partial", np.int64),  # first free partial GPU
+        ("partial", np.int64),  # first free set of partial GPUs
         ("runs", np.int64),  # entries of the log
     ],
     align=True,
@@ -152,7 +154,7 @@ class ClusterState(NamedTuple):
     jobs: NDArray[np.void]  # JOB (J,)
     nodes: NDArray[np.void]  # NODE (N,)
     shares: NDArray[np.void]  # SHARE
-    partials: NDArray[np.void]  # PARTIAL, one per GPU of the cluster
+    partials: NDArray[np.void]  # PARTIAL, as many sets as the cluster has GPUs
     heap: NDArray[np.int32]  # (J,) running jobs by their end, then their number
     clock: NDArray[np.void]  # CLOCK (1,)
     incidents: NDArray[np.void]  # INCIDENT, by time
@@ -174,7 +176,7 @@ class Schedule:
     start: FloatArray  # (J,) of the first run, or NEVER
     finish: FloatArray  # (J,) or NEVER
     work: FloatArray  # (J,) seconds that the job takes alone
-    gpus: FloatArray  # (J,) GPUs held while it runs; fractions where it shares one
+    gpus: FloatArray  # (J,) GPUs held while it runs; fractions where it shares them
     held: FloatArray  # (J,) seconds for which the job has held its GPUs, overheads included
     preemptions: NDArray[np.int32]  # (J,)
     runs: NDArray[np.void] | None = None  # `cluster_state.RUN`; None where no log was kept

@@ -130,7 +130,8 @@ def place(
         enqueue(state, job)
         if jobs[job].milli < WHOLE_GPU and jobs[job].gpus > 0:
             label, node = shared_gpu[row], share_node[share_ptr[row]]
-            share = give_partial(state, job, node, opened[label])
+            gpus = share_gpus[share_ptr[row]]
+            share = give_partial(state, job, node, opened[label], gpus)
             opened[label] = state.shares[share].partial
         else:
             for share in range(share_ptr[row], share_ptr[row + 1]):

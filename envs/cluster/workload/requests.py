@@ -20,7 +20,7 @@ class ResourceRequests:
 
     Raises:
         InputError: columns of different lengths, a negative number, no share or more than all of a
-            GPU, a fraction of several GPUs.
+            GPU.
     """
 
     name: str
@@ -40,8 +40,7 @@ class ResourceRequests:
             column.flags.writeable = False
         if self.gpu_type.codes.shape != self.job_id.shape:
             raise InputError("as many labels as requests are needed", field="gpu_type")
-        several = (self.gpu_milli != WHOLE_GPU) & (self.num_gpus > 1)
-        self._refuse(several | (self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
+        self._refuse((self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
 
     def _refuse(self, wrong: NDArray[np.bool_], field: str) -> None:
         if wrong.any():
@@ -69,6 +68,11 @@ class ResourceRequests:
     def demand_milli(self) -> NDArray[np.int64]:
         """(J,) thousandths of a GPU, of all GPUs of a job together."""
         return self.num_gpus.astype(np.int64) * self.gpu_milli
+
+    @property
+    def taken_milli(self) -> NDArray[np.int64]:
+        """(J,) thousandths of each GPU that nobody else gets where only single GPUs are shared."""
+        return np.where(self.num_gpus == 1, self.gpu_milli, WHOLE_GPU).astype(np.int64)
 
     def permitted(self, cluster: Cluster) -> NDArray[np.int64]:
         """(J,) bit t is set where a job may run on GPU type t of `cluster`."""

@@ -59,7 +59,7 @@ class Trace:
 
     Raises:
         InputError: columns of different lengths, submissions out of order, a negative number, a
-            duration or gang of nothing, a fraction of several GPUs.
+            duration or gang of nothing, more than all of a GPU.
     """
 
     name: str
@@ -86,8 +86,7 @@ class Trace:
             if getattr(self, field).codes.shape != self.job_id.shape:
                 raise InputError("as many labels as jobs are needed", field=field)
         self._refuse(np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
-        several = (self.gpu_milli != WHOLE_GPU) & (self.num_gpus > 1)
-        self._refuse(several | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
+        self._refuse(self.gpu_milli > WHOLE_GPU, "gpu_milli")
 
     def _refuse(self, wrong: NDArray[np.bool_], field: str) -> None:
         if wrong.any():
@@ -190,7 +189,7 @@ class Job:
     submit_s: int
     duration_s: int  # alone, on the GPUs it asks for
     num_gpus: int
-    gpu_milli: int  # thousandths of each GPU; below 1000 only for jobs on one GPU
+    gpu_milli: int  # thousandths of each GPU
     user: str | None
     queue: str | None  # virtual cluster
     gpu_type: str | None  # permitted GPU types, separated by "|"; None: any

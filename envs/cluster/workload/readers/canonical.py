@@ -6,7 +6,7 @@
 | `submit_s` | second of submission, a whole number of at least 0 | yes |
 | `duration_s` | seconds alone on the GPUs asked for, a whole number of at least 1 | yes |
 | `num_gpus` | GPUs, all of them at once; 0 for a job without GPUs | yes |
-| `gpu_milli` | thousandths of each GPU, 1 to 1000; below 1000 only with one GPU | no: 1000 |
+| `gpu_milli` | thousandths of each GPU, 1 to 1000 | no: 1000 |
 | `cpu_milli` | thousandths of a processor core | no: 0 |
 | `memory_mib` | MiB of main memory | no: 0 |
 | `user`, `queue` | who submits, and to which virtual cluster | no: unknown |
@@ -127,16 +127,12 @@ def write_csv(trace: Trace, path: str | Path) -> None:
 def _checked(table: Table, name: str, *, strict: bool) -> ReadTrace:
     checks = RowChecks(table)
     num_gpus = checks.whole("num_gpus", 0, MOST_GPUS)
-    gpu_milli = _optional(checks, "gpu_milli", 1, WHOLE_GPU)
-    if gpu_milli is not None:
-        several = (num_gpus > 1) & (gpu_milli < WHOLE_GPU)
-        checks.reject(several, "gpu_milli", "is a fraction of several GPUs")
     columns = JobColumns(
         job_id=table.columns["job_id"],
         submit_s=checks.whole("submit_s"),
         duration_s=checks.whole("duration_s", 1),
         num_gpus=num_gpus,
-        gpu_milli=gpu_milli,
+        gpu_milli=_optional(checks, "gpu_milli", 1, WHOLE_GPU),
         cpu_milli=_optional(checks, "cpu_milli"),
         memory_mib=_optional(checks, "memory_mib"),
         user=table.get("user"),

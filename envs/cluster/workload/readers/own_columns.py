@@ -7,7 +7,7 @@
 | `duration` | how long it runs alone on its GPUs | yes, or `start` and `end` |
 | `start`, `end` | when it began to run, and when it ended, instead of `duration` | no |
 | `gpus` | GPUs, all of them at once | yes |
-| `gpu_milli` | thousandths of each GPU, 1 to 1000; below 1000 only with one GPU | no: 1000 |
+| `gpu_milli` | thousandths of each GPU, 1 to 1000 | no: 1000 |
 | `cpu_milli`, `memory_mib` | thousandths of a processor core, MiB of main memory | no: 0 |
 | `user`, `queue`, `gpu_type`, `model` | as in `canonical` | no: unknown |
 
@@ -119,10 +119,6 @@ def own_table(
     checks.exclude(ran_s == 0, of, "leaves no time: the job never ran")
     checks.reject(ran_s > LONGEST_S, of, "is too large")
     num_gpus = checks.whole(called["gpus"], 0, MOST_GPUS)
-    gpu_milli = _optional(checks, called["gpu_milli"], 1, WHOLE_GPU)
-    if gpu_milli is not None:
-        several = (num_gpus > 1) & (gpu_milli < WHOLE_GPU)
-        checks.reject(several, called["gpu_milli"], "is a fraction of several GPUs")
     ids = table.get(called["id"])
     rows = pl.Series(np.arange(len(table))).cast(pl.String)
     made = JobColumns(
@@ -130,7 +126,7 @@ def own_table(
         submit_s=_whole(submit_s, checks),
         duration_s=np.maximum(_whole(ran_s, checks), 1),
         num_gpus=num_gpus,
-        gpu_milli=gpu_milli,
+        gpu_milli=_optional(checks, called["gpu_milli"], 1, WHOLE_GPU),
         cpu_milli=_optional(checks, called["cpu_milli"]),
         memory_mib=_optional(checks, called["memory_mib"]),
         user=table.get(called["user"]),

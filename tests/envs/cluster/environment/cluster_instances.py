@@ -63,7 +63,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def instances(draw: st.DrawFn) -> Fixed:
-    """Up to twelve jobs, some on parts of a GPU, some on one GPU type; nodes that fail.
+    """Up to twelve jobs, some on parts of GPUs, some on one GPU type; nodes that fail.
 
     Few or many gang sizes, users and queues, which some jobs do not say.
     """
@@ -76,7 +76,7 @@ def instances(draw: st.DrawFn) -> Fixed:
     there = [int(cluster.num_gpus if t is None else of_type["AB".index(t)]) for t in types]
     largest = draw(st.sampled_from([2, 99]))
     gpus = np.array([int(rng.integers(1, min(most, largest) + 1)) for most in there], np.int32)
-    milli = np.where((gpus == 1) & (rng.random(jobs) < 0.5), rng.integers(1, 11, jobs) * 100, 1000)
+    milli = np.where((gpus <= 3) & (rng.random(jobs) < 0.5), rng.integers(1, 11, jobs) * 100, 1000)
     names = draw(st.sampled_from([[None], [None, "a", "b"]]))
     users, queues = ([names[i] for i in rng.integers(0, len(names), jobs)] for _ in range(2))
     none = Labels.unknown(jobs)

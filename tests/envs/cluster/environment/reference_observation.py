@@ -93,7 +93,11 @@ class Reference:
         state = self.sim.state.nodes[node]
         gpus, here = int(self.cluster.gpus[node]), self.on(node)
         whole = sum(dict(self.sim.shares(j))[node] for j in here if self.jobs[j]["milli"] == 1000)
-        parts = sum(self.jobs[j]["milli"] for j in here if self.jobs[j]["milli"] < 1000)
+        parts = sum(
+            self.jobs[j]["milli"] * dict(self.sim.shares(j))[node]
+            for j in here
+            if self.jobs[j]["milli"] < 1000
+        )
         shared = gpus - whole - int(state["free"]) if state["up"] else 0
         cpu = self.cluster.cpu_milli[node]
         taken = 0
@@ -241,25 +245,23 @@ class Reference:
         if self.sim.trace.gpu_type[job] not in (None, self.cluster.gpu_types[state["type"]]):
             return 0
         free = int(state["free"])
-        if record["milli"] < 1000:
-            lefts = [p["left"] for p in self.sim.state.partials if p["node"] == node]
-            opened = self._opened(node)
-            fits = any(
-                left >= record["milli"] for left, there in zip(lefts, opened, strict=True) if there
-            )
-            free = max(free, int(fits))
+        shares = record["milli"] < 1000 and record["cpu"] <= state["cpu"]
+        if shares and any(
+            one["gpus"] == wanted and one["left"] >= record["milli"] for one in self._opened(node)
+        ):
+            return wanted
         for gpus in range(min(free, wanted), 0, -1):
             if -(-int(record["cpu"]) * gpus // wanted) <= state["cpu"]:
                 return gpus
         return 0
 
-    def _opened(self, node: int) -> list[bool]:
-        """Which of the partial GPUs ever of a node are shared now."""
-        chain, index = set(), int(self.sim.state.nodes[node]["partial"])
+    def _opened(self, node: int) -> list[Any]:
+        """The sets of partial GPUs of a node."""
+        sets, index = [], int(self.sim.state.nodes[node]["partial"])
         while index >= 0:
-            chain.add(index)
+            sets.append(self.sim.state.partials[index])
             index = int(self.sim.state.partials[index]["next"])
-        return [i in chain for i, p in enumerate(self.sim.state.partials) if p["node"] == node]
+        return sets
 
     def groups(self, job: int) -> list[int]:
         """Server groups a job is offered."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
                 if record["milli"] == 1000:
                     whole[node] += gpus
                 else:
-                    parts[node] += record["milli"]
+                    parts[node] += record["milli"] * gpus
         for node in range(cluster.num_nodes):
             shared = cluster.gpus[node] - whole[node] - state.nodes[node]["free"]
             if state.nodes[node]["up"]:
@@ -242,6 +243,46 @@ def test_fractions_fill_the_fullest_gpu_that_has_room() -> None:
         env.step(0)
     assert sorted(env.simulator.state.partials["left"][:2].tolist()) == [0, 0]
     assert env.simulator.state.clock[0]["free"] == 1
+
+
+def test_gangs_that_ask_for_fractions_fill_sets_of_their_size() -> None:
+    """On all servers at once: what each job takes, and what that leaves of the GPUs it is on."""
+    story = {
+        (1, 1000): ([(0, 1)], []),
+        (2, 500): ([(0, 2)], [500]),  # free GPUs of the tightest server
+        (1, 500): ([(0, 1)], [500]),  # none of a set of two
+        (2, 300): ([(0, 2)], [200]),
+        (2, 600): ([(1, 2)], [400]),
+        (2, 200): ([(0, 2)], [0]),  # of two sets the fuller one
+        (3, 500): ([(2, 3)], [500]),
+        (3, 400): ([(2, 3)], [100]),
+        (3, 200): ([(1, 2), (2, 1)], [800, 800]),  # one server has two free GPUs, another one
+        (2, 400): ([(1, 2)], [0]),
+        (2, 700): ([(1, 2)], [100]),  # beside a part of the gang of three
+        (2, 101): None,
+    }
+    gpus, milli = np.array(list(story), np.int32).T
+    trace = Trace.of("sets", [0] * len(story), [9] * len(story), gpus)
+    trace = replace(trace, gpu_milli=milli.copy())
+    actions = ClusterActions(servers=False, racks=False)
+    env = ClusterEnv.of_trace(Cluster.uniform(3, 4), trace, actions=actions, observation=SMALL)
+    seen, _ = env.reset(seed=0)
+    everywhere = env.episode.action_table.groups - 1
+    state = env.simulator.state
+    for job, found in enumerate(story.values()):
+        assert int(env.window[0]) == job
+        assert seen["action_mask"][everywhere] == (found is not None)
+        if found is None:
+            break
+        seen, *_, info = env.step(everywhere)
+        assert info["reward_not_allowed"] == 0.0
+        shares, left = found
+        assert env.simulator.shares(job) == shares
+        first = state.shares[state.jobs[job]["share"]]
+        sets = [first] if len(shares) == 1 else [state.shares[first["next"]], first]
+        on = [int(share["partial"]) for share in sets if share["partial"] >= 0]
+        assert state.partials["left"][on].tolist() == left
+    assert state.clock[0]["free"] == 0
 
 
 def test_a_preempted_job_keeps_its_progress_and_pays_for_its_restart() -> None:

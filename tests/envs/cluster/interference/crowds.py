@@ -17,6 +17,7 @@ from envs.cluster.interference.rates import (
     PAIRS_PRODUCT,
     PCIE,
     RING,
+    SHARED,
     SPANNING,
     RateModel,
     RateTables,
@@ -27,6 +28,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Trace
 
+NOT_GPU_TIME = np.arange(4) != GPU_TIME
 Held = dict[int, dict[int, tuple[int, int]]]  # job: {node: (GPUs, partial)}
 
 
@@ -41,32 +43,37 @@ def one_type_cluster() -> Cluster:
 def random_trace(rng: np.random.Generator, jobs: int = 30, fractional: bool = True) -> Trace:
     gangs = rng.choice([1, 1, 1, 2, 3, 4, 6, 9], jobs)
     trace = Trace.of("crowd", np.zeros(jobs, int), rng.integers(1, 9, jobs), gangs)
-    small = (gangs == 1) & (rng.random(jobs) < 0.7) & fractional
+    small = (gangs <= 3) & (rng.random(jobs) < 0.7) & fractional
     milli = np.where(small, rng.choice([200, 300, 500], jobs), 1000).astype(np.int32)
     object.__setattr__(trace, "gpu_milli", milli)
     return trace
 
 
 def try_to_start(simulator: ClusterSimulator, job: int, rng: np.random.Generator) -> bool:
-    """On random nodes, in random parts; a fractional job joins a partial GPU where it can."""
+    """On random nodes, in random parts; a fractional job joins sets of GPUs where it can."""
     state = simulator.state
     need = int(state.jobs[job]["gpus"])
+    shares: list[tuple[int, int]] = []
+    sets: list[int | None] = []
     if state.jobs[job]["milli"] < 1000:
-        for partial in rng.permutation(len(state.partials)):
-            gpu = state.partials[partial]
-            if 0 < gpu["left"] < 1000 and gpu["left"] >= state.jobs[job]["milli"]:
-                simulator.start(job, [(int(gpu["node"]), 1)], int(partial))
-                return True
-    shares = []
-    for node in rng.permutation(len(state.nodes)):
+        for partial in rng.permutation(len(state.partials)).tolist():
+            there = state.partials[partial]
+            node, gpus = int(there["node"]), int(there["gpus"])
+            fits = state.jobs[job]["milli"] <= there["left"] < 1000 and gpus <= need
+            if fits and need > 0 and node not in dict(shares):
+                shares.append((node, gpus))
+                sets.append(partial)
+                need -= gpus
+    for node in rng.permutation(len(state.nodes)).tolist():
         free = int(state.nodes[node]["free"])
-        if need > 0 and free > 0:
+        if need > 0 and free > 0 and node not in dict(shares):
             part = int(rng.integers(1, min(free, need) + 1))
-            shares.append((int(node), part))
+            shares.append((node, part))
+            sets.append(None)
             need -= part
     if need > 0:
         return False
-    simulator.start(job, shares)
+    simulator.start(job, shares, sets)
     return True
 
 
@@ -110,6 +117,14 @@ def slow_rate(tables: RateTables, cluster: Cluster, held: Held, job: int) -> flo
     slowest = next(kind for kind, rate in by_type.items() if rate == alone)
     if tables.kind == ALONE:
         return alone
+    if tables.kind == SHARED:
+        without_gpu_time = tables._replace(kind=BOTTLENECK, demand=tables.demand * NOT_GPU_TIME)
+        pairs = tables._replace(kind=PAIRS_PRODUCT, scope=ON_GPU)
+        host, gpus = (
+            min(_left(one, cluster, held, job, node, slowest) for node in held[job])
+            for one in (without_gpu_time, pairs)
+        )
+        return alone * host * gpus
     left = [_left(tables, cluster, held, job, node, slowest) for node in held[job]]
     return alone * min(left)
 

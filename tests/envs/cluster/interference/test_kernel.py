@@ -20,12 +20,12 @@ from envs.cluster.interference.kernel import (
     neighbour_rate,
     rank,
 )
-from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SETS, SPANNING, NoInterference
+from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SHARED, SPANNING, NoInterference
 from envs.cluster.interference.tabulated import number_of
 from envs.cluster.simulation.cluster import ClusterSimulator
 from tests.strength import examples
 
-KINDS = st.integers(ALONE, SETS)
+KINDS = st.integers(ALONE, SHARED)
 SCOPES = st.sampled_from([ON_NODE, ON_GPU, SPANNING])
 
 

@@ -32,6 +32,7 @@ MEASURED = {
     "gavel": "gavel/simulation_throughputs.json.gz",
     "deepshare": "deepshare",
     "pollux": "pollux",
+    "shared": "gavel/simulation_throughputs.json.gz",
 }
 SEEDS = st.integers(0, 2**32)
 

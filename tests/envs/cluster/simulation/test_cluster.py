@@ -10,7 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envs.cluster.interference.rates import PAIRS_PRODUCT, RateTables, without_neighbours
+from envs.cluster.interference.rates import (
+    ON_GPU,
+    ON_NODE,
+    PAIRS_PRODUCT,
+    RateTables,
+    without_neighbours,
+)
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation import cluster_kernel as kernel
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -22,7 +28,7 @@ from envs.cluster.simulation.cluster_state import (
     RUNNING,
     Overheads,
 )
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 from tests.strength import examples
 
@@ -34,13 +40,25 @@ class PairRates:
     """Two profiles, by the parity of the job's number; neighbours multiply."""
 
     pair: tuple[tuple[float, float], tuple[float, float]]
+    scope: int = ON_NODE
     name = "pairs"
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         parity = (np.arange(len(trace)) % 2).astype(np.int32)
         alone = without_neighbours(parity, np.ones((2, len(cluster.gpu_types))))
         rows = np.array([[0], [1]], np.int32)
-        return alone._replace(kind=PAIRS_PRODUCT, pair=np.array(self.pair), row=rows)
+        return alone._replace(
+            kind=PAIRS_PRODUCT, scope=self.scope, pair=np.array(self.pair), row=rows
+        )
+
+
+@dataclass
+class GpuSet:
+    """GPUs of a node that fractional jobs share."""
+
+    node: int
+    gpus: int
+    parts: dict[int, int]  # job: thousandths of each GPU
 
 
 @dataclass
@@ -55,11 +73,13 @@ class NaiveCluster:
     pair: np.ndarray
     overheads: Overheads
     incidents: np.ndarray
+    scope: int = ON_NODE
     now: float = 0.0
     arrived: int = 0
     seen: int = 0
     queue: list[int] = field(default_factory=list)
     held: dict[int, dict[int, int]] = field(default_factory=dict)  # job: {node: GPUs}
+    sets: list[GpuSet] = field(default_factory=list)  # those that jobs are on
     ready: dict[int, float] = field(default_factory=dict)
     finish: dict[int, float] = field(default_factory=dict)
     preempted: dict[int, int] = field(default_factory=dict)
@@ -69,13 +89,15 @@ class NaiveCluster:
         self.left = {job: float(self.trace.duration_s[job]) for job in range(len(self.trace))}
 
     def rate(self, job: int) -> float:
-        beside = {
-            node: [other for other in self.held if other != job and node in self.held[other]]
-            for node in self.held[job]
-        }
-        return float(
-            min(np.prod([self.pair[job % 2, o % 2] for o in others]) for others in beside.values())
+        if self.scope == ON_GPU:
+            groups = [list(one.parts) for one in self.sets if job in one.parts]
+        else:
+            groups = [[o for o in self.held if node in self.held[o]] for node in self.held[job]]
+        products = (
+            np.prod([self.pair[job % 2, other % 2] for other in group if other != job])
+            for group in groups
         )
+        return float(min(products, default=1.0))
 
     def end(self, job: int) -> float:
         return max(self.now, self.ready[job]) + self.left[job] / self.rate(job)
@@ -83,7 +105,19 @@ class NaiveCluster:
     def free(self, node: int) -> int:
         if node in self.down:
             return 0
-        return int(self.cluster.gpus[node]) - sum(h.get(node, 0) for h in self.held.values())
+        whole = (job for job in self.held if self.trace.gpu_milli[job] == WHOLE_GPU)
+        held = sum(self.held[job].get(node, 0) for job in whole)
+        return int(self.cluster.gpus[node]) - held - sum(self.shared(node))
+
+    def shared(self, node: int) -> list[int]:
+        """Sizes of the sets of a node."""
+        return [one.gpus for one in self.sets if one.node == node]
+
+    def to_join(self, job: int, node: int, gpus: int) -> list[GpuSet]:
+        """Sets of a node that have enough left for a share of a job."""
+        left = WHOLE_GPU - int(self.trace.gpu_milli[job])
+        same = [one for one in self.sets if one.node == node and one.gpus == gpus]
+        return [one for one in same if sum(one.parts.values()) <= left]
 
     def pass_time(self, due: float) -> None:
         for job in self.held:
@@ -106,7 +140,7 @@ class NaiveCluster:
         self.pass_time(due)
         for job in over:
             self.finish[job] = due
-            del self.held[job]
+            self.leave(job)
         while self.seen < len(self.incidents) and self.incidents[self.seen]["time"] <= last:
             incident = self.incidents[self.seen]
             self.seen += 1
@@ -127,21 +161,40 @@ class NaiveCluster:
             self.arrived += 1
         return True
 
-    def start(self, job: int, shares: list[tuple[int, int]]) -> None:
+    def start(
+        self, job: int, shares: list[tuple[int, int]], joined: list[GpuSet | None] | None = None
+    ) -> None:
         self.queue.remove(job)
         self.held[job] = dict(shares)
+        milli = int(self.trace.gpu_milli[job])
+        for (node, gpus), one in zip(shares, joined or [None] * len(shares), strict=True):
+            if one is not None:
+                one.parts[job] = milli
+            elif milli < WHOLE_GPU:
+                self.sets.append(GpuSet(node, gpus, {job: milli}))
         restart = self.overheads.restart_s if self.preempted.get(job) else 0.0
         self.ready[job] = self.now + restart
 
-    def preempt(self, job: int) -> None:
+    def leave(self, job: int) -> None:
         del self.held[job]
+        for one in self.sets:
+            one.parts.pop(job, None)
+        self.sets = [one for one in self.sets if one.parts]
+
+    def preempt(self, job: int) -> None:
+        self.leave(job)
         self.preempted[job] = self.preempted.get(job, 0) + 1
         self.queue.append(job)
 
 
-def random_trace(rng: np.random.Generator, jobs: int, gpus: int) -> Trace:
+def random_trace(rng: np.random.Generator, jobs: int, gpus: int, fractional: bool = False) -> Trace:
     submit = np.sort(rng.integers(0, 12, jobs))
-    return Trace.of("random", submit, rng.integers(1, 9, jobs), rng.integers(1, gpus + 1, jobs))
+    asked = rng.integers(1, gpus + 1, jobs)
+    trace = Trace.of("random", submit, rng.integers(1, 9, jobs), asked)
+    if not fractional:
+        return trace
+    milli = rng.choice([200, 300, 500, WHOLE_GPU], jobs).astype(np.int32)
+    return replaced(trace, gpu_milli=milli)
 
 
 def advance(simulator: ClusterSimulator) -> bool:
@@ -224,6 +277,155 @@ def test_random_decisions_have_the_outcome_that_a_naive_simulator_computes(
         assert simulator.state.clock[0]["busy"] == pytest.approx(held)
         if not interference and not restart and len(incidents) == 0:
             assert held == trace.gpu_seconds.sum()
+
+
+def number_of(simulator: ClusterSimulator, job: int, node: int) -> int:
+    """The set that a job has on a node, as the simulator numbers it."""
+    shares = simulator.state.shares
+    index = int(simulator.state.jobs[job]["share"])
+    while shares[index]["node"] != node:
+        index = int(shares[index]["next"])
+    return int(shares[index]["partial"])
+
+
+def numbers_of(simulator: ClusterSimulator, joined: list[GpuSet | None]) -> list[int | None]:
+    return [
+        None if one is None else number_of(simulator, next(iter(one.parts)), one.node)
+        for one in joined
+    ]
+
+
+def sets_of(simulator: ClusterSimulator) -> list[tuple[int, int, int]]:
+    """(node, GPUs, thousandths left) of all sets that the nodes' chains lead to."""
+    found, partials = [], simulator.state.partials
+    for node, first in enumerate(simulator.state.nodes["partial"]):
+        index, before = int(first), NONE
+        while index != NONE:
+            assert partials[index]["node"] == node
+            assert partials[index]["before"] == before
+            found.append((node, int(partials[index]["gpus"]), int(partials[index]["left"])))
+            index, before = int(partials[index]["next"]), index
+    return sorted(found)
+
+
+def random_shares(
+    naive: NaiveCluster, job: int, rng: np.random.Generator
+) -> tuple[list[tuple[int, int]], list[GpuSet | None]] | None:
+    """Random parts of a gang on random nodes, some of them on sets that others are on."""
+    need, milli = int(naive.trace.num_gpus[job]), int(naive.trace.gpu_milli[job])
+    shares: list[tuple[int, int]] = []
+    joined: list[GpuSet | None] = []
+    for node in rng.permutation(naive.cluster.num_nodes).tolist():
+        sizes = [size for size in naive.shared(node) if size <= need] if milli < WHOLE_GPU else []
+        sets = [one for size in sorted(set(sizes)) for one in naive.to_join(job, node, size)]
+        take = min(need, naive.free(node))
+        if sets and rng.random() < 0.8:
+            one = sets[rng.integers(len(sets))]
+            shares.append((node, one.gpus))
+            joined.append(one)
+            need -= one.gpus
+        elif take:
+            part = take if rng.random() < 0.5 else int(rng.integers(1, take + 1))
+            shares.append((node, part))
+            joined.append(None)
+            need -= part
+        if need == 0:
+            return shares, joined
+    return None
+
+
+@examples(100)
+@given(seed=st.integers(0, 10**6), scope=st.sampled_from([ON_NODE, ON_GPU]))
+def test_gangs_that_share_gpus_do_as_a_naive_simulator_computes(seed: int, scope: int) -> None:
+    rng = np.random.default_rng(seed)
+    cluster = Cluster.uniform(3, 4)
+    trace = random_trace(rng, int(rng.integers(2, 11)), 8, fractional=True)
+    pair = rng.uniform(0.5, 1.0, (2, 2))
+    incidents = np.array([(6.5, 1, 0), (9.5, 1, 1)][: 2 * int(rng.integers(2))], INCIDENT)
+    overheads = Overheads(float(rng.integers(2)), 2.0)
+    simulator = ClusterSimulator(
+        cluster,
+        trace,
+        rates=PairRates(tuple(map(tuple, pair)), scope),
+        overheads=overheads,
+        incidents=incidents,
+    )
+    naive = NaiveCluster(trace, cluster, pair, overheads, incidents, scope)
+    for event in range(400):
+        moved = advance(simulator)
+        assert moved == naive.advance()
+        if not moved:
+            break
+        assert simulator.now == pytest.approx(naive.now, rel=1e-9)
+        assert list(simulator.pending()) == naive.queue
+        for job in list(naive.held) if event < 40 else []:
+            if rng.random() < 0.15:
+                naive.preempt(job)
+                simulator.preempt(job)
+        for job in list(naive.queue):
+            found = random_shares(naive, job, rng)
+            if found is None:
+                continue
+            shares, joined = found
+            numbers = numbers_of(simulator, joined)
+            plain = all(one is None for one in joined)
+            simulator.start(job, shares, None if plain else numbers)
+            naive.start(job, shares, joined)
+            assert simulator.shares(job) == shares
+            assert simulator.state.jobs[job]["nodes"] == len(shares)
+        assert list(simulator.state.nodes["free"]) == [naive.free(node) for node in range(3)]
+        assert simulator.state.clock[0]["free"] == simulator.state.nodes["free"].sum()
+        assert sets_of(simulator) == sorted(
+            (one.node, one.gpus, WHOLE_GPU - sum(one.parts.values())) for one in naive.sets
+        )
+        for job in naive.held:
+            record = simulator.state.jobs[job]
+            assert record["rate"] == pytest.approx(naive.rate(job), rel=1e-12)
+            assert record["end"] == pytest.approx(naive.end(job), rel=1e-9)
+    schedule = simulator.schedule()
+    assert {int(j) for j in np.flatnonzero(schedule.finished)} == set(naive.finish)
+    for job, finish in naive.finish.items():
+        assert schedule.finish[job] == pytest.approx(finish, rel=1e-9)
+    if simulator.done:
+        assert list(simulator.state.nodes["free"]) == [4, 4, 4]
+        assert sets_of(simulator) == []
+
+
+def test_a_gang_joins_sets_of_its_size_only() -> None:
+    trace = Trace.of("t", [0] * 6, [5, 9, 9, 9, 9, 9], [5, 5, 3, 1, 2, 2])
+    milli = np.array([500, 500, 400, 400, 600, 1000], np.int32)
+    simulator = ClusterSimulator(Cluster.uniform(2, 4), replaced(trace, gpu_milli=milli))
+    state = simulator.state
+    simulator.advance()
+    simulator.start(0, [(0, 3), (1, 2)])
+    assert list(state.nodes["free"]) == [1, 2]
+    three, two = (number_of(simulator, 0, node) for node in range(2))
+    wrong = {
+        (1, ((0, 3), (1, 2)), three): "1 sets of GPUs for 2 shares",
+        (1, ((0, 3), (1, 2)), (three, 99)): "no sets of GPUs",
+        (1, ((0, 3), (1, 2)), (two, three)): "elsewhere or too full",
+        (1, ((0, 4), (1, 1)), (three, two)): "has 3 GPUs, not 4",
+        (3, ((0, 1),), three): "has 3 GPUs, not 1",
+        (4, ((1, 2),), two): "elsewhere or too full",
+        (5, ((1, 2),), two): "elsewhere or too full",
+        (2, ((0, 3),), None): "has 1 free GPUs, not 3",
+        (3, ((0, 1),), 7): "elsewhere or too full",  # a set that nobody has opened
+    }
+    for (job, shares, partial), message in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            simulator.start(job, shares, partial)
+    simulator.start(1, [(0, 3), (1, 2)], [three, two])
+    simulator.start(4, [(1, 2)])
+    assert list(state.nodes["free"]) == [1, 0]
+    assert state.clock[0]["held"] == 5 * 500 + 5 * 500 + 2 * 600
+    assert [state.partials[one]["left"] for one in (three, two)] == [0, 0]
+    simulator.advance()
+    assert simulator.now == 5.0
+    simulator.start(2, [(0, 3)], three)
+    assert list(state.nodes["free"]) == [1, 0]
+    simulator.preempt(1)
+    assert list(state.nodes["free"]) == [1, 2]
+    assert state.partials[three]["left"] == 600
 
 
 def test_rounding_takes_no_checkpoint() -> None:

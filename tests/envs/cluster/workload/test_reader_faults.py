@@ -65,7 +65,6 @@ FAULTS = [  # format, row, field, words of the error
     ("philly", "2017-10-09 06:13:03+00:00,1.0,1,1.0,a", "timestamp", "is no time of the form"),
     ("philly", "2017-10-09 06:13:03,1.0,1,1.0,", "cluster", "is missing"),
     ("philly", "2017-10-09 06:13:03,0.0,1,0.0,a", "duration", "is zero"),
-    ("canonical", "z,7,600,4,500", "gpu_milli", "'500' is a fraction of several GPUs"),
     ("canonical", "z,7,600,1,1001", "gpu_milli", "'1001' is too large"),
     ("canonical", "z,7,600,1,0", "gpu_milli", "'0' is zero"),
     ("canonical", "z,7,600,-1,1000", "num_gpus", "'-1' is negative"),
