@@ -59,6 +59,14 @@ def test_gangs_on_several_nodes_run_whole() -> None:
     assert schedule.finish.tolist() == [60.0, 120.0, 120.0]
 
 
+def test_gangs_that_ask_for_fractions_take_turns_on_whole_gpus() -> None:
+    trace = Trace.of("t", [0, 0, 0], [60, 60, 30], [3, 3, 1])
+    trace = replace(trace, gpu_milli=np.array([500, 400, 100], np.int32))
+    schedule = run(ClusterSimulator(Cluster.uniform(1, 3), trace))
+    assert schedule.finished.all()
+    assert schedule.makespan == 150.0
+
+
 def test_affinity() -> None:
     """Gangs of 2 and of 1 keep to nodes of their own while there is room."""
     trace = Trace.of("many", [0] * 6, [1000] * 6, [2, 1, 2, 1, 1, 1])

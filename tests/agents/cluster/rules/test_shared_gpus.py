@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
@@ -190,3 +191,22 @@ def test_the_rule_sees_departures_and_copies() -> None:
     while simulator.advance():
         start_in_order(simulator, simulator.pending().tolist(), placement, rng, blocking=False)
     assert simulator.schedule().finish.tolist() == [5.0, 6.0, 11.0]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_gangs_that_ask_for_fractions_have_gpus_of_their_own(rule: FractionalRule) -> None:
+    """Two fractions of one GPU have to share the only GPU left, and join no larger set."""
+    trace = Trace.of("gangs", [0] * 5, [9] * 5, [2, 7, 1, 1, 2])
+    trace = replace(trace, gpu_milli=np.array([500, 500, 400, 400, 100], np.int32))
+    simulator = ClusterSimulator(Cluster.uniform(2, 5), trace)
+    simulator.advance()
+    placement, rng = SharedGpuPlacement(rule, FirstFitOfGangs()), np.random.default_rng(0)
+    assert start_in_order(simulator, range(5), placement, rng, blocking=False) == [0, 1, 2, 3]
+    state = simulator.state
+    jobs = state.shares["job"][: state.jobs["nodes"].sum()].tolist()
+    sets = state.shares["partial"][: len(jobs)].tolist()
+    assert jobs == [0, 1, 1, 2, 3]
+    assert sets[-1] == sets[-2]
+    assert len(set(sets)) == 4
+    assert state.partials["gpus"][sets].tolist() == state.shares["gpus"][: len(jobs)].tolist()
+    assert state.clock[0]["free"] == 0

@@ -24,16 +24,14 @@ def traces(draw: st.DrawFn, names: st.SearchStrategy[str] = PLAIN_NAMES, least: 
         codes = integers(-1, len(known) - 1)
         return Labels(np.array(codes, dtype=np.int32), tuple(known))
 
-    num_gpus = np.array(integers(least, 9), dtype=np.int32)
-    shares = np.array(integers(1, WHOLE_GPU), dtype=np.int32)
     ids = draw(st.lists(names, unique=True, min_size=jobs, max_size=jobs))
     return Trace(
         name=draw(names),
         job_id=np.array(ids, dtype=np.str_),
         submit_s=np.sort(np.array(integers(0, 50), dtype=np.int64)),
         duration_s=np.array(integers(1, 10**9), dtype=np.int64),
-        num_gpus=num_gpus,
-        gpu_milli=np.where(num_gpus > 1, WHOLE_GPU, shares).astype(np.int32),
+        num_gpus=np.array(integers(least, 9), dtype=np.int32),
+        gpu_milli=np.array(integers(1, WHOLE_GPU), dtype=np.int32),
         cpu_milli=np.array(integers(0, 10**6), dtype=np.int64),
         memory_mib=np.array(integers(0, 10**6), dtype=np.int64),
         user=labels(),
