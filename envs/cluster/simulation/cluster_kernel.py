@@ -316,7 +316,7 @@ def give_partial(state: ClusterState, job: int, node: int, partial: int, gpus: i
 
 @njit(cache=True)
 def ungive(state: ClusterState, job: int) -> None:
-    """Undo the last `give` of whole GPUs, to a job that has not begun."""
+    """Undo the last `give` or `give_partial` to a job that has not begun."""
     clock, record = state.clock[0], state.jobs[job]
     index = record.share
     share = state.shares[index]
@@ -327,8 +327,11 @@ def ungive(state: ClusterState, job: int) -> None:
     if share.after != NONE:
         state.shares[share.after].before = NONE
     place.jobs -= 1
-    place.free += share.gpus
-    clock.free += share.gpus
+    if share.partial == NONE:
+        place.free += share.gpus
+        clock.free += share.gpus
+    else:
+        give_back_partial(state, share.partial, record.milli)
     place.cpu += part(record.cpu, share.gpus, record.gpus)
     place.memory += part(record.memory, share.gpus, record.gpus)
     share.next = clock.share

@@ -1,0 +1,401 @@
+"""Jobs and places chosen together: nothing is stopped, GPUs may be shared, and waiting may pay."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from agents.cluster.rules.eligible import holds, permitted
+from envs.cluster.interference.kernel import alone_rate, left_by_neighbours
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
+from envs.cluster.simulation.cluster_kernel import (
+    NOTHING,
+    advance,
+    begin,
+    give,
+    give_partial,
+    log_is_short,
+    ungive,
+)
+from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
+from envs.cluster.workload.trace import WHOLE_GPU
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+QUEUE, SHORTEST, SMALLEST = range(3)  # `Rule.order`: by arrival, predicted seconds, GPU-seconds
+GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
+
+
+class Rule(NamedTuple):
+    """What a scheduler holds to; plain numbers.
+
+    A job starts on a place that is *good enough*: its rate there alone is at least `fast` of that
+    on the fastest GPUs that its scheduler has for it; beside others it keeps at least `own` of it;
+    each neighbour keeps at least `others` of what it has.
+    """
+
+    order: int  # of pending jobs
+    first: int  # of them that are looked at
+    joint: bool  # the best of all their good places; else that of the first job that has any
+    blocking: bool  # a job without a good place keeps those behind it waiting
+    share: bool  # whether jobs join others on their GPUs
+    own: float
+    others: float
+    fast: float
+    choice: int  # what places are compared by
+    hurry: float  # what a place in the order counts, beside a part of the rate gained
+
+
+class Memory(NamedTuple):
+    """What schedulers remember of durations: averages that forget, by the likes of a job."""
+
+    like: IntArray  # (J, L) classes of every job, the narrowest first
+    mean: FloatArray  # (C,) seconds, nan: none of the class has finished
+    prior: float  # seconds, where no job at all has
+    recency: float  # weight of the latest duration
+
+
+class Room(NamedTuple):
+    """Scratch memory for N nodes and J jobs."""
+
+    nodes: IntArray  # (2, N) of the shares looked at, and of the best
+    gpus: IntArray  # (2, N)
+    sets: IntArray  # (2, N) or NONE: free GPUs
+    before: FloatArray  # of every share, what neighbours leave its job
+    window: IntArray  # (J,) pending jobs, in their order
+    key: FloatArray  # (J,)
+    running: IntArray  # (J,)
+
+
+def room_of(nodes: int, shares: int, jobs: int) -> Room:
+    integers = [np.zeros((2, nodes), np.int64) for _ in range(3)]
+    return Room(
+        *integers, np.zeros(shares), np.zeros(jobs, np.int64), np.zeros(jobs),
+        np.zeros(jobs, np.int64),
+    )  # fmt: skip
+
+
+class Owners(NamedTuple):
+    """Who has what: S schedulers."""
+
+    of_node: IntArray  # (N,)
+    home: IntArray  # (J,) in whose queue a job is
+    fastest: FloatArray  # (J, S) rate alone on the fastest GPUs that a scheduler has for a job
+
+
+@njit(cache=True)
+def predicted(memory: Memory, job: int) -> float:
+    """Seconds that a job is thought to take."""
+    for level in range(memory.like.shape[1]):
+        mean: float = memory.mean[memory.like[job, level]]
+        if not np.isnan(mean):
+            return mean
+    return memory.prior
+
+
+@njit(cache=True)
+def learn(memory: Memory, job: int, seconds: float) -> None:
+    """A job has finished after so many seconds of work."""
+    for level in range(memory.like.shape[1]):
+        kind = memory.like[job, level]
+        before = memory.mean[kind]
+        if np.isnan(before):
+            before = seconds
+        memory.mean[kind] = before + memory.recency * (seconds - before)
+
+
+@njit(cache=True)
+def effect(
+    state: ClusterState, tables: RateTables, room: Room, job: int, count: int
+) -> tuple[float, float, float, float]:
+    """What would come of `job` on the first `count` shares looked at; nothing is changed.
+
+    Returns:
+        Its rate alone; the part of it that neighbours leave; the least part that one of them
+        keeps of its own; and the GPUs times rate that the cluster would gain.
+    """
+    jobs, nodes, shares = state.jobs, state.nodes, state.shares
+    record = jobs[job]
+    spans = count > 1
+    for i in range(count):
+        share = nodes[room.nodes[0, i]].share
+        while share != NONE:
+            other = np.int64(shares[share].job)
+            room.before[share] = left_by_neighbours(jobs, nodes, shares, tables, other, True)
+            share = shares[share].after
+    take(state, room, 0, job, count)
+    for i in range(count):
+        nodes[room.nodes[0, i]].spanning += spans
+    alone = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
+    own = left_by_neighbours(jobs, nodes, shares, tables, job, True)
+    least, won = 1.0, record.gpus * alone * own
+    for i in range(count):
+        share = nodes[room.nodes[0, i]].share
+        while share != NONE:
+            other = np.int64(shares[share].job)
+            if other != job:
+                left = left_by_neighbours(jobs, nodes, shares, tables, other, True)
+                least = min(least, left / room.before[share])
+                won -= shares[share].gpus * jobs[other].alone * (room.before[share] - left)
+            share = shares[share].after
+    for i in range(count):
+        nodes[room.nodes[0, i]].spanning -= spans
+    for _ in range(count):
+        ungive(state, job)
+    return alone, own, least, won
+
+
+@njit(cache=True)
+def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> None:
+    """Give a job the first `count` shares of a row of `room`."""
+    for i in range(count):
+        node, gpus = room.nodes[which, i], room.gpus[which, i]
+        if state.jobs[job].milli < WHOLE_GPU:
+            give_partial(state, job, node, room.sets[which, i], gpus)
+        else:
+            give(state, job, node, gpus)
+
+
+@njit(cache=True)
+def best_place(
+    state: ClusterState,
+    tables: RateTables,
+    owners: Owners,
+    rule: Rule,
+    room: Room,
+    job: int,
+    strict: bool,
+) -> tuple[int, float]:
+    """The best of the places that are good enough for `job`, into the second row of `room`.
+
+    A place is a node, or a set of GPUs there; for gangs that are larger than all nodes a rack, or
+    all nodes. Unless `strict`, every place is good enough.
+
+    Returns:
+        How many shares it has, 0: there is none; and what it is worth.
+    """
+    record, scheduler = state.jobs[job], owners.home[job]
+    fastest = owners.fastest[job, scheduler]
+    chosen, most, anywhere = 0, -np.inf, False
+    for node in range(len(state.nodes)):
+        place = state.nodes[node]
+        if owners.of_node[node] != scheduler or not place.up or not permitted(place, record):
+            continue
+        rate = (
+            tables.speed[record.profile, place.type]
+            * tables.locality[record.profile, place.type, 0, 0]
+        )
+        if place.gpus >= record.gpus:
+            anywhere = True
+        if strict and rate < rule.fast * fastest:
+            continue
+        if holds(place, record, record.gpus):
+            room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, NONE
+            worth = value(state, tables, rule, room, job, 1, fastest, strict)
+            if worth > most:
+                chosen, most = keep(room, 1), worth
+        if not rule.share or record.milli == WHOLE_GPU:
+            continue
+        if place.cpu < record.cpu or place.memory < record.memory:
+            continue
+        index = place.partial
+        while index != NONE:
+            there = state.partials[index]
+            if there.gpus == record.gpus and there.left >= record.milli:
+                room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, index
+                worth = value(state, tables, rule, room, job, 1, fastest, strict)
+                if worth > most:
+                    chosen, most = keep(room, 1), worth
+            index = there.next
+    if anywhere:
+        return chosen, most
+    racks = 0
+    for node in range(len(state.nodes)):
+        racks = max(racks, state.nodes[node].rack + 1)
+    for rack in range(racks + 1):  # the last: all of them, where no rack is good enough
+        if rack == racks and chosen > 0:
+            break
+        count = gather(state, owners, room, job, rack if rack < racks else NONE)
+        if count > 0:
+            worth = value(state, tables, rule, room, job, count, fastest, strict)
+            if worth > most:
+                chosen, most = keep(room, count), worth
+    return chosen, most
+
+
+@njit(cache=True)
+def keep(room: Room, count: int) -> int:
+    """Remember the shares looked at as the best; how many."""
+    room.nodes[1, :count] = room.nodes[0, :count]
+    room.gpus[1, :count] = room.gpus[0, :count]
+    room.sets[1, :count] = room.sets[0, :count]
+    return count
+
+
+@njit(cache=True)
+def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int) -> int:
+    """Free GPUs for a gang on several nodes of a rack, or NONE: of all; the fewest nodes.
+
+    Returns:
+        How many nodes, written as the shares looked at; 0: there are not enough GPUs.
+    """
+    record, scheduler = state.jobs[job], owners.home[job]
+    left, count = int(record.gpus), 0
+    while left > 0:
+        enough, tightest, fullest, most = NONE, 0, NONE, 0
+        for node in range(len(state.nodes)):
+            place = state.nodes[node]
+            if owners.of_node[node] != scheduler or (rack >= 0 and place.rack != rack):
+                continue
+            taken = False
+            for i in range(count):
+                taken = taken or room.nodes[0, i] == node
+            there = min(int(place.free), left)
+            if taken or there == 0 or not holds(place, record, there):
+                continue
+            if there >= left and (enough == NONE or place.free < tightest):
+                enough, tightest = node, int(place.free)
+            if there > most:
+                fullest, most = node, there
+        node = enough if enough != NONE else fullest
+        if node == NONE or count == room.nodes.shape[1]:
+            return 0
+        gpus = min(left, int(state.nodes[node].free))
+        room.nodes[0, count], room.gpus[0, count], room.sets[0, count] = node, gpus, NONE
+        left -= gpus
+        count += 1
+    return count
+
+
+@njit(cache=True)
+def value(
+    state: ClusterState,
+    tables: RateTables,
+    rule: Rule,
+    room: Room,
+    job: int,
+    count: int,
+    fastest: float,
+    strict: bool,
+) -> float:
+    """What the shares looked at are worth; -inf: they are not good enough."""
+    alone, own, least, won = effect(state, tables, room, job, count)
+    if strict and (alone < rule.fast * fastest or own < rule.own or least < rule.others):
+        return -np.inf
+    gpus = state.jobs[job].gpus
+    if rule.choice == GAIN:
+        return float(won / (max(gpus, 1) * fastest))
+    free = 0
+    for i in range(count):
+        free += state.nodes[room.nodes[0, i]].free
+    if rule.choice == ALIGNED:
+        return float(gpus * free)
+    return float(-free if rule.choice == TIGHTEST else free)
+
+
+@njit(cache=True)
+def look(
+    state: ClusterState, owners: Owners, memory: Memory, rule: Rule, room: Room, scheduler: int
+) -> int:
+    """The pending jobs of a scheduler that it looks at, in their order; how many."""
+    filled = 0
+    job = state.clock[0].head
+    while job != NONE:
+        if owners.home[job] == scheduler:
+            key = 0.0
+            if rule.order != QUEUE:
+                key = predicted(memory, job)
+            if rule.order == SMALLEST:
+                key *= state.jobs[job].gpus
+            place = filled
+            while place > 0 and key < room.key[place - 1]:
+                if place < rule.first:
+                    room.key[place], room.window[place] = (
+                        room.key[place - 1],
+                        room.window[place - 1],
+                    )
+                place -= 1
+            if place < rule.first:
+                room.key[place], room.window[place] = key, job
+                filled = min(filled + 1, rule.first)
+        job = state.jobs[job].after
+    return filled
+
+
+@njit(cache=True)
+def decide(
+    state: ClusterState,
+    tables: RateTables,
+    believed: RateTables,
+    overheads: Overheads,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    room: Room,
+    scheduler: int,
+) -> int:
+    """Start jobs of a scheduler while any has a good place, judged by what it believes.
+
+    Where none of its jobs runs, every place is good enough: waiting would be for nothing.
+    """
+    started = 0
+    while True:
+        strict = False
+        for place in range(state.clock[0].running):
+            strict = strict or owners.home[state.heap[place]] == scheduler
+        filled = look(state, owners, memory, rule, room, scheduler)
+        chosen, most, shares = NONE, -np.inf, 0
+        for row in range(filled):
+            job = np.int64(room.window[row])
+            count, worth = best_place(state, believed, owners, rule, room, job, strict)
+            if count == 0:
+                if rule.blocking:
+                    break
+                continue
+            worth -= rule.hurry * row
+            if worth > most or chosen == NONE:
+                chosen, most, shares = job, worth, count
+            if not rule.joint:
+                break
+        if chosen == NONE:
+            return started
+        if rule.joint:
+            shares, _ = best_place(state, believed, owners, rule, room, chosen, strict)
+        take(state, room, 1, chosen, shares)
+        begin(state, tables, overheads, chosen)
+        started += 1
+
+
+@njit(cache=True, nogil=True)
+def run(
+    state: ClusterState,
+    tables: RateTables,
+    believed: RateTables,
+    overheads: Overheads,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    room: Room,
+    schedulers: int,
+) -> bool:
+    """Simulate until nothing is to come; False: the log must be lengthened first."""
+    state, tables, believed = borrowed(state), borrowed(tables), borrowed(believed)
+    clock = state.clock[0]
+    while True:
+        if log_is_short(state):
+            return False
+        ran = clock.running
+        room.running[:ran] = state.heap[:ran]
+        if advance(state, tables, overheads, np.inf) == NOTHING:
+            return True
+        for place in range(ran):
+            job = room.running[place]
+            if state.jobs[job].status == FINISHED:
+                learn(memory, job, state.jobs[job].attained)
+        for scheduler in range(schedulers):
+            decide(state, tables, believed, overheads, owners, memory, rule, room, scheduler)
