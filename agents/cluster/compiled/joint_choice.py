@@ -393,9 +393,12 @@ def run(
         room.running[:ran] = state.heap[:ran]
         if advance(state, tables, overheads, np.inf) == NOTHING:
             return True
+        finished = 0
         for place in range(ran):
-            job = room.running[place]
-            if state.jobs[job].status == FINISHED:
-                learn(memory, job, state.jobs[job].attained)
+            if state.jobs[room.running[place]].status == FINISHED:
+                room.running[finished] = room.running[place]
+                finished += 1
+        for job in np.sort(room.running[:finished]):
+            learn(memory, job, state.jobs[job].attained)
         for scheduler in range(schedulers):
             decide(state, tables, believed, overheads, owners, memory, rule, room, scheduler)

@@ -16,11 +16,11 @@ from envs.cluster.environment.observation import Buffers, ClusterGraph, ClusterO
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE, observe, summarise
 from envs.cluster.environment.play_kernel import FORWARDED, PASSED_WIDTH, PREEMPTED
 from envs.cluster.environment.reward import Passed
+from envs.cluster.environment.routing import first_that_holds
 from envs.cluster.environment.views import Bookkeeping, job_profiles, view_of
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, Overheads
-from envs.errors import InputError
 
 NOTHING_PASSED = [0.0] * PASSED_WIDTH
 
@@ -100,7 +100,7 @@ class SchedulingEpisode:
         near = neighbours(trace, self.sizes.history)
         gang = gangs(trace) if self.sizes.history else np.zeros(0, np.int32)
         self.book = Bookkeeping(
-            home=_first_that_holds(trace.name, home, holds),
+            home=first_that_holds(trace.name, home, holds),
             there=np.zeros(len(trace)),
             forwards=np.zeros(len(trace), np.int32),
             holds=holds,
@@ -266,21 +266,3 @@ class SchedulingEpisode:
             play_kernel.holding(state, self.action_table, view, column)
             holds[:, scheduler] = column
         return holds
-
-
-def _first_that_holds(
-    name: str, home: NDArray[np.int32], holds: NDArray[np.int8]
-) -> NDArray[np.int32]:
-    """(J,) `home`, or the first scheduler after it that can hold the job.
-
-    Raises:
-        InputError: nobody can.
-    """
-    schedulers = holds.shape[1]
-    order = (home[:, None] + np.arange(schedulers)) % schedulers  # (J, S)
-    can = np.take_along_axis(holds, order, axis=1)
-    if not can.any(axis=1).all():
-        job = int(np.argmin(can.any(axis=1)))
-        raise InputError("no server group can hold it", file=name, record=job, field="num_gpus")
-    chosen = np.take_along_axis(order, can.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return chosen.astype(np.int32)

@@ -95,3 +95,24 @@ class QueueRouting:
         codes = trace.queue.codes
         chance = rng.integers(schedulers, size=len(trace))
         return np.where(codes == UNKNOWN, chance, codes % schedulers).astype(np.int32)
+
+
+def first_that_holds(name: str, home: IntArray, holds: NDArray[np.integer]) -> IntArray:
+    """(J,) `home`, or the first scheduler after it that can hold the job.
+
+    Args:
+        name: of the trace.
+        home: (J,) scheduler of every job.
+        holds: (J, S) whether a scheduler could ever run a job on its own nodes.
+
+    Raises:
+        InputError: nobody can.
+    """
+    schedulers = holds.shape[1]
+    order = (home[:, None] + np.arange(schedulers)) % schedulers  # (J, S)
+    can = np.take_along_axis(holds, order, axis=1)
+    if not can.any(axis=1).all():
+        job = int(np.argmin(can.any(axis=1)))
+        raise InputError("no server group can hold it", file=name, record=job, field="num_gpus")
+    chosen = np.take_along_axis(order, can.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return chosen.astype(np.int32)
