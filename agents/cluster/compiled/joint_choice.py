@@ -141,7 +141,12 @@ def effect(
             if other != job:
                 left = left_by_neighbours(jobs, nodes, shares, tables, other, True)
                 least = min(least, left / room.before[share])
-                won -= shares[share].gpus * jobs[other].alone * (room.before[share] - left)
+                rate = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, other)
+                won -= jobs[other].gpus * rate * (room.before[share] - left)
+                held = jobs[other].share
+                while held != NONE:  # a gang on several of the nodes loses once
+                    room.before[held] = left
+                    held = shares[held].next
             share = shares[share].after
     for i in range(count):
         nodes[room.nodes[0, i]].spanning -= spans
@@ -155,7 +160,7 @@ def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> N
     """Give a job the first `count` shares of a row of `room`."""
     for i in range(count):
         node, gpus = room.nodes[which, i], room.gpus[which, i]
-        if state.jobs[job].milli < WHOLE_GPU:
+        if gpus > 0 and state.jobs[job].milli < WHOLE_GPU:
             give_partial(state, job, node, room.sets[which, i], gpus)
         else:
             give(state, job, node, gpus)
@@ -311,7 +316,7 @@ def look(
             if rule.order != QUEUE:
                 key = predicted(memory, job)
             if rule.order == SMALLEST:
-                key *= state.jobs[job].gpus
+                key *= state.jobs[job].gpus * (state.jobs[job].milli / WHOLE_GPU)
             place = filled
             while place > 0 and key < room.key[place - 1]:
                 if place < rule.first:
