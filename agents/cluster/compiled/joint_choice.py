@@ -73,11 +73,15 @@ class Room(NamedTuple):
 
 
 def room_of(nodes: int, shares: int, jobs: int) -> Room:
-    integers = [np.zeros((2, nodes), np.int64) for _ in range(3)]
     return Room(
-        *integers, np.zeros(shares), np.zeros(jobs, np.int64), np.zeros(jobs),
-        np.zeros(jobs, np.int64),
-    )  # fmt: skip
+        nodes=np.zeros((2, nodes), np.int64),
+        gpus=np.zeros((2, nodes), np.int64),
+        sets=np.zeros((2, nodes), np.int64),
+        before=np.zeros(shares),
+        window=np.zeros(jobs, np.int64),
+        key=np.zeros(jobs),
+        running=np.zeros(jobs, np.int64),
+    )
 
 
 class Owners(NamedTuple):
@@ -356,7 +360,7 @@ def decide(
         filled = look(state, owners, memory, rule, room, scheduler)
         chosen, most, shares = NONE, -np.inf, 0
         for row in range(filled):
-            job = np.int64(room.window[row])
+            job = int(room.window[row])
             count, worth = best_place(state, believed, owners, rule, room, job, strict)
             if count == 0:
                 if rule.blocking:

@@ -1,0 +1,355 @@
+"""Jobs and places chosen together, on nodes whose GPUs may be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal, NamedTuple, get_args
+
+import numpy as np
+from annotated_types import Gt, Le
+from numpy.typing import NDArray
+
+from agents.cluster.compiled import joint_choice as kernel
+from agents.cluster.compiled.joint_choice import Memory, Owners, Rule
+from agents.cluster.hidden_durations import simulator_for
+from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.prediction import Finished
+from envs.bounds import Count, NonNegative, Positive, Share, bounded
+from envs.cluster.environment.routing import RackOwners, Routing, first_that_holds
+from envs.cluster.interference.rates import (
+    ONE_NODE,
+    ONE_RACK,
+    SEVERAL_RACKS,
+    RateModel,
+    RateTables,
+)
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import part
+from envs.cluster.workload.trace import UNKNOWN, Trace
+from envs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Order = Literal["queue", "shortest", "smallest"]
+Choice = Literal["gain", "tightest", "loosest", "aligned"]
+ORDERS: dict[Order, int] = {
+    "queue": kernel.QUEUE,
+    "shortest": kernel.SHORTEST,
+    "smallest": kernel.SMALLEST,
+}
+CHOICES: dict[Choice, int] = {
+    "gain": kernel.GAIN,
+    "tightest": kernel.TIGHTEST,
+    "loosest": kernel.LOOSEST,
+    "aligned": kernel.ALIGNED,
+}
+
+
+@bounded
+class JointChoice(Scheduler):
+    """Chooses which job starts and where at once; jobs run to their end, and may share GPUs.
+
+    At every event the first pending jobs of an order are held against all places that are free for
+    them: a node, GPUs of a node that others have a fraction of, or for gangs larger than all nodes
+    the fewest nodes of a rack, or of all. A place is *good enough* for a job
+
+    * if the job's rate there, had it no neighbours, is at least `fast` of that on the fastest GPUs
+      that would hold it,
+    * if neighbours leave the job at least `own` of its rate,
+    * if each neighbour keeps at least `others` of what it has.
+
+    The best of these pairs of a job and a place starts, until there is none; what has no place that
+    is good enough waits for one. Where nothing runs every place is good enough. By "gain" the best
+    pair adds most to GPUs times rate of all jobs, beside the job's on the fastest GPUs, less
+    `hurry` for each place in the order; "tightest" and "loosest" look for the nodes with the fewest
+    and most free GPUs, "aligned" for the largest product of a job's GPUs and those free.
+
+    Durations are averages that forget, as of `RollingDuration`: of finished jobs of the same user
+    and gang, else of the same gang, else of all. A gang is the same if it asks for as many GPUs and
+    as much of each.
+
+    Several schedulers share a cluster by dealing out its racks: each has a queue and decides on its
+    own nodes alone, with what all have learned of durations. A job that its scheduler's nodes could
+    never hold goes to the next whose nodes could.
+
+    Guarantees:
+        No job starves while nodes are up: where no job of a scheduler runs, one starts.
+
+    Source:
+        Own work. The choice "aligned" is that of Tetris: Grandl, Ananthanarayanan, Kandula, Rao,
+        Akella, "Multi-Resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2.
+
+    Args:
+        order: "queue" (by arrival), "shortest" (predicted seconds) or "smallest" (predicted
+            seconds times GPUs).
+        first: how many pending jobs are looked at.
+        joint: the best pair of them all; otherwise the best place of the first job that has one.
+        blocking: a job without a place that is good enough keeps those behind it waiting.
+        share: fractional jobs join others on their GPUs.
+        own: least part of its rate that neighbours leave a job.
+        others: least part of its rate that a neighbour keeps.
+        fast: least part of its rate on the fastest GPUs.
+        choice: what pairs are compared by: "gain", "tightest", "loosest" or "aligned".
+        hurry: what a place in the order counts.
+        prior_s: seconds that jobs are thought to take where none has finished.
+        recency: weight of the latest duration in an average.
+        believed: how jobs are thought to slow each other down; None: as they do.
+        schedulers: how many share the cluster.
+        partition: who owns which racks.
+        routing: to whose queue jobs come.
+        seed: of the routing.
+
+    Raises:
+        InputError: an order or a choice that there is not; a number out of bounds.
+    """
+
+    name = "joint_choice"
+    knows: Knowledge = "predictions"
+
+    def __init__(
+        self,
+        order: Order,
+        first: Count,
+        joint: bool,
+        blocking: bool,
+        share: bool,
+        own: Share,
+        others: Share,
+        fast: Share,
+        choice: Choice,
+        hurry: NonNegative,
+        prior_s: Positive,
+        recency: Annotated[float, Gt(0.0), Le(1.0)],
+        believed: RateModel | None,
+        schedulers: Count,
+        partition: RackOwners,
+        routing: Routing,
+        seed: int,
+    ) -> None:
+        for field, value, known in (("order", order, Order), ("choice", choice, Choice)):
+            if value not in get_args(known):
+                told = f"{value!r} is none of {', '.join(get_args(known))}"
+                raise InputError(told, field=field)
+        self.rule = Rule(
+            order=ORDERS[order],
+            first=int(first),
+            joint=bool(joint),
+            blocking=bool(blocking),
+            share=bool(share),
+            own=float(own),
+            others=float(others),
+            fast=float(fast),
+            choice=CHOICES[choice],
+            hurry=float(hurry),
+        )
+        self.prior_s, self.recency = float(prior_s), float(recency)
+        self.believed, self.schedulers = believed, int(schedulers)
+        self.partition, self.routing, self.seed = partition, routing, seed
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
+        self._rates = _rates(simulator, self.believed)
+        self._finished = Finished(simulator)
+        like = likes(trace)
+        classes = int(like.max(initial=-1)) + 1
+        self._memory = Memory(like, np.full(classes, np.nan), self.prior_s, self.recency)
+        self._room = kernel.room_of(cluster.num_nodes, len(state.shares), len(trace))
+        of_node = self.partition(cluster, self.schedulers).astype(np.int64)
+        types = np.array(state.jobs["types"])
+        holds = _holds(cluster, trace, types, of_node, self.schedulers)
+        home = self.routing(trace, self.schedulers, np.random.default_rng(self.seed))
+        home = first_that_holds(trace.name, home, holds)
+        best = fastest(cluster, trace, types, self._rates.believed, of_node, self.schedulers)
+        self._owners = Owners(of_node, home.astype(np.int64), best)
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Learns from jobs that have finished, then every scheduler starts some of its own."""
+        state, memory = simulator.state, self._memory
+        for job in self._finished.new(simulator):
+            kernel.learn(memory, int(job), float(state.jobs["attained"][job]))
+        rates, overheads = self._rates, simulator.overheads
+        with _cases_of(rates, simulator):
+            for scheduler in range(self.schedulers):
+                kernel.decide(
+                    state,
+                    rates.true,
+                    rates.believed,
+                    overheads,
+                    self._owners,
+                    memory,
+                    self.rule,
+                    self._room,
+                    scheduler,
+                )
+
+    def run(self, simulator: ClusterSimulator) -> bool:
+        """See `Scheduler.run`."""
+        self.reset(simulator_for(self, simulator))
+        rates, overheads = self._rates, simulator.overheads
+        settings = (self._owners, self._memory, self.rule, self._room, self.schedulers)
+        simulator.lengthen_log()
+        with _cases_of(rates, simulator):
+            while not kernel.run(simulator.state, rates.true, rates.believed, overheads, *settings):
+                simulator.lengthen_log()
+        return True
+
+
+class _Rates(NamedTuple):
+    """True and believed tables with the same cases; those of the jobs are `true.profile`."""
+
+    true: RateTables
+    believed: RateTables
+
+
+def _rates(simulator: ClusterSimulator, model: RateModel | None) -> _Rates:
+    true = simulator.tables
+    if model is None:
+        return _Rates(true, true)
+    believed = model.tables(simulator.trace, simulator.cluster)
+    both = np.stack([true.profile, believed.profile], axis=1)
+    cases, of_job = np.unique(both, axis=0, return_inverse=True)
+    profile = of_job.ravel().astype(np.int32)
+    return _Rates(*(_of_cases(t, cases[:, i], profile) for i, t in enumerate((true, believed))))
+
+
+def _of_cases(
+    tables: RateTables, cases: NDArray[np.int32], profile: NDArray[np.int32]
+) -> RateTables:
+    """The same tables for other cases, each given by the one that it was."""
+    return tables._replace(
+        profile=profile,
+        speed=tables.speed[cases],
+        locality=tables.locality[cases],
+        communication=tables.communication[cases],
+        row=tables.row[cases],
+        demand=tables.demand[cases],
+    )
+
+
+@contextmanager
+def _cases_of(rates: _Rates, simulator: ClusterSimulator) -> Iterator[None]:
+    """Jobs have the cases of `rates` for as long as it lasts."""
+    jobs, known = simulator.state.jobs, simulator.tables.profile
+    if rates.true.profile is known:
+        yield
+        return
+    jobs["profile"] = rates.true.profile
+    try:
+        yield
+    finally:
+        jobs["profile"] = known
+
+
+def likes(trace: Trace) -> IntArray:
+    """(J, 3) classes by which durations are remembered: (user, gang), gang, all.
+
+    A job of an unknown user is alone in its narrowest class.
+    """
+    gang = np.stack([trace.num_gpus, trace.gpu_milli], axis=1).astype(np.int64)
+    user, jobs = trace.user.codes.astype(np.int64), np.arange(len(trace))
+    user = np.where(user == UNKNOWN, UNKNOWN - jobs, user)
+    columns, classes = [], 0
+    for key in (np.column_stack([user, gang]), gang, np.zeros_like(gang)):
+        found, number = np.unique(key, axis=0, return_inverse=True)
+        columns.append(number.ravel() + classes)
+        classes += len(found)
+    return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.int64)
+
+
+def fastest(
+    cluster: Cluster,
+    trace: Trace,
+    types: IntArray,
+    tables: RateTables,
+    of_node: IntArray,
+    schedulers: int,
+) -> FloatArray:
+    """(J, S) rate alone on the fastest GPUs that a scheduler has for a job, as near as can be.
+
+    They are of one type. For a gang that only several types hold together it is the rate of the
+    slowest of them; where nothing holds it, 1.
+
+    Args:
+        cluster: the nodes.
+        trace: the jobs.
+        types: (J,) masks of the GPU types that they permit.
+        tables: how fast they run.
+        of_node: (N,) scheduler of every node.
+        schedulers: S.
+    """
+    keys = np.column_stack([tables.profile, trace.num_gpus, types]).astype(np.int64)
+    requests, of_job = np.unique(keys, axis=0, return_inverse=True)
+    rate = np.ones((len(requests), schedulers))
+    for row, (case, gpus, mask) in enumerate(requests.tolist()):
+        for scheduler in range(schedulers):
+            mine = (of_node == scheduler) & (mask >> cluster.gpu_type & 1 == 1)
+            kinds = np.unique(cluster.gpu_type[mine]).tolist()
+            by_type = []
+            for kind in kinds:
+                nodes = np.flatnonzero(mine & (cluster.gpu_type == kind))
+                by_type.append(_alone(cluster, nodes, tables, case, gpus, [kind]))
+            most = max(by_type, default=0.0)
+            if most == 0.0:
+                most = _alone(cluster, np.flatnonzero(mine), tables, case, gpus, kinds)
+            rate[row, scheduler] = most if most > 0.0 else 1.0
+    return np.ascontiguousarray(rate[of_job.ravel()])
+
+
+def _alone(
+    cluster: Cluster, nodes: IntArray, tables: RateTables, case: int, gpus: int, kinds: list[int]
+) -> float:
+    """Rate of a gang on the fewest and nearest of some nodes of some types; 0: too few GPUs."""
+    found = _tightest(cluster, nodes, gpus)
+    if found is None:
+        return 0.0
+    spread, count = found
+    column = min(count, tables.locality.shape[3]) - 1
+    return float(
+        min(tables.speed[case, t] * tables.locality[case, t, spread, column] for t in kinds)
+    )
+
+
+def _tightest(cluster: Cluster, nodes: IntArray, gpus: int) -> tuple[int, int] | None:
+    """How far a gang has to reach on some nodes, and over how many; None: too few GPUs."""
+    if len(nodes) == 0 or gpus > cluster.gpus[nodes].sum():
+        return None
+    if gpus <= cluster.gpus[nodes].max():
+        return ONE_NODE, 1
+    racks = cluster.rack[nodes]
+    counts = [_fewest(cluster, nodes[racks == rack], gpus) for rack in np.unique(racks)]
+    near = [count for count in counts if count is not None]
+    if near:
+        return ONE_RACK, min(near)
+    return SEVERAL_RACKS, _fewest(cluster, nodes, gpus) or len(nodes)
+
+
+def _fewest(cluster: Cluster, nodes: IntArray, gpus: int) -> int | None:
+    """How many of the nodes a gang needs at least; None: they are too small."""
+    room = np.cumsum(np.sort(cluster.gpus[nodes])[::-1])
+    return int(np.searchsorted(room, gpus)) + 1 if room[-1] >= gpus else None
+
+
+def _holds(
+    cluster: Cluster, trace: Trace, types: IntArray, of_node: IntArray, schedulers: int
+) -> NDArray[np.int8]:
+    """(J, S) whether a scheduler's nodes, were they empty, would hold a job."""
+    keys = np.column_stack([trace.num_gpus, trace.cpu_milli, trace.memory_mib, types])
+    requests, of_job = np.unique(keys.astype(np.int64), axis=0, return_inverse=True)
+    held = np.zeros((len(requests), schedulers), np.int8)
+    sizes, of_size = np.unique(cluster.gpus, return_inverse=True)
+    for row, (gpus, cpu, memory, mask) in enumerate(requests.tolist()):
+        shares = [min(gpus, size) for size in sizes.tolist()]
+        its_cpu = np.array([part(cpu, share, gpus) for share in shares])[of_size]
+        its_memory = np.array([part(memory, share, gpus) for share in shares])[of_size]
+        enough = (its_cpu <= cluster.cpu_milli) & (its_memory <= cluster.memory_mib)
+        permitted = mask >> cluster.gpu_type & 1 == 1
+        for scheduler in range(schedulers):
+            mine = (of_node == scheduler) & permitted
+            whole = mine & (cluster.gpus >= gpus)
+            if whole.any():
+                held[row, scheduler] = (whole & enough).any()
+            else:
+                held[row, scheduler] = cluster.gpus[mine & enough].sum() >= max(gpus, 1)
+    return held[of_job.ravel()]
