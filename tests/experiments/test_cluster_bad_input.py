@@ -108,6 +108,8 @@ OPTIONS: dict[str, list[str]] = {  # refused when they are built
     "agent=themis agent.lease_s=.inf": ["agent.lease_s", "finite"],
     "agent=gandiva agent.quantum_s=.inf": ["agent.quantum_s", "finite"],
     "agent=qssf agent.durations.recency=3": ["agent.durations.recency", "3 is not in (0, 1]"],
+    "agent=joint_choice agent.choice=best": ["agent.choice", "'best' is none of gain, tightest"],
+    "agent=tetris agent.first=0": ["agent.first", "0"],
     "packing_rule=fgd packing_rule.score_levels=-1": ["score_levels"],
     "action=summary action.most_labels=-1": ["action.most_labels", "-1"],
     "action=summary action.gpus=[0]": ["action.gpus", "0"],
