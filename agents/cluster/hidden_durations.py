@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agents.cluster.policy import Scheduler
 from envs.cluster.simulation.cluster import ClusterSimulator, Joined, Share
@@ -156,6 +157,9 @@ class _Simulator(ClusterSimulator):
 
     def lengthen_log(self) -> None:
         self._whole.lengthen_log()
+
+    def imagined(self, jobs: NDArray[np.int64], remaining: NDArray[np.float64]) -> ClusterSimulator:
+        return self._whole.imagined(jobs, remaining)  # in which nothing hidden is left
 
     def copy(self) -> ClusterSimulator:
         return _Simulator(self._whole.copy(), self._told, self.trace)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled.joint_choice import Memory, Owners, Rule
 from agents.cluster.hidden_durations import simulator_for
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Knowledge, Option, PartialGpuShares, Scheduler
 from agents.cluster.prediction import Finished
+from agents.cluster.work_left import WorkLeft
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.cluster.environment.routing import RackOwners, Routing, first_that_holds
 from envs.cluster.interference.rates import (
@@ -27,6 +28,7 @@ from envs.cluster.interference.rates import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import part
+from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import UNKNOWN, Trace
 from envs.errors import InputError
 
@@ -70,6 +72,8 @@ class JointChoice(Scheduler):
     and gang, else of the same gang, else of all. A gang is the same if it asks for as many GPUs and
     as much of each.
 
+    With a `posterior` it is the mean of that instead, anew at every event.
+
     Several schedulers share a cluster by dealing out its racks: each has a queue and decides on its
     own nodes alone, with what all have learned of durations. A job that its scheduler's nodes could
     never hold goes to the next whose nodes could.
@@ -95,6 +99,7 @@ class JointChoice(Scheduler):
         hurry: what a place in the order counts.
         prior_s: seconds that jobs are thought to take where none has finished.
         recency: weight of the latest duration in an average.
+        posterior: of what jobs still need; None: averages.
         believed: how jobs are thought to slow each other down; None: as they do.
         schedulers: how many share the cluster.
         partition: who owns which racks.
@@ -122,6 +127,7 @@ class JointChoice(Scheduler):
         hurry: NonNegative,
         prior_s: Positive,
         recency: Annotated[float, Gt(0.0), Le(1.0)],
+        posterior: WorkLeft | None,
         believed: RateModel | None,
         schedulers: Count,
         partition: RackOwners,
@@ -145,6 +151,7 @@ class JointChoice(Scheduler):
             hurry=float(hurry),
         )
         self.prior_s, self.recency = float(prior_s), float(recency)
+        self.posterior = posterior
         self.believed, self.schedulers = believed, int(schedulers)
         self.partition, self.routing, self.seed = partition, routing, seed
 
@@ -153,6 +160,9 @@ class JointChoice(Scheduler):
         self._rates = _rates(simulator, self.believed)
         self._finished = Finished(simulator)
         like = likes(trace)
+        if self.posterior is not None:
+            self.posterior.reset(simulator)
+            like = np.arange(len(trace))[:, None]
         classes = int(like.max(initial=-1)) + 1
         self._memory = Memory(like, np.full(classes, np.nan), self.prior_s, self.recency)
         self._room = kernel.room_of(cluster.num_nodes, len(state.shares), len(trace))
@@ -166,34 +176,86 @@ class JointChoice(Scheduler):
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Learns from jobs that have finished, then every scheduler starts some of its own."""
-        state, memory = simulator.state, self._memory
+        self.learn(simulator)
+        self._decide(simulator, self._memory)
+
+    def learn(self, simulator: ClusterSimulator) -> None:
+        """Bring what is thought of durations up to now."""
+        memory = self._memory
+        if self.posterior is not None:
+            waiting = simulator.pending()
+            simulator.settle()
+            memory.mean[waiting] = self.posterior.mean(simulator.state, waiting)
+            return
         for job in self._finished.new(simulator):
-            kernel.learn(memory, int(job), float(state.jobs["attained"][job]))
-        rates, overheads = self._rates, simulator.overheads
+            kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
+
+    def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
+        """Starts worth a thought: of the first jobs of every scheduler, on their best places.
+
+        By the rule itself, by one for which every place is good enough, and by one that shares
+        no GPUs.
+        """
+        self.learn(simulator)
+        found: list[Option] = []
+        rates, room, state = self._rates, self._room, simulator.state
+        anywhere = self.rule._replace(own=0.0, others=0.0, fast=0.0, choice=kernel.GAIN)
+        rules = (self.rule, anywhere, anywhere._replace(share=False))
+        with _cases_of(rates, simulator):
+            for scheduler in range(self.schedulers):
+                looked = self.rule._replace(first=first)
+                count = kernel.look(state, self._owners, self._memory, looked, room, scheduler)
+                for job in room.window[:count].tolist():
+                    for rule in rules:
+                        shares, _ = kernel.best_place(
+                            state, rates.believed, self._owners, rule, room, job, True
+                        )
+                        option = (job, _taken(room, shares))
+                        if shares > 0 and option not in found:
+                            found.append(option)
+        return found
+
+    def play_on(self, simulator: ClusterSimulator, *, hold: bool) -> None:
+        """Decide in `simulator`, in which the same has happened so far, from now to its end.
+
+        What is thought of durations goes on from here, on a copy. With `hold` nothing starts now.
+        """
+        memory = self._memory._replace(mean=self._memory.mean.copy())
+        if not hold:
+            self._decide(simulator, memory)
+        self._run(simulator, memory)
+
+    def _decide(self, simulator: ClusterSimulator, memory: Memory) -> None:
+        rates, owners = self._rates, self._owners
         with _cases_of(rates, simulator):
             for scheduler in range(self.schedulers):
                 kernel.decide(
-                    state,
-                    rates.true,
-                    rates.believed,
-                    overheads,
-                    self._owners,
-                    memory,
-                    self.rule,
-                    self._room,
-                    scheduler,
-                )
+                    simulator.state, rates.true, rates.believed, simulator.overheads, owners,
+                    memory, self.rule, self._room, scheduler,
+                )  # fmt: skip
 
-    def run(self, simulator: ClusterSimulator) -> bool:
-        """See `Scheduler.run`."""
-        self.reset(simulator_for(self, simulator))
+    def _run(self, simulator: ClusterSimulator, memory: Memory) -> None:
         rates, overheads = self._rates, simulator.overheads
-        settings = (self._owners, self._memory, self.rule, self._room, self.schedulers)
+        settings = (self._owners, memory, self.rule, self._room, self.schedulers)
         simulator.lengthen_log()
         with _cases_of(rates, simulator):
             while not kernel.run(simulator.state, rates.true, rates.believed, overheads, *settings):
                 simulator.lengthen_log()
+
+    def run(self, simulator: ClusterSimulator) -> bool:
+        """See `Scheduler.run`; False with a posterior, which is asked at every event."""
+        if self.posterior is not None:
+            return False
+        self.reset(simulator_for(self, simulator))
+        self._run(simulator, self._memory)
         return True
+
+
+def _taken(room: kernel.Room, count: int) -> PartialGpuShares:
+    """The first shares that `room` holds as the best."""
+    nodes, gpus, sets = (column[1, :count].tolist() for column in room[:3])
+    joined = tuple(None if one == NONE else one for one in sets)
+    return PartialGpuShares(list(zip(nodes, gpus, strict=True)), joined)
 
 
 class _Rates(NamedTuple):

@@ -30,6 +30,9 @@ class PartialGpuShares(tuple[Share, ...]):
         return joining
 
 
+Option = tuple[int, PartialGpuShares]  # a job that could start now, and where
+
+
 @runtime_checkable
 class PlacementRule(Protocol):
     """Where the next job goes."""

@@ -172,6 +172,24 @@ class ClusterSimulator:
         twin.state = self.state.copy()
         return twin
 
+    def imagined(self, jobs: IntArray, remaining: NDArray[np.float64]) -> ClusterSimulator:
+        """A copy in which jobs have so much work left, and nothing else is to come.
+
+        Args:
+            jobs: (A,) all that wait or run.
+            remaining: (A,) seconds at rate 1, above 0.
+
+        Raises:
+            ValueError: these are not all of them.
+        """
+        clock = self.state.clock[0]
+        if len(np.unique(jobs)) != clock["pending"] + clock["running"]:
+            raise ValueError(f"{len(jobs)} jobs are not all that wait or run")
+        self.settle()
+        twin = self.copy()
+        kernel.imagine(twin.state, jobs, remaining)
+        return twin
+
     def schedule(self) -> Schedule:
         """What became of the jobs so far."""
         self.settle()

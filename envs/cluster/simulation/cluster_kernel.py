@@ -560,6 +560,24 @@ def complete(state: ClusterState, tables: RateTables, job: int) -> None:
 
 
 @njit(cache=True)
+def imagine(state: ClusterState, jobs: NDArray[np.int64], remaining: FloatArray) -> None:
+    """Settled `jobs` that wait or run have so many seconds of work left; nothing else is to come.
+
+    Neither jobs nor nodes that fail or come back.
+    """
+    clock = state.clock[0]
+    for i in range(len(jobs)):
+        record = state.jobs[jobs[i]]
+        record.remaining = remaining[i]
+        record.work = record.attained + remaining[i]
+        record.end = end_of(record, clock.now)
+    for place in range(clock.running // 2 - 1, -1, -1):
+        sink(state.jobs, state.heap, clock.running, place)
+    clock.arrived = len(state.jobs)
+    clock.incident = len(state.incidents)
+
+
+@njit(cache=True)
 def log_is_short(state: ClusterState) -> bool:
     """Whether the log, where one is kept, could not take the runs of all shares once more."""
     short: bool = 0 < len(state.runs) < state.clock[0].runs + len(state.shares)

@@ -1,0 +1,181 @@
+"""A scheduler that looks ahead, and does otherwise than its base where futures say that it pays."""
+
+from __future__ import annotations
+
+import copy
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.cluster.backfilling import start
+from agents.cluster.hidden_durations import simulator_for
+from agents.cluster.policy import (
+    Knowledge,
+    Option,
+    PartialGpuShares,
+    PlacementRule,
+    Scheduler,
+)
+from agents.cluster.work_left import WorkLeft
+from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+HOLD = None  # an alternative: the base starts nothing before the next event
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A policy that can say what else it might do, and play a simulation on in compiled code."""
+
+    def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
+        """Starts worth a thought, of about the `first` pending jobs."""
+
+    def play_on(self, simulator: ClusterSimulator, *, hold: bool) -> None:
+        """Decide from now, or with `hold` from the next event, to the end, on a copy of itself."""
+
+
+@bounded
+class Rollout(Scheduler):
+    """Plays the alternatives of a decision on, under its base, over the same futures.
+
+    A future is a draw, for every job that waits or runs, of the work that it has left; nobody
+    comes any more. Alternatives are to start one of the first pending jobs before the base decides,
+    and to hold: nothing starts before the next event. What an alternative saves in a future is the
+    sum over the jobs of the seconds by which they finish earlier; a job that is not over after
+    `horizon_s` counts as over then. The alternative with the greatest mean, less `sure` standard
+    errors, is taken where that is above 0; then the question is asked again. Else the base decides.
+
+    A base that is `Continuing` is played on in compiled code; any other event by event, on copies
+    of itself, and its options are its pending jobs where its placement rule sends them.
+
+    Guarantees:
+        None; on average over the futures drawn every decision is at least the base's.
+
+    Source:
+        Tesauro, Galperin, "On-line Policy Improvement using Monte-Carlo Search", NIPS 1996;
+        Bertsekas, Castanon, "Rollout Algorithms for Stochastic Scheduling Problems", Journal of
+        Heuristics 5, 1999.
+
+    Raises:
+        InputError: the base has neither options nor a placement rule.
+
+    Args:
+        base: the policy.
+        posterior: what futures are drawn from; None: the future as it will be, for a bound on what
+            looking ahead can bring; it knows durations then.
+        first: pending jobs, of every scheduler, that alternatives start.
+        futures: for each decision.
+        sure: standard errors.
+        horizon_s: seconds.
+        seed: of the draws.
+    """
+
+    name = "rollout"
+
+    def __init__(
+        self,
+        base: Scheduler,
+        posterior: WorkLeft | None,
+        first: Count,
+        futures: Count,
+        sure: NonNegative,
+        horizon_s: Positive,
+        seed: int,
+    ) -> None:
+        placement: PlacementRule | None = getattr(base, "placement", None)
+        if placement is None and not isinstance(base, Continuing):
+            told = f"{base.name} has no placement rule, nor other options"
+            raise InputError(told, field="base")
+        self.base, self.posterior, self.first = base, posterior, first
+        self._placement = placement
+        self.futures = 1 if posterior is None else futures
+        self.sure, self.horizon_s, self.seed = sure, horizon_s, seed
+        self.knows: Knowledge = "durations" if posterior is None else "predictions"
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        self._rng = np.random.default_rng(self.seed)
+        self._seen = simulator_for(self.base, simulator)
+        self.base.reset(self._seen)
+        if self.posterior is not None:
+            self.posterior.reset(simulator)
+        self.asked = self.changed = 0
+
+    def wake(self, simulator: ClusterSimulator) -> float:
+        return self.base.wake(self._seen)
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Takes alternatives while they pay, then lets the base decide."""
+        simulator.settle()
+        while len(simulator.pending()):
+            options = self._options(simulator)
+            alternatives: list[Option | None] = [*options]
+            if len(simulator.running()):
+                alternatives.append(HOLD)
+            if not options:
+                break
+            self.asked += 1
+            saved = self._saved(simulator, alternatives)
+            error = saved.std(axis=0, ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
+            worth = saved.mean(axis=0) - self.sure * error
+            best = int(np.argmax(worth))
+            if worth[best] <= 0.0:
+                break
+            self.changed += 1
+            chosen = alternatives[best]
+            if chosen is HOLD:
+                return
+            start(simulator, *chosen)
+        self.base.decide(self._seen)
+
+    def _options(self, simulator: ClusterSimulator) -> list[Option]:
+        if isinstance(self.base, Continuing):
+            return self.base.options(self._seen, self.first)
+        assert self._placement is not None
+        found = []
+        for job in simulator.pending()[: self.first].tolist():
+            shares = self._placement.place(self._seen, job, copy.deepcopy(self._rng))
+            if isinstance(shares, PartialGpuShares):
+                found.append((job, shares))
+            elif shares is not None:
+                found.append((job, PartialGpuShares(shares, [None] * len(shares))))
+        return found
+
+    def _saved(self, simulator: ClusterSimulator, options: list[Option | None]) -> FloatArray:
+        """(F, A) seconds that each alternative saves in each future."""
+        jobs = np.concatenate([simulator.pending(), simulator.running()])
+        if self.posterior is None:
+            futures = [simulator.copy()]
+        else:
+            drawn = self.posterior.draws(simulator.state, jobs, self.futures, self._rng)
+            futures = [simulator.imagined(jobs, remaining) for remaining in drawn]
+        saved = np.empty((len(futures), len(options)))
+        for row, future in zip(saved, futures, strict=True):
+            usual = self._cost(future.copy(), hold=False)
+            for column, option in enumerate(options):
+                twin = future.copy()
+                if option is not HOLD:
+                    start(twin, *option)
+                row[column] = usual - self._cost(twin, hold=option is HOLD)
+        return saved
+
+    def _cost(self, simulator: ClusterSimulator, *, hold: bool) -> float:
+        """Seconds at which jobs finish, added up, when the base plays on."""
+        until = simulator.now + self.horizon_s
+        if isinstance(self.base, Continuing):
+            self.base.play_on(simulator, hold=hold)
+        else:
+            _play_on(copy.deepcopy(self.base), simulator, hold)
+        finish = simulator.state.jobs["finish"]
+        over = np.where(finish >= 0.0, finish, until)
+        return float(np.minimum(over, until).sum())
+
+
+def _play_on(base: Scheduler, simulator: ClusterSimulator, hold: bool) -> None:
+    seen = simulator_for(base, simulator)
+    if not hold:
+        base.decide(seen)
+    while not simulator.done and simulator.advance(base.wake(seen)):
+        base.decide(seen)

@@ -1,0 +1,77 @@
+"""What jobs may still need, as a learned posterior has it: means, and draws."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.cluster.shipped import scheduler_folder
+from envs.cluster.environment.duration_features import DurationFeatures
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import ClusterState
+from models.durations.bins import LONGEST_S, SHORTEST_S, middles, read_durations, upper_edges_s
+from models.durations.index import GittinsPriority
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+LEAST_S = SHORTEST_S / 6.0  # seconds: draws from the first bin are above it
+MOST_S = 2.0 * LONGEST_S  # and those from the last below
+
+
+class WorkLeft:
+    """The posterior over a job's remaining work, given its progress and that of jobs like it.
+
+    Args:
+        path: the folder that `experiments.train model=durations` wrote, or the name of a shipped
+            scheduler whose posterior it is.
+
+    Raises:
+        InputError: the folder holds no posterior.
+    """
+
+    def __init__(self, path: str) -> None:
+        folder = Path(path)
+        if not folder.is_dir():
+            folder = scheduler_folder(path) / "durations"
+        self.folder = folder
+        self._posterior, self.history = _read(folder)
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """At the start of a simulation."""
+        self._features = DurationFeatures(simulator, self.history)
+
+    def mean(self, state: ClusterState, jobs: IntArray) -> FloatArray:
+        """(A,) mean seconds of work left of settled jobs that have arrived."""
+        return self._chances(state, jobs) @ np.exp(middles())
+
+    def draws(
+        self, state: ClusterState, jobs: IntArray, count: int, rng: np.random.Generator
+    ) -> FloatArray:
+        """(count, A) seconds of work left of settled jobs, drawn independently for each.
+
+        The draws of a job are stratified: each of `count` equal parts of its chances has one.
+        Within a bin logarithms are evenly spread.
+        """
+        chance = np.cumsum(self._chances(state, jobs), axis=1)
+        chance /= chance[:, -1:]
+        within = (np.arange(count)[:, None] + rng.random((count, len(jobs)))) / count
+        place = (rng.permuted(within, axis=0)[:, :, None] > chance).sum(axis=2)
+        edges = np.log(np.concatenate([[LEAST_S], upper_edges_s(), [MOST_S]]))
+        width = edges[place + 1] - edges[place]
+        drawn: FloatArray = np.exp(edges[place] + rng.random(place.shape) * width)
+        return drawn
+
+    def _chances(self, state: ClusterState, jobs: IntArray) -> FloatArray:
+        """(A, 26) of the bins."""
+        rows = self._features.rows(state, jobs)
+        return self._posterior.chances(rows).astype(np.float64) if len(jobs) else np.zeros((0, 26))
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path) -> tuple[GittinsPriority, int]:
+    config, weights = read_durations(folder)
+    return GittinsPriority(weights), config.history

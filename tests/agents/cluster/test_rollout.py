@@ -1,0 +1,173 @@
+"""Looking ahead: never worse where the future is known, blind to durations where it is not."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.cluster.joint_choice import JointChoice
+from agents.cluster.policy import Scheduler
+from agents.cluster.queue import FIFO, SJF
+from agents.cluster.replay import replay, simulate
+from agents.cluster.rollout import Continuing, Rollout
+from agents.cluster.rules.gangs import BestFit
+from agents.cluster.work_left import LEAST_S, MOST_S, WorkLeft
+from envs.cluster.environment.routing import MixedRacks, RandomRouting
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from models.durations.bins import middles, upper_edges_s
+from tests.agents.cluster.random_clusters import clusters, traces
+from tests.strength import examples
+
+FAR_S = 1e9
+POSTERIOR = "unknown_durations"
+
+
+def joint_choice(**settings: Any) -> JointChoice:
+    usual: dict[str, Any] = {
+        "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
+        "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
+        "recency": 0.25, "posterior": None, "believed": None, "schedulers": 1,
+        "partition": MixedRacks(), "routing": RandomRouting(), "seed": 0,
+    }  # fmt: skip
+    return JointChoice(**{**usual, **settings})
+
+
+def rollout(base: Scheduler, posterior: WorkLeft | None = None, **settings: Any) -> Rollout:
+    usual: dict[str, Any] = {
+        "first": 4, "futures": 6, "sure": 0.5, "horizon_s": FAR_S, "seed": 0,
+    }  # fmt: skip
+    return Rollout(base, posterior, **{**usual, **settings})
+
+
+def bases() -> list[Scheduler]:
+    return [joint_choice(), FIFO(BestFit(), 0), SJF(BestFit(), 0)]
+
+
+def crowd(seed: int, jobs: int = 16, within_s: int = 4000, least: float = 3.0) -> Trace:
+    rng = np.random.default_rng(seed)
+    seconds = np.exp(rng.uniform(least, 9.0, jobs)).astype(np.int64) + 1
+    submit = np.sort(rng.integers(0, within_s, jobs))
+    return Trace.of("crowd", submit, seconds, rng.choice([1, 1, 2, 4], jobs))
+
+
+@given(data=st.data())
+@examples(30)
+def test_whoever_knows_the_future_is_never_worse_than_its_base(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    trace = data.draw(traces(cluster, most=10))
+    for base in bases():
+        usual = simulate(base, ClusterSimulator(cluster, trace)).jct.sum()
+        found = simulate(rollout(base), ClusterSimulator(cluster, trace)).jct
+        assert len(found) == len(trace)
+        assert found.sum() <= usual * (1.0 + 1e-9)
+
+
+def test_it_pays_to_know_the_future() -> None:
+    cluster = Cluster.uniform(3, 4)
+    for number, _ in enumerate(bases()):
+        gains = []
+        for seed in range(2):
+            base = bases()[number]
+            usual = replay(base, cluster, crowd(seed)).jct.mean()
+            gains.append(replay(rollout(base), cluster, crowd(seed)).jct.mean() / usual)
+        assert np.mean(gains) < 0.97
+
+
+def test_compiled_futures_are_those_of_event_after_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, trace = Cluster.uniform(3, 4), crowd(1)
+    compiled = simulate(rollout(joint_choice()), ClusterSimulator(cluster, trace))
+
+    def slowly(self: JointChoice, simulator: ClusterSimulator, *, hold: bool) -> None:
+        memory = self._memory
+        self._memory = memory._replace(mean=memory.mean.copy())
+        finished, self._finished = self._finished, copy.deepcopy(self._finished)
+        if not hold:
+            self.decide(simulator)
+        while not simulator.done and simulator.advance():
+            self.decide(simulator)
+        self._memory, self._finished = memory, finished
+
+    monkeypatch.setattr(JointChoice, "play_on", slowly)
+    slow = simulate(rollout(joint_choice()), ClusterSimulator(cluster, trace))
+    np.testing.assert_allclose(slow.finish, compiled.finish)
+
+
+def test_what_is_still_to_come_changes_no_decision() -> None:
+    cluster, trace = Cluster.uniform(3, 4), crowd(2, 24, within_s=200, least=6.0)
+    short = replace(trace, duration_s=trace.duration_s // 2 + 1)
+    starts = []
+    for jobs in (trace, short):
+        simulator = ClusterSimulator(cluster, jobs)
+        scheduler = rollout(joint_choice(posterior=WorkLeft(POSTERIOR)), WorkLeft(POSTERIOR))
+        scheduler.reset(simulator)
+        assert short.duration_s.min() > trace.span_s  # nobody finishes before all have come
+        for _ in range(len(np.unique(trace.submit_s))):
+            simulator.advance()
+            scheduler.decide(simulator)
+        assert scheduler.asked > 0
+        starts.append((simulator.state.jobs["start"].copy(), simulator.now))
+    assert starts[0][1] == starts[1][1]
+    np.testing.assert_array_equal(starts[0][0], starts[1][0])
+
+
+def test_in_an_imagined_future_jobs_last_as_long_as_was_drawn() -> None:
+    cluster, trace = Cluster.uniform(2, 4), crowd(3, 12)
+    simulator = ClusterSimulator(cluster, trace)
+    base = FIFO(BestFit(), 0)
+    base.reset(simulator)
+    for _ in range(6):
+        simulator.advance()
+        base.decide(simulator)
+    jobs = np.concatenate([simulator.pending(), simulator.running()])
+    simulator.settle()
+    attained = simulator.state.jobs["attained"][jobs].copy()
+    remaining = np.linspace(10.0, 20.0, len(jobs))
+    twin = simulator.imagined(jobs, remaining)
+    np.testing.assert_allclose(twin.state.jobs["work"][jobs], attained + remaining)
+    order = []
+    running = twin.running()
+    ends = dict(zip(jobs.tolist(), twin.now + remaining, strict=True))
+    while len(order) < len(running) and twin.advance():
+        order += [job for job in running.tolist() if twin.state.jobs["finish"][job] == twin.now]
+    assert order == sorted(running.tolist(), key=lambda job: (ends[job], job))
+    np.testing.assert_allclose(twin.state.jobs["finish"][order], [ends[job] for job in order])
+    with pytest.raises(ValueError, match="not all that wait or run"):
+        simulator.imagined(jobs[1:], remaining[1:])
+
+
+def test_draws_are_those_of_the_posterior() -> None:
+    simulator = ClusterSimulator(Cluster.uniform(2, 4), crowd(4, 12))
+    left = WorkLeft(POSTERIOR)
+    left.reset(simulator)
+    while int(simulator.state.clock[0]["arrived"]) < 8:
+        simulator.advance()
+    jobs = simulator.pending()
+    chance = left._chances(simulator.state, jobs)
+    np.testing.assert_allclose(left.mean(simulator.state, jobs), chance @ np.exp(middles()))
+    count = 500
+    drawn = left.draws(simulator.state, jobs, count, np.random.default_rng(0))
+    assert drawn.shape == (count, len(jobs))
+    assert (drawn >= LEAST_S).all()
+    assert (drawn <= MOST_S).all()
+    place = np.searchsorted(upper_edges_s(), drawn)
+    for column, expected in zip(place.T, chance, strict=True):
+        met = np.bincount(column, minlength=len(expected)) / count
+        assert np.abs(met - expected / expected.sum()).max() <= 2.0 / count
+
+
+def test_what_it_can_be_about() -> None:
+    assert isinstance(joint_choice(), Continuing)
+    assert not isinstance(FIFO(BestFit(), 0), Continuing)
+    assert rollout(joint_choice()).knows == "durations"
+    assert rollout(joint_choice(), WorkLeft(POSTERIOR)).knows == "predictions"
+    with pytest.raises(InputError, match="neither a folder nor shipped"):
+        WorkLeft("no_such_scheduler")
