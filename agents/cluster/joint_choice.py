@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled.joint_choice import Memory, Owners, Rule
 from agents.cluster.hidden_durations import simulator_for
-from agents.cluster.policy import Knowledge, Option, PartialGpuShares, Scheduler
+from agents.cluster.policy import (
+    Knowledge,
+    Option,
+    PartialGpuShares,
+    Scheduler,
+    same_start,
+)
 from agents.cluster.prediction import Finished
 from agents.cluster.work_left import WorkLeft
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
@@ -190,13 +196,25 @@ class JointChoice(Scheduler):
         for job in self._finished.new(simulator):
             kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
 
+    def choice(self, simulator: ClusterSimulator) -> Option | None:
+        """What it starts next; None: nothing before the next event."""
+        self.learn(simulator)
+        with _cases_of(self._rates, simulator):
+            for scheduler in range(self.schedulers):
+                job, shares = kernel.choose(
+                    simulator.state, self._rates.believed, self._owners, self._memory, self.rule,
+                    self._room, scheduler,
+                )  # fmt: skip
+                if job != NONE:
+                    return job, _taken(self._room, shares)
+        return None
+
     def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
         """Starts worth a thought: of the first jobs of every scheduler, on their best places.
 
         By the rule itself, by one for which every place is good enough, and by one that shares
         no GPUs.
         """
-        self.learn(simulator)
         found: list[Option] = []
         rates, room, state = self._rates, self._room, simulator.state
         anywhere = self.rule._replace(own=0.0, others=0.0, fast=0.0, choice=kernel.GAIN)
@@ -211,7 +229,7 @@ class JointChoice(Scheduler):
                             state, rates.believed, self._owners, rule, room, job, True
                         )
                         option = (job, _taken(room, shares))
-                        if shares > 0 and option not in found:
+                        if shares > 0 and not any(same_start(option, one) for one in found):
                             found.append(option)
         return found
 

@@ -33,6 +33,11 @@ class PartialGpuShares(tuple[Share, ...]):
 Option = tuple[int, PartialGpuShares]  # a job that could start now, and where
 
 
+def same_start(one: Option, other: Option) -> bool:
+    """Whether two starts are of the same job, on the same shares and sets."""
+    return one == other and one[1].partial == other[1].partial
+
+
 @runtime_checkable
 class PlacementRule(Protocol):
     """Where the next job goes."""

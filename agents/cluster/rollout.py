@@ -16,6 +16,7 @@ from agents.cluster.policy import (
     PartialGpuShares,
     PlacementRule,
     Scheduler,
+    same_start,
 )
 from agents.cluster.work_left import WorkLeft
 from envs.bounds import Count, NonNegative, Positive, bounded
@@ -28,7 +29,10 @@ HOLD = None  # an alternative: the base starts nothing before the next event
 
 @runtime_checkable
 class Continuing(Protocol):
-    """A policy that can say what else it might do, and play a simulation on in compiled code."""
+    """A policy that says what it does next and might do else, and plays on in compiled code."""
+
+    def choice(self, simulator: ClusterSimulator) -> Option | None:
+        """What it starts next; None: nothing before the next event."""
 
     def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
         """Starts worth a thought, of about the `first` pending jobs."""
@@ -42,14 +46,15 @@ class Rollout(Scheduler):
     """Plays the alternatives of a decision on, under its base, over the same futures.
 
     A future is a draw, for every job that waits or runs, of the work that it has left; nobody
-    comes any more. Alternatives are to start one of the first pending jobs before the base decides,
-    and to hold: nothing starts before the next event. What an alternative saves in a future is the
+    comes any more. Alternatives to what the base starts next are to start another of the first
+    pending jobs, or the same elsewhere, and to hold: nothing starts before the next event. What an alternative saves in a future is the
     sum over the jobs of the seconds by which they finish earlier; a job that is not over after
     `horizon_s` counts as over then. The alternative with the greatest mean, less `sure` standard
     errors, is taken where that is above 0; then the question is asked again. Else the base decides.
 
-    A base that is `Continuing` is played on in compiled code; any other event by event, on copies
-    of itself, and its options are its pending jobs where its placement rule sends them.
+    A base that is `Continuing` is played on in compiled code. Any other is played on event by
+    event, on copies of itself; its alternatives, the first pending jobs where its placement rule
+    sends them, come before all that it decides at an event.
 
     Guarantees:
         None; on average over the futures drawn every decision is at least the base's.
@@ -107,40 +112,53 @@ class Rollout(Scheduler):
         return self.base.wake(self._seen)
 
     def decide(self, simulator: ClusterSimulator) -> None:
-        """Takes alternatives while they pay, then lets the base decide."""
+        """Starts what the base would start next, or what pays more, one after the other."""
         simulator.settle()
         while len(simulator.pending()):
-            options = self._options(simulator)
-            alternatives: list[Option | None] = [*options]
-            if len(simulator.running()):
-                alternatives.append(HOLD)
+            usual = self.base.choice(self._seen) if isinstance(self.base, Continuing) else None
+            options = self._options(simulator, usual)
             if not options:
-                break
+                if usual is None:
+                    break
+                start(simulator, *usual)
+                continue
             self.asked += 1
-            saved = self._saved(simulator, alternatives)
+            saved = self._saved(simulator, options)
             error = saved.std(axis=0, ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
             worth = saved.mean(axis=0) - self.sure * error
             best = int(np.argmax(worth))
-            if worth[best] <= 0.0:
+            chosen = usual
+            if worth[best] > 0.0:
+                self.changed += 1
+                chosen = options[best]
+                if chosen is HOLD:
+                    return
+            if chosen is None:
                 break
-            self.changed += 1
-            chosen = alternatives[best]
-            if chosen is HOLD:
-                return
             start(simulator, *chosen)
         self.base.decide(self._seen)
 
-    def _options(self, simulator: ClusterSimulator) -> list[Option]:
+    def _options(self, simulator: ClusterSimulator, usual: Option | None) -> list[Option | None]:
+        """The alternatives to what the base starts next, if that is known."""
+        found: list[Option | None] = []
         if isinstance(self.base, Continuing):
-            return self.base.options(self._seen, self.first)
+            found += [
+                one
+                for one in self.base.options(self._seen, self.first)
+                if usual is None or not same_start(one, usual)
+            ]
+            if usual is not None and len(simulator.running()):
+                found.append(HOLD)
+            return found
         assert self._placement is not None
-        found = []
         for job in simulator.pending()[: self.first].tolist():
             shares = self._placement.place(self._seen, job, copy.deepcopy(self._rng))
             if isinstance(shares, PartialGpuShares):
                 found.append((job, shares))
             elif shares is not None:
                 found.append((job, PartialGpuShares(shares, [None] * len(shares))))
+        if found and len(simulator.running()):
+            found.append(HOLD)
         return found
 
     def _saved(self, simulator: ClusterSimulator, options: list[Option | None]) -> FloatArray:

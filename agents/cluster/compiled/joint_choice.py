@@ -337,6 +337,45 @@ def look(
 
 
 @njit(cache=True)
+def choose(
+    state: ClusterState,
+    believed: RateTables,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    room: Room,
+    scheduler: int,
+) -> tuple[int, int]:
+    """The job that a scheduler starts next, judged by what it believes; NONE: nothing.
+
+    Where none of its jobs runs, every place is good enough: waiting would be for nothing.
+
+    Returns:
+        The job, and of how many shares its place is: the second row of `room`.
+    """
+    strict = False
+    for place in range(state.clock[0].running):
+        strict = strict or owners.home[state.heap[place]] == scheduler
+    filled = look(state, owners, memory, rule, room, scheduler)
+    chosen, most, shares = NONE, -np.inf, 0
+    for row in range(filled):
+        job = int(room.window[row])
+        count, worth = best_place(state, believed, owners, rule, room, job, strict)
+        if count == 0:
+            if rule.blocking:
+                break
+            continue
+        worth -= rule.hurry * row
+        if worth > most or chosen == NONE:
+            chosen, most, shares = job, worth, count
+        if not rule.joint:
+            break
+    if rule.joint and chosen != NONE:
+        shares, _ = best_place(state, believed, owners, rule, room, chosen, strict)
+    return chosen, shares
+
+
+@njit(cache=True)
 def decide(
     state: ClusterState,
     tables: RateTables,
@@ -348,33 +387,12 @@ def decide(
     room: Room,
     scheduler: int,
 ) -> int:
-    """Start jobs of a scheduler while any has a good place, judged by what it believes.
-
-    Where none of its jobs runs, every place is good enough: waiting would be for nothing.
-    """
+    """Start jobs of a scheduler while any has a good place; how many."""
     started = 0
     while True:
-        strict = False
-        for place in range(state.clock[0].running):
-            strict = strict or owners.home[state.heap[place]] == scheduler
-        filled = look(state, owners, memory, rule, room, scheduler)
-        chosen, most, shares = NONE, -np.inf, 0
-        for row in range(filled):
-            job = int(room.window[row])
-            count, worth = best_place(state, believed, owners, rule, room, job, strict)
-            if count == 0:
-                if rule.blocking:
-                    break
-                continue
-            worth -= rule.hurry * row
-            if worth > most or chosen == NONE:
-                chosen, most, shares = job, worth, count
-            if not rule.joint:
-                break
+        chosen, shares = choose(state, believed, owners, memory, rule, room, scheduler)
         if chosen == NONE:
             return started
-        if rule.joint:
-            shares, _ = best_place(state, believed, owners, rule, room, chosen, strict)
         take(state, room, 1, chosen, shares)
         begin(state, tables, overheads, chosen)
         started += 1
