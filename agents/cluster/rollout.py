@@ -47,10 +47,10 @@ class Rollout(Scheduler):
 
     A future is a draw, for every job that waits or runs, of the work that it has left; nobody
     comes any more. Alternatives to what the base starts next are to start another of the first
-    pending jobs, or the same elsewhere, and to hold: nothing starts before the next event. What an alternative saves in a future is the
-    sum over the jobs of the seconds by which they finish earlier; a job that is not over after
-    `horizon_s` counts as over then. The alternative with the greatest mean, less `sure` standard
-    errors, is taken where that is above 0; then the question is asked again. Else the base decides.
+    pending jobs, or the same elsewhere, and to hold: nothing starts before the next event. What an
+    alternative saves in a future is the sum over the jobs of the seconds by which they finish
+    earlier; a job that is not over after `horizon_s` counts as over then. The alternative with the
+    greatest mean, less `sure` standard errors, is taken where that is above 0.
 
     A base that is `Continuing` is played on in compiled code. Any other is played on event by
     event, on copies of itself; its alternatives, the first pending jobs where its placement rule

@@ -9,7 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-from annotated_types import Ge
+import numpy as np
+from annotated_types import Ge, Le
 
 from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
@@ -27,7 +28,7 @@ from envs.cluster.workload.slicing import (
 )
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import WorkloadParameters
-from envs.cluster.workload.trace import Trace
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, write_text
 from experiments.run.declared import CONFIG_MODULE
@@ -95,6 +96,7 @@ class TraceConfig:
     stretch: float
     load: float | None
     gpus: Count | None
+    gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)] | None
     workload: str
     jobs: int
     seed: int
@@ -209,8 +211,9 @@ class LoadedTrace:
 def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTrace:
     """Read or generate the trace, take the part that is asked for, set its load.
 
-    In this order: queue, user, largest gang, time, window, number of jobs, stretch, load. The load
-    is offered to `gpus` GPUs, or else to those of the `cluster` that the trace is for.
+    In this order: queue, user, largest gang, time, window, number of jobs, stretch, load, what is
+    asked for of every GPU. The load is offered to `gpus` GPUs, or else to those of the `cluster`
+    that the trace is for.
 
     Raises:
         InputError: naming the config key or the file; no job is left.
@@ -270,6 +273,8 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     else:
         raise no_such_thing(f"trace.formats.{config.format}", _source_node(config), "trace format")
     origin_s = read.origin_s + int(part.submit_s[0])
+    if config.gpu_milli is not None:
+        part = replace(part, gpu_milli=np.full(len(part), config.gpu_milli, np.int32))
     return LoadedTrace(
         part.canonical(), read.rows, read.rejected, read.rounded, left_out, factor, target,
         origin_s, inputs,

@@ -210,6 +210,7 @@ def test_the_table_of_sources_names_known_formats() -> None:
 COMMANDS: dict[str, list[str]] = {  # refused before there is a run
     "trace=./absent.csv": ["absent.csv", "no such file"],
     "trace=itp.csv.gz trace.head=0": ["'trace.head'", "0 is below 1"],
+    "trace=itp.csv.gz trace.gpu_milli=1001": ["'trace.gpu_milli'", "1001"],
     "trace=itp.csv.gz trace.load=1 trace.gpus=0": ["'trace.gpus'", "0 is below 1"],
     "trace=itp.csv.gz trace.strict=perhaps": ["'trace.strict'"],
     "trace.pathh=x": ["'trace.pathh'", "path"],

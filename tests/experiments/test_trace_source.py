@@ -48,6 +48,10 @@ def test_what_is_asked_for_is_said_and_counted(tmp_path: Path) -> None:
     assert found.stretched == pytest.approx(found.trace.span_s / 400_000, rel=0.3)
     lines = list(found.changes())
     assert [line.partition(":")[0] for line in lines] == ["left out", "left out", "changed", "set"]
+    halves = asked_of_compare(*file, "trace.max_gpus=96", "trace.load=0.9", "trace.gpu_milli=500")
+    assert (halves.trace.gpu_milli == 500).all()
+    whole = asked_of_compare(*file, "trace.max_gpus=96", "trace.load=0.9")
+    assert (halves.trace.submit_s == whole.trace.submit_s).all()  # the load is set before
     counts = found.counts()
     assert (counts["rows"], counts["left_out_jobs"], counts["jobs"]) == (6, 2, 4)
     with pytest.raises(InputError, match=r"trace\.gpus.*says nothing without trace\.load"):

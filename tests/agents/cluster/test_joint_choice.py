@@ -35,8 +35,8 @@ TYPES = ("V100", "T4")
 SETTINGS: dict[str, Any] = {
     "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
     "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-    "recency": 0.25, "believed": None, "schedulers": 1, "partition": MixedRacks(),
-    "routing": RandomRouting(), "seed": 0,
+    "recency": 0.25, "posterior": None, "believed": None, "schedulers": 1,
+    "partition": MixedRacks(), "routing": RandomRouting(), "seed": 0,
 }  # fmt: skip
 
 
