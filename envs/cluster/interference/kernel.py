@@ -17,6 +17,7 @@ from envs.cluster.interference.rates import (
     ALONE,
     BOTTLENECK,
     CONTENTION,
+    CPU,
     GPU_TIME,
     NIC,
     ON_GPU,
@@ -29,6 +30,7 @@ from envs.cluster.interference.rates import (
     SEVERAL_RACKS,
     SHARED,
     SPANNING,
+    UPLINK,
     FloatArray,
     RateTables,
 )
@@ -44,7 +46,7 @@ def neighbour_rate(
 ) -> float:
     """Work per second of a running job; only the jobs on its own nodes have a say in it.
 
-    A job without shares has rate 1.
+    Those on several racks have one in its racks' uplinks. A job without shares has rate 1.
     """
     rate = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
     return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, True))
@@ -61,7 +63,10 @@ def left_by_neighbours(
     elif tables.kind == SHARED:
         left = _pairs(jobs, nodes, shares, tables.row, tables.pair, True, ON_GPU, job)
         left = max(left, tables.floor)
-        left *= shared(jobs, nodes, shares, tables.demand, job, False, afresh)
+        hosts = shared(jobs, nodes, shares, tables.demand, job, False, afresh)
+        if jobs[job].nodes > 1:
+            hosts = min(hosts, _uplinks(jobs, nodes, shares, tables.demand, job))
+        left *= hosts
     elif tables.kind == CONTENTION:
         c = _communicating(
             jobs, nodes, shares, tables.speed, tables.locality, tables.communication, job
@@ -154,10 +159,10 @@ def shared(
     own = jobs[job].share
     while own != NONE:
         place = nodes[shares[own].node]
-        gpu, pcie, nic = _demand(jobs, shares, demand, own)
-        all_pcie, all_nic = place.pcie, place.nic
+        gpu, pcie, nic, cpu = _demand(jobs, shares, demand, own)
+        all_pcie, all_nic, all_cpu = place.pcie, place.nic, place.processor
         if afresh:
-            all_pcie, all_nic = _node_demand(jobs, shares, demand, place.share)
+            all_pcie, all_nic, all_cpu = _node_demand(jobs, shares, demand, place.share)
         if gpu_time and gpu > 0.0:
             all_gpu = 0.0
             other = place.share
@@ -170,6 +175,8 @@ def shared(
             left = min(left, max(1.0, pcie) / all_pcie)
         if nic > 0.0 and all_nic > 1.0:
             left = min(left, max(1.0, nic) / all_nic)
+        if cpu > 0.0 and all_cpu > 1.0:
+            left = min(left, max(1.0, cpu) / all_cpu)
         own = shares[own].next
     return left
 
@@ -177,15 +184,16 @@ def shared(
 @njit(cache=True, forceinline=True)
 def _node_demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
-) -> tuple[float, float]:
-    """Of a node's chain of shares: of its PCIe, of its network port."""
-    pcie = nic = 0.0
+) -> tuple[float, float, float]:
+    """Of a node's chain of shares: of its PCIe, of its network port, of its processors."""
+    pcie = nic = cpu = 0.0
     while share != NONE:
-        _, its_pcie, its_nic = _demand(jobs, shares, demand, share)
+        _, its_pcie, its_nic, its_cpu = _demand(jobs, shares, demand, share)
         pcie += its_pcie
         nic += its_nic
+        cpu += its_cpu
         share = shares[share].after
-    return pcie, nic
+    return pcie, nic, cpu
 
 
 @njit(cache=True)
@@ -196,26 +204,62 @@ def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, s
     """
     while share != NONE:
         place = nodes[shares[share].node]
-        pcie, nic = _node_demand(jobs, shares, demand, place.share)
-        most = max(pcie, nic, place.pcie, place.nic)
+        pcie, nic, cpu = _node_demand(jobs, shares, demand, place.share)
+        most = max(pcie, nic, cpu, place.pcie, place.nic, place.processor)
         place.scarce = most > 1.0 or place.partial != NONE
         place.pcie = pcie
         place.nic = nic
+        place.processor = cpu
         share = shares[share].next
 
 
 @njit(cache=True, forceinline=True)
 def _demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
-) -> tuple[float, float, float]:
-    """Of a share: of each of its partial GPUs, of the node's PCIe, of its network port."""
+) -> tuple[float, float, float, float]:
+    """Of a share: of its partial GPUs, of the node's PCIe, network port and processors."""
     job = jobs[shares[share].job]
     gpu = demand[job.profile, GPU_TIME] if shares[share].partial != NONE else 0.0
     pcie = demand[job.profile, PCIE] * shares[share].gpus
     if shares[share].gpus > 1 or job.nodes > 1:
         pcie += demand[job.profile, RING]
     nic = demand[job.profile, NIC] if job.nodes > 1 else 0.0
-    return gpu, pcie, nic
+    cpu = demand[job.profile, CPU] * shares[share].gpus if demand.shape[1] > CPU else 0.0
+    return gpu, pcie, nic, cpu
+
+
+@njit(cache=True)
+def _uplinks(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, job: int) -> float:
+    """What is left to a job on several racks of their uplinks."""
+    left, own = 1.0, jobs[job].share
+    if spread_of(nodes, shares, own) != SEVERAL_RACKS:
+        return left
+    asks = demand[jobs[job].profile, UPLINK]
+    while own != NONE and asks > 0.0:
+        rack, all_asked = nodes[shares[own].node].rack, 0.0
+        for node in range(len(nodes)):
+            other = NONE
+            if nodes[node].rack == rack and nodes[node].spanning > 0:
+                other = nodes[node].share
+            while other != NONE:
+                if _leaves_rack(jobs, nodes, shares, other):
+                    all_asked += demand[jobs[shares[other].job].profile, UPLINK]
+                other = shares[other].after
+        left = min(left, max(1.0, asks) / max(1.0, all_asked))
+        own = shares[own].next
+    return left
+
+
+@njit(cache=True)
+def _leaves_rack(jobs: Records, nodes: Records, shares: Records, share: int) -> bool:
+    """Whether a share is the first, of those in its rack, of a job on several racks."""
+    job, rack = jobs[shares[share].job], nodes[shares[share].node].rack
+    if job.nodes < 2 or spread_of(nodes, shares, job.share) != SEVERAL_RACKS:
+        return False
+    earlier = shares[share].next
+    while earlier != NONE and nodes[shares[earlier].node].rack != rack:
+        earlier = shares[earlier].next
+    return bool(earlier == NONE)
 
 
 @njit(cache=True)

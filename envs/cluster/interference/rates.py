@@ -19,7 +19,7 @@ ONE_NODE, ONE_RACK, SEVERAL_RACKS = 0, 1, 2  # how far a job is spread: columns 
 # `RateTables.kind`
 ALONE, PAIRS_LEAST, PAIRS_PRODUCT, BOTTLENECK, CONTENTION, SETS, SHARED = range(7)
 ON_NODE, ON_GPU, SPANNING = 0, 1, 2  # `RateTables.scope`
-GPU_TIME, PCIE, RING, NIC = 0, 1, 2, 3  # columns of `demand`
+GPU_TIME, PCIE, RING, NIC, CPU, UPLINK = range(6)  # columns of `demand`; the last two: of SHARED
 
 
 class RateTables(NamedTuple):
@@ -40,8 +40,10 @@ class RateTables(NamedTuple):
       its share of communication and k the jobs on several nodes that communicate on the node.
     * SETS: `sets`, of the multiset of neighbours; beyond `largest` neighbours the least over their
       subsets of that size.
-    * SHARED: what BOTTLENECK leaves of PCIe and network port, times what PAIRS_PRODUCT leaves
-      among the jobs on the same sets of partial GPUs. `scope` and GPU time are not read.
+    * SHARED: what BOTTLENECK leaves of PCIe, processors, network port and, of the racks of a job on
+      several racks, uplinks, times what PAIRS_PRODUCT leaves among the jobs on the same sets of
+      partial GPUs. `scope` and GPU time are not read. Jobs on several racks use their uplinks, and
+      disturb each other there without a node in common.
 
     `locality` and `communication` are looked up by case, GPU type, spread and number of nodes (the
     last column stands for K and more nodes).
@@ -57,7 +59,9 @@ class RateTables(NamedTuple):
     pair: FloatArray  # (Q, Q) in (0, 1]: rate of the first beside the second
     feasible: NDArray[np.bool_]  # (Q, Q) the two fit beside each other; placement rules may ask
     floor: float  # least that pairs leave
-    demand: FloatArray  # (P, 4) of a GPU; of a node's PCIe per GPU, and per ring; of its NIC
+    # (P, 4) of a GPU; of a node's PCIe per GPU, and per ring; of its NIC; where SHARED (P, 6), too:
+    # of its processors per GPU; of a rack's uplink
+    demand: FloatArray
     beta: float  # time per byte of an all-reduce alone
     eta: float  # further time per byte and further all-reduce on the same network port
     sets: FloatArray  # (Q, binomial(Q + largest, largest)) in (0, 1], by `multisets.rank`

@@ -1,8 +1,10 @@
-"""Jobs that share GPUs as measured, and their hosts' PCIe and network ports as modelled."""
+"""Jobs that share GPUs as measured, and what hosts and racks have as modelled."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,23 +13,46 @@ from envs.cluster.interference.analytic import StepModel
 from envs.cluster.interference.cases import Cases, IntArray, assign, read_seed
 from envs.cluster.interference.gavel import GavelPairs
 from envs.cluster.interference.profiles import Profiles
-from envs.cluster.interference.rates import ON_GPU, SHARED, RateTables
+from envs.cluster.interference.rates import (
+    CPU,
+    NIC,
+    ON_GPU,
+    ONE_RACK,
+    PCIE,
+    SEVERAL_RACKS,
+    SHARED,
+    UPLINK,
+    FloatArray,
+    RateTables,
+)
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
+from envs.errors import InputError
+from envs.units import parse_bandwidth, read_count, read_quantity
+
+
+class PairRates(Protocol):
+    """What is said of pairs on a GPU in place of the measurements."""
+
+    def __call__(self, models: Sequence[str]) -> FloatArray:
+        """(M, M) rate of the first beside the second, in (0, 1]."""
 
 
 class SharedHosts:
-    """What `SharedBottleneck` leaves of PCIe and network port, times what `GavelPairs` measured.
+    """What `SharedBottleneck` leaves of hosts and racks, times what `GavelPairs` measured.
 
     What two jobs take from each other on a GPU, its caches, memory and time, is in the measured
     ratio of the pair; what all jobs of a node take from each other is in their demands. The two are
     taken to slow a job down independently, and jobs on a set of several GPUs like jobs on one.
 
-        rate = speed x locality x (least over nodes of PCIe and port) x (least over nodes of the
-               product over the jobs on the same set of GPUs of the pair's ratio)
+        rate = speed x locality x (least over nodes of PCIe, processors and port, and over racks of
+               the uplink) x (least over nodes of the product over the jobs on the same set of GPUs
+               of the pair's ratio)
 
-    Speed, locality and demands are those of the job's profile. Its row in the table of pairs is
-    drawn by its id, whatever its profile, from the job types that run on the table's GPU type.
+    Speed, locality and demands are those of the job's profile. Processors prepare the inputs of all
+    jobs of a node; rings of the jobs on several racks cross the uplink of each of them once, in
+    each direction. Its row in the table of pairs is drawn by its id, whatever its profile, from the
+    job types that run on the table's GPU type.
 
     Args:
         profiles: of jobs.
@@ -35,19 +60,44 @@ class SharedHosts:
         path: Gavel's JSON file, plain or gzipped.
         table: the file's GPU type whose pairs are taken.
         turns: rate of each of two jobs that do not fit into memory together, in (0, 1/2].
+        cores: of a node; None: they are never short.
+        core_input: bytes of input per second that a core prepares.
+        uplink: bytes per second of a rack to all others, in each direction; None: never short.
+        predicted: the pairs, in place of the table's; None: as measured.
         seed: of the profiles of jobs without a model, and of the rows of all jobs.
 
     Raises:
-        InputError: the file or one of the values is wrong.
+        InputError: the file or one of the values is wrong, or the uplink is slower than `core` of
+            the network, which a single job sees of it.
     """
 
     name = "shared"
 
     def __init__(
-        self, profiles: Profiles, step: StepModel, path: str, table: str, turns: float, seed: int
+        self,
+        profiles: Profiles,
+        step: StepModel,
+        path: str,
+        table: str,
+        turns: float,
+        cores: int | None,
+        core_input: str | float,
+        uplink: str | float | None,
+        predicted: PairRates | None,
+        seed: int,
     ) -> None:
         self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
         self.pairs = GavelPairs(path, {}, table, turns, self.seed)
+        self.pair = self.pairs.pair if predicted is None else predicted(self.pairs.models)
+        each = read_quantity(parse_bandwidth, core_input, key="core_input", at_least=1.0)
+        self.inputs = np.inf if cores is None else each * read_count(cores, key="cores")
+        self.uplink, alone = np.inf, step.network.core.bandwidth
+        if uplink is not None:
+            self.uplink = read_quantity(parse_bandwidth, uplink, key="uplink")
+        if self.uplink < alone:
+            raise InputError(
+                f"{uplink!r} is slower than network.core, {alone:g} B/s", field="uplink"
+            )
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         models = self.pairs.models
@@ -57,13 +107,27 @@ class SharedHosts:
         profile = self.profiles.assign(trace, self.seed)
         both = Cases.of(trace, profile * len(models) + row)
         cases = replace(both, profile=both.profile // len(models))
-        return self.step.tables(cases, self.profiles.all, cluster)._replace(
+        tables = self.step.tables(cases, self.profiles.all, cluster)
+        return tables._replace(
             kind=SHARED,
             scope=ON_GPU,
             row=(both.profile % len(models)).astype(np.int32)[:, None],
-            pair=self.pairs.pair.copy(),
+            pair=self.pair.copy(),
             feasible=self.pairs.feasible.copy(),
+            demand=self._demand(cases, tables.demand),
         )
+
+    def _demand(self, cases: Cases, of_node: FloatArray) -> FloatArray:
+        """(P, 6) with processors and uplinks, from (P, 4) without."""
+        demand = np.pad(of_node, ((0, 0), (0, 2)))
+        network, step = self.step.network, np.ones((len(cases.gpus), 3))
+        for case in np.flatnonzero(cases.gpus).tolist():
+            profile = self.profiles.all[cases.profile[case]]
+            step[case], _ = self.step.seconds(profile, int(cases.gpus[case]), self.step.reference)
+        volume = of_node[:, NIC] * network.rack.bandwidth * step[:, ONE_RACK]
+        demand[:, CPU] = of_node[:, PCIE] * network.pcie.bandwidth / self.inputs
+        demand[:, UPLINK] = volume / self.uplink / step[:, SEVERAL_RACKS]
+        return demand
 
     def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
         alone = self.pairs.reference.alone

@@ -18,8 +18,9 @@ from envs.cluster.interference.kernel import (
     disturbs,
     left_by_neighbours,
     shared,
+    spread_of,
 )
-from envs.cluster.interference.rates import BOTTLENECK, SHARED, RateTables
+from envs.cluster.interference.rates import BOTTLENECK, SEVERAL_RACKS, SHARED, RateTables
 from envs.cluster.simulation.cluster_state import (
     FINISHED,
     NONE,
@@ -189,20 +190,31 @@ def refresh_sharing(
 @njit(cache=True)
 def refresh_others(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """`refresh` for all other kinds of interference; after `add_up` where there are demands."""
+    far = tables.kind == SHARED and share != NONE and state.shares[share].next != NONE
+    far = far and spread_of(state.nodes, state.shares, share) == SEVERAL_RACKS
     while share != NONE:
         place = state.nodes[state.shares[share].node]
-        other = place.share if tables.kind != SHARED or place.scarce else NONE
-        while other != NONE:
-            job = state.shares[other].job
-            record = state.jobs[job]
-            if record.status == RUNNING and job != besides:
-                rate = record.alone * left_by_neighbours(
-                    state.jobs, state.nodes, state.shares, tables, job, False
-                )
-                if rate != record.rate:
-                    change_rate(state.jobs, state.heap, state.clock[0], job, rate)
-            other = state.shares[other].after
+        if tables.kind != SHARED or place.scarce:
+            refresh_node(state, tables, place.share, besides)
         share = state.shares[share].next
+    for node in range(len(state.nodes) if far else 0):  # uplinks reach beyond the job's nodes
+        if state.nodes[node].spanning > 0:
+            refresh_node(state, tables, state.nodes[node].share, besides)
+
+
+@njit(cache=True)
+def refresh_node(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
+    """The same for the jobs of a node's chain of shares."""
+    while share != NONE:
+        job = state.shares[share].job
+        record = state.jobs[job]
+        if record.status == RUNNING and job != besides:
+            rate = record.alone * left_by_neighbours(
+                state.jobs, state.nodes, state.shares, tables, job, False
+            )
+            if rate != record.rate:
+                change_rate(state.jobs, state.heap, state.clock[0], job, rate)
+        share = state.shares[share].after
 
 
 @njit(cache=True, forceinline=True)

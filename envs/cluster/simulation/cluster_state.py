@@ -61,6 +61,7 @@ NODE = np.dtype(
         ("memory", np.int64),  # MiB that are free
         ("pcie", np.float64),  # demand of the running jobs, kept where they share it
         ("nic", np.float64),  # the same of its network port
+        ("processor", np.float64),  # and of its processors
         ("gpus", np.int32),  # in all
         ("free", np.int32),  # GPUs with nothing on them; 0 while the node is down
         ("rack", np.int32),

@@ -10,6 +10,7 @@ from envs.cluster.interference.rates import (
     ALONE,
     BOTTLENECK,
     CONTENTION,
+    CPU,
     GPU_TIME,
     NIC,
     ON_GPU,
@@ -19,6 +20,7 @@ from envs.cluster.interference.rates import (
     RING,
     SHARED,
     SPANNING,
+    UPLINK,
     RateModel,
     RateTables,
 )
@@ -28,7 +30,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Trace
 
-NOT_GPU_TIME = np.arange(4) != GPU_TIME
+NOT_GPU_TIME = np.arange(6) != GPU_TIME
 Held = dict[int, dict[int, tuple[int, int]]]  # job: {node: (GPUs, partial)}
 
 
@@ -124,7 +126,8 @@ def slow_rate(tables: RateTables, cluster: Cluster, held: Held, job: int) -> flo
             min(_left(one, cluster, held, job, node, slowest) for node in held[job])
             for one in (without_gpu_time, pairs)
         )
-        return alone * host * gpus
+        far = min(_uplink(tables, cluster, held, job, rack) for rack in racks(cluster, held, job))
+        return alone * min(host, far) * gpus
     left = [_left(tables, cluster, held, job, node, slowest) for node in held[job]]
     return alone * min(left)
 
@@ -196,13 +199,35 @@ def _bottleneck(
     tables: RateTables, held: Held, on_node: dict[int, tuple[int, int]], job: int
 ) -> float:
     def demand(other: int) -> np.ndarray:
-        wanted = tables.demand[tables.profile[other]]
-        gpus, partial = on_node[other]
-        spans = len(held[other]) > 1
-        same = partial == on_node[job][1] != NONE
-        pcie = wanted[PCIE] * gpus + wanted[RING] * (spans or gpus > 1)
-        return np.array([wanted[GPU_TIME] * same, pcie, wanted[NIC] * spans])
+        same = on_node[other][1] == on_node[job][1] != NONE
+        gpu = tables.demand[tables.profile[other], GPU_TIME] * same
+        return np.array([gpu, *of_host(tables, held, other, on_node[other][0])])
 
     own, total = demand(job), sum(demand(other) for other in on_node)
     used = own > 0
     return float((np.maximum(1, own) / np.maximum(1, total))[used].min(initial=1.0))
+
+
+def of_host(tables: RateTables, held: Held, job: int, gpus: int) -> tuple[float, float, float]:
+    """PCIe, network port and processors that a job with so many GPUs on a node asks for there."""
+    wanted = tables.demand[tables.profile[job]]
+    spans = len(held[job]) > 1
+    pcie = wanted[PCIE] * gpus + wanted[RING] * (spans or gpus > 1)
+    return pcie, wanted[NIC] * spans, wanted[CPU] * gpus if len(wanted) > CPU else 0.0
+
+
+def racks(cluster: Cluster, held: Held, job: int) -> set[int]:
+    return {int(cluster.rack[node]) for node in held[job]}
+
+
+def of_uplink(tables: RateTables, cluster: Cluster, held: Held, job: int, rack: int) -> float:
+    """What a job asks of the uplink of a rack."""
+    its = racks(cluster, held, job)
+    return (
+        float(tables.demand[tables.profile[job], UPLINK]) if rack in its and its != {rack} else 0.0
+    )
+
+
+def _uplink(tables: RateTables, cluster: Cluster, held: Held, job: int, rack: int) -> float:
+    own, *others = (of_uplink(tables, cluster, held, o, rack) for o in (job, *(set(held) - {job})))
+    return max(1.0, own) / max(1.0, own + sum(others)) if own > 0.0 else 1.0

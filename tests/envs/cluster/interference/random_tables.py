@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from envs.cluster.interference.kernel import count
-from envs.cluster.interference.rates import RateTables, without_neighbours
+from envs.cluster.interference.rates import SHARED, RateTables, without_neighbours
 from envs.cluster.interference.tabulated import tabulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
@@ -41,7 +41,7 @@ class RandomRates:
             pair=rng.uniform(0.1, 1.0, (ROWS, ROWS)),
             feasible=np.ones((ROWS, ROWS), np.bool_),
             floor=0.25,
-            demand=rng.choice([0.0, 0.1, 0.5, 1.5], (CASES, 4)),
+            demand=rng.choice([0.0, 0.1, 0.5, 1.5], (CASES, 6 if self.kind == SHARED else 4)),
             beta=2.0,
             eta=0.5,
             sets=tabulate(predict, ROWS, self.largest)[0],

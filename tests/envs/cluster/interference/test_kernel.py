@@ -6,7 +6,17 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from crowds import alone_rate, crowd, holdings, random_trace, rates, slow_rate, two_type_cluster
+from crowds import (
+    alone_rate,
+    crowd,
+    holdings,
+    of_host,
+    of_uplink,
+    random_trace,
+    rates,
+    slow_rate,
+    two_type_cluster,
+)
 from crowds import try_to_start as start
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +102,25 @@ def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None
         held = holdings(simulator)
         assert rates(simulator)[int(job)] == alone_rate(simulator.tables, cluster, held, int(job))
         simulator.preempt(int(job))
+
+
+@examples(80)
+@given(st.integers(0, 2**32))
+def test_no_host_and_no_uplink_gives_more_than_it_has(seed: int) -> None:
+    """But for what a single job asks for by itself, which is in its trace already."""
+    rng, cluster = np.random.default_rng(seed), two_type_cluster()
+    simulator = crowd(RandomRates(seed, SHARED, ON_GPU), cluster, random_trace(rng), rng)
+    held, tables = holdings(simulator), simulator.tables
+    left = {o: r / alone_rate(tables, cluster, held, o) for o, r in rates(simulator).items()}
+    for node in range(cluster.num_nodes):
+        asked = {o: of_host(tables, held, o, on[node][0]) for o, on in held.items() if node in on}
+        for column in zip(*asked.values(), strict=True):
+            given = sum(part * left[o] for o, part in zip(asked, column, strict=True))
+            assert given <= max(1.0, *column) + 1e-9
+    for rack in range(cluster.num_racks):
+        wanted = {o: of_uplink(tables, cluster, held, o, rack) for o in held}
+        given = sum(part * left[o] for o, part in wanted.items())
+        assert given <= max(1.0, *wanted.values()) + 1e-9
 
 
 def test_without_interference_all_rates_are_one() -> None:

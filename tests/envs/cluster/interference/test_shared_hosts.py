@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_up import named_trace, profiles, step_model
 
 from envs.cluster.interference.analytic import SharedBottleneck
-from envs.cluster.interference.rates import GPU_TIME
+from envs.cluster.interference.rates import GPU_TIME, FloatArray
 from envs.cluster.interference.shared_hosts import SharedHosts
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -18,6 +20,14 @@ from envs.errors import InputError
 
 A, B = "('a', 1)", "('b', 1)"
 PAIR = {("a", "a"): 0.6, ("a", "b"): 0.8, ("b", "a"): 0.75, ("b", "b"): 0.25}
+
+
+HOSTS: dict[str, Any] = {"cores": None, "core_input": 800.0, "uplink": None, "predicted": None}
+
+
+def hosts(path: object, table: str = "y", turns: float = 0.25, **settings: Any) -> SharedHosts:
+    given = {**HOSTS, **settings}
+    return SharedHosts(profiles(), step_model(), str(path), table, turns, **given, seed=0)
 
 
 @pytest.fixture
@@ -28,7 +38,7 @@ def model(tmp_path: Path) -> SharedHosts:
     }
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"y": rows, "y_unconsolidated": rows}))
-    return SharedHosts(profiles(), step_model(), str(path), "y", 0.25, 0)
+    return hosts(path)
 
 
 def test_pairs_multiply_what_the_hosts_leave(model: SharedHosts) -> None:
@@ -54,9 +64,11 @@ def test_alone_it_is_the_step_model(model: SharedHosts) -> None:
     cluster = Cluster.uniform(2, 4, gpu_types=("V100", "T4"))
     ours = model.tables(trace, cluster)
     theirs = SharedBottleneck(profiles(), step_model(), 0).tables(trace, cluster)
-    for column in ("speed", "locality", "demand", "communication"):
+    for column in ("speed", "locality", "communication"):
         one, other = getattr(ours, column), getattr(theirs, column)
         np.testing.assert_array_equal(one[ours.profile], other[theirs.profile])
+    demand = theirs.demand[theirs.profile]
+    np.testing.assert_array_equal(ours.demand[ours.profile], np.pad(demand, ((0, 0), (0, 2))))
     assert (ours.demand[:, GPU_TIME] > 0.0).any()  # in the tables, but not read
     rows = ours.row[ours.profile, 0]
     assert {(p, r) for p, r in zip(theirs.profile, rows, strict=True)} == {
@@ -64,9 +76,54 @@ def test_alone_it_is_the_step_model(model: SharedHosts) -> None:
     }  # a row is drawn whatever the profile is
 
 
-def test_wrong_numbers_are_named(model: SharedHosts) -> None:
-    path = str(model.pairs.path)
-    with pytest.raises(InputError, match="turns"):
-        SharedHosts(profiles(), step_model(), path, "y", 0.75, 0)
-    with pytest.raises(InputError, match="no table of GPU type 'x'"):
-        SharedHosts(profiles(), step_model(), path, "x", 0.5, 0)
+def test_processors_prepare_the_inputs_of_a_node(model: SharedHosts) -> None:
+    """Each GPU of `hungry` asks for half of the only core: two for all of it, three for 1.5."""
+    trace = named_trace(["hungry", "hungry", "mute", "hungry"], [1, 1, 1, 1])
+    one_core = hosts(model.pairs.path, cores=1)
+    simulator = ClusterSimulator(Cluster.uniform(2, 4), trace, rates=one_core)
+    simulator.advance()
+    for job in range(3):
+        simulator.start(job, [(0, 1)])
+    assert simulator.state.jobs["rate"].tolist() == [1.0, 1.0, 1.0, 0.0]
+    simulator.start(3, [(0, 1)])
+    assert simulator.state.jobs["rate"].tolist() == pytest.approx([1 / 1.5, 1 / 1.5, 1.0, 1 / 1.5])
+    simulator.preempt(0)
+    assert simulator.state.jobs["rate"].tolist() == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_gangs_on_several_racks_share_the_uplinks(model: SharedHosts) -> None:
+    """Between racks `chatty` sends 100 bytes in 3 s: two thirds of the uplink of 50 bytes/s."""
+    trace, cluster = named_trace(["chatty"] * 3, [2] * 3), Cluster.uniform(4, 4, nodes_per_rack=2)
+    simulator = ClusterSimulator(cluster, trace, rates=hosts(model.pairs.path, uplink=50.0))
+    simulator.advance()
+    near, far = 1.1 / 2.0, 1.1 / 3.0
+    simulator.start(0, [(0, 1), (2, 1)])
+    simulator.start(1, [(0, 1), (1, 1)])  # stays in its rack; on node 0 both ask for the whole port
+    assert simulator.state.jobs["rate"].tolist() == pytest.approx([far, near, 0.0])
+    simulator.start(2, [(1, 1), (3, 1)])  # no node with the first, but both racks
+    expected = [far / (4 / 3), near, far / (4 / 3)]
+    assert simulator.state.jobs["rate"].tolist() == pytest.approx(expected)
+    simulator.preempt(2)
+    assert simulator.state.jobs["rate"].tolist() == pytest.approx([far, near, 0.0])
+
+
+def test_pairs_may_be_predicted(model: SharedHosts) -> None:
+    trace, cluster = named_trace(["mute", "mute"], [1, 1]), Cluster.uniform(1, 1)
+
+    def predicted(models: Sequence[str]) -> FloatArray:
+        return np.full((len(models), len(models)), 0.5) + 0.25 * (np.array(models) == "b")
+
+    measured, told = (
+        one.tables(trace, cluster) for one in (model, hosts(model.pairs.path, predicted=predicted))
+    )
+    assert told.pair.tolist() == [[0.5, 0.75], [0.5, 0.75]]
+    np.testing.assert_array_equal(told.row, measured.row)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("turns", 0.75), ("table", "x"), ("cores", 0), ("core_input", "3kg"), ("uplink", 49.0)],
+)
+def test_wrong_numbers_are_named(model: SharedHosts, field: str, value: Any) -> None:
+    with pytest.raises(InputError, match="no table of GPU type 'x'" if value == "x" else field):
+        hosts(model.pairs.path, **{field: value})
