@@ -31,21 +31,28 @@ from envs.cluster.interference.rates import (
     RateModel,
     RateTables,
 )
-from envs.cluster.nodes import Cluster
+from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
-from envs.cluster.workload.trace import UNKNOWN, Trace
+from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Order = Literal["queue", "shortest", "smallest"]
+Order = Literal["queue", "shortest", "smallest", "dominant"]
+Arrival = Literal["routed", "least_load", "shortest_queue"]
 Choice = Literal["gain", "tightest", "loosest", "aligned"]
 ORDERS: dict[Order, int] = {
     "queue": kernel.QUEUE,
     "shortest": kernel.SHORTEST,
     "smallest": kernel.SMALLEST,
+    "dominant": kernel.DOMINANT,
+}
+ARRIVALS: dict[Arrival, int] = {
+    "routed": kernel.ROUTED,
+    "least_load": kernel.LEAST_LOAD,
+    "shortest_queue": kernel.SHORTEST_QUEUE,
 }
 CHOICES: dict[Choice, int] = {
     "gain": kernel.GAIN,
@@ -82,18 +89,25 @@ class JointChoice(Scheduler):
 
     Several schedulers share a cluster by dealing out its racks: each has a queue and decides on its
     own nodes alone, with what all have learned of durations. A job that its scheduler's nodes could
-    never hold goes to the next whose nodes could.
+    never hold goes to the next whose nodes could. It comes to a queue as `routing` says, or at its
+    arrival to the scheduler with the least load, of those that could hold it: GPU-seconds that
+    wait, as predicted, per GPU, or jobs that wait; of equals to the one with the most free GPUs.
+    At the first event after it has been in a queue for longer than `forward_s`, and as long again
+    later, a job goes to the scheduler with the least load, its own not counted.
 
     Guarantees:
         No job starves while nodes are up: where no job of a scheduler runs, one starts.
 
     Source:
         Own work. The choice "aligned" is that of Tetris: Grandl, Ananthanarayanan, Kandula, Rao,
-        Akella, "Multi-Resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2.
+        Akella, "Multi-Resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2; the
+        order "dominant" progressive filling: Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica,
+        "Dominant Resource Fairness", NSDI 2011, section 4.1.
 
     Args:
-        order: "queue" (by arrival), "shortest" (predicted seconds) or "smallest" (predicted
-            seconds times GPUs).
+        order: "queue" (by arrival), "shortest" (predicted seconds), "smallest" (predicted seconds
+            times GPUs) or "dominant" (the largest part of GPUs, processors or memory of the cluster
+            that jobs of the same user hold).
         first: how many pending jobs are looked at.
         joint: the best pair of them all; otherwise the best place of the first job that has one.
         blocking: a job without a place that is good enough keeps those behind it waiting.
@@ -110,10 +124,12 @@ class JointChoice(Scheduler):
         schedulers: how many share the cluster.
         partition: who owns which racks.
         routing: to whose queue jobs come.
+        arrival: "routed" (as `routing` says), "least_load" or "shortest_queue".
+        forward_s: seconds after which a job may go to another queue; None: never.
         seed: of the routing.
 
     Raises:
-        InputError: an order or a choice that there is not; a number out of bounds.
+        InputError: an order, a choice or an arrival that there is not; a number out of bounds.
     """
 
     name = "joint_choice"
@@ -138,9 +154,12 @@ class JointChoice(Scheduler):
         schedulers: Count,
         partition: RackOwners,
         routing: Routing,
+        arrival: Arrival,
+        forward_s: Positive | None,
         seed: int,
     ) -> None:
-        for field, value, known in (("order", order, Order), ("choice", choice, Choice)):
+        words = (("order", order, Order), ("choice", choice, Choice), ("arrival", arrival, Arrival))
+        for field, value, known in words:
             if value not in get_args(known):
                 told = f"{value!r} is none of {', '.join(get_args(known))}"
                 raise InputError(told, field=field)
@@ -155,6 +174,8 @@ class JointChoice(Scheduler):
             fast=float(fast),
             choice=CHOICES[choice],
             hurry=float(hurry),
+            arrival=ARRIVALS[arrival],
+            forward_s=np.inf if forward_s is None else float(forward_s),
         )
         self.prior_s, self.recency = float(prior_s), float(recency)
         self.posterior = posterior
@@ -176,25 +197,36 @@ class JointChoice(Scheduler):
         types = np.array(state.jobs["types"])
         holds = _holds(cluster, trace, types, of_node, self.schedulers)
         home = self.routing(trace, self.schedulers, np.random.default_rng(self.seed))
-        home = first_that_holds(trace.name, home, holds)
-        best = fastest(cluster, trace, types, self._rates.believed, of_node, self.schedulers)
-        self._owners = Owners(of_node, home.astype(np.int64), best)
+        home = first_that_holds(trace.name, home, holds).astype(np.int64)
+        if self.rule.arrival != kernel.ROUTED:
+            home[:] = NONE
+        self._owners = Owners(
+            of_node=of_node,
+            home=home,
+            fastest=fastest(cluster, trace, types, self._rates.believed, of_node, self.schedulers),
+            holds=holds,
+            gpus=np.bincount(of_node, cluster.gpus, self.schedulers).astype(np.int64).clip(1),
+            asked=np.zeros(len(trace)),
+            user=_users(trace),
+            capacity=_capacity(cluster),
+        )
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Learns from jobs that have finished, then every scheduler starts some of its own."""
         self.learn(simulator)
-        self._decide(simulator, self._memory)
+        self._decide(simulator, self._memory, self._owners)
 
     def learn(self, simulator: ClusterSimulator) -> None:
-        """Bring what is thought of durations up to now."""
+        """Bring what is thought of durations, and who is in whose queue, up to now."""
         memory = self._memory
         if self.posterior is not None:
             waiting = simulator.pending()
             simulator.settle()
             memory.mean[waiting] = self.posterior.mean(simulator.state, waiting)
-            return
-        for job in self._finished.new(simulator):
-            kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
+        else:
+            for job in self._finished.new(simulator):
+                kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
+        kernel.route(simulator.state, self._owners, memory, self.rule)
 
     def choice(self, simulator: ClusterSimulator) -> Option | None:
         """What it starts next; None: nothing before the next event."""
@@ -236,15 +268,18 @@ class JointChoice(Scheduler):
     def play_on(self, simulator: ClusterSimulator, *, hold: bool) -> None:
         """Decide in `simulator`, in which the same has happened so far, from now to its end.
 
-        What is thought of durations goes on from here, on a copy. With `hold` nothing starts now.
+        What is thought of durations, and who is in whose queue, goes on from here, on copies. With
+        `hold` nothing starts now.
         """
         memory = self._memory._replace(mean=self._memory.mean.copy())
+        owners = self._owners
+        owners = owners._replace(home=owners.home.copy(), asked=owners.asked.copy())
         if not hold:
-            self._decide(simulator, memory)
-        self._run(simulator, memory)
+            self._decide(simulator, memory, owners)
+        self._run(simulator, memory, owners)
 
-    def _decide(self, simulator: ClusterSimulator, memory: Memory) -> None:
-        rates, owners = self._rates, self._owners
+    def _decide(self, simulator: ClusterSimulator, memory: Memory, owners: Owners) -> None:
+        rates = self._rates
         with _cases_of(rates, simulator):
             for scheduler in range(self.schedulers):
                 kernel.decide(
@@ -252,9 +287,9 @@ class JointChoice(Scheduler):
                     memory, self.rule, self._room, scheduler,
                 )  # fmt: skip
 
-    def _run(self, simulator: ClusterSimulator, memory: Memory) -> None:
+    def _run(self, simulator: ClusterSimulator, memory: Memory, owners: Owners) -> None:
         rates, overheads = self._rates, simulator.overheads
-        settings = (self._owners, memory, self.rule, self._room, self.schedulers)
+        settings = (owners, memory, self.rule, self._room, self.schedulers)
         simulator.lengthen_log()
         with _cases_of(rates, simulator):
             while not kernel.run(simulator.state, rates.true, rates.believed, overheads, *settings):
@@ -265,7 +300,7 @@ class JointChoice(Scheduler):
         if self.posterior is not None:
             return False
         self.reset(simulator_for(self, simulator))
-        self._run(simulator, self._memory)
+        self._run(simulator, self._memory, self._owners)
         return True
 
 
@@ -328,14 +363,26 @@ def likes(trace: Trace) -> IntArray:
     A job of an unknown user is alone in its narrowest class.
     """
     gang = np.stack([trace.num_gpus, trace.gpu_milli], axis=1).astype(np.int64)
-    user, jobs = trace.user.codes.astype(np.int64), np.arange(len(trace))
-    user = np.where(user == UNKNOWN, UNKNOWN - jobs, user)
     columns, classes = [], 0
-    for key in (np.column_stack([user, gang]), gang, np.zeros_like(gang)):
+    for key in (np.column_stack([_users(trace), gang]), gang, np.zeros_like(gang)):
         found, number = np.unique(key, axis=0, return_inverse=True)
         columns.append(number.ravel() + classes)
         classes += len(found)
     return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.int64)
+
+
+def _users(trace: Trace) -> IntArray:
+    """(J,) numbers from 0 without gaps; a job of an unknown user has one of its own."""
+    codes, jobs = trace.user.codes.astype(np.int64), np.arange(len(trace))
+    codes = np.where(codes == UNKNOWN, UNKNOWN - jobs, codes)
+    return np.unique(codes, return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def _capacity(cluster: Cluster) -> FloatArray:
+    """(3,) see `Owners`."""
+    columns = (WHOLE_GPU * cluster.gpus.astype(np.int64), cluster.cpu_milli, cluster.memory_mib)
+    each = np.stack(columns).astype(np.float64)
+    return np.where(each >= UNLIMITED, np.inf, each).sum(axis=1).clip(1.0)
 
 
 def fastest(

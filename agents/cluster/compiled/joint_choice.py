@@ -27,8 +27,10 @@ from envs.cluster.workload.trace import WHOLE_GPU
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-QUEUE, SHORTEST, SMALLEST = range(3)  # `Rule.order`: by arrival, predicted seconds, GPU-seconds
+# `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user
+QUEUE, SHORTEST, SMALLEST, DOMINANT = range(4)
 GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
+ROUTED, LEAST_LOAD, SHORTEST_QUEUE = range(3)  # `Rule.arrival`
 
 
 class Rule(NamedTuple):
@@ -49,6 +51,8 @@ class Rule(NamedTuple):
     fast: float
     choice: int  # what places are compared by
     hurry: float  # what a place in the order counts, beside a part of the rate gained
+    arrival: int  # to whose queue jobs come, and what load is
+    forward_s: float  # seconds in a queue, after which a job may go to another
 
 
 class Memory(NamedTuple):
@@ -88,8 +92,13 @@ class Owners(NamedTuple):
     """Who has what: S schedulers."""
 
     of_node: IntArray  # (N,)
-    home: IntArray  # (J,) in whose queue a job is
+    home: IntArray  # (J,) in whose queue a job is, or NONE
     fastest: FloatArray  # (J, S) rate alone on the fastest GPUs that a scheduler has for a job
+    holds: NDArray[np.int8]  # (J, S) whether a scheduler's nodes, were they empty, would hold a job
+    gpus: IntArray  # (S,) of a scheduler's nodes
+    asked: FloatArray  # (J,) seconds at which it was last asked to whose queue a job goes
+    user: IntArray  # (J,) from 0, in jobs of unknown users one for each
+    capacity: FloatArray  # (3,) of the cluster: thousandths of GPUs, processors, memory; or inf
 
 
 @njit(cache=True)
@@ -111,6 +120,72 @@ def learn(memory: Memory, job: int, seconds: float) -> None:
         if np.isnan(before):
             before = seconds
         memory.mean[kind] = before + memory.recency * (seconds - before)
+
+
+@njit(cache=True)
+def gpu_seconds(state: ClusterState, memory: Memory, job: int) -> float:
+    """That a job is thought to take."""
+    record = state.jobs[job]
+    return float(predicted(memory, job) * record.gpus * (record.milli / WHOLE_GPU))
+
+
+@njit(cache=True)
+def route(state: ClusterState, owners: Owners, memory: Memory, rule: Rule) -> None:
+    """Jobs that have arrived come to a queue, and those that have waited for long may leave theirs.
+
+    Who has been asked is asked again after `forward_s`.
+    """
+    if rule.arrival == ROUTED and rule.forward_s == np.inf:
+        return
+    now, job = state.clock[0].now, state.clock[0].head
+    while job != NONE:
+        waited = now - max(state.jobs[job].since, owners.asked[job])
+        if owners.home[job] == NONE or waited > rule.forward_s:
+            owners.home[job] = least_loaded(state, owners, memory, rule, job)
+            owners.asked[job] = now
+        job = state.jobs[job].after
+
+
+@njit(cache=True)
+def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule, job: int) -> int:
+    """The scheduler with the least load besides a job's own, of those whose nodes would hold it.
+
+    Load is how many jobs wait, or GPU-seconds that wait per GPU; of equal ones the scheduler with
+    the most free GPUs, then the one where the job is, then the first.
+    """
+    schedulers = len(owners.gpus)
+    load, free = np.zeros(schedulers), np.zeros(schedulers)
+    other = state.clock[0].head
+    while other != NONE:
+        its = owners.home[other]
+        if its != NONE and other != job:
+            queue = rule.arrival == SHORTEST_QUEUE
+            load[its] += 1.0 if queue else gpu_seconds(state, memory, other) / owners.gpus[its]
+        other = state.jobs[other].after
+    for node in range(len(state.nodes)):
+        free[owners.of_node[node]] += state.nodes[node].free
+    chosen = owners.home[job]
+    for one in range(schedulers):
+        if owners.holds[job, one] and (
+            chosen == NONE
+            or load[one] < load[chosen]
+            or (load[one] == load[chosen] and free[one] > free[chosen])
+        ):
+            chosen = one
+    return int(chosen)
+
+
+@njit(cache=True)
+def held_by_users(state: ClusterState, owners: Owners) -> FloatArray:
+    """(J, 3) GPUs, processors and memory of running jobs, by the number of their user."""
+    held = np.zeros((len(state.jobs), 3))
+    for place in range(state.clock[0].running):
+        job = state.heap[place]
+        record, its = state.jobs[job], held[owners.user[job]]
+        its[0] += record.gpus * record.milli
+        its[1] += record.cpu
+        its[2] += record.memory
+    return held
 
 
 @njit(cache=True)
@@ -313,14 +388,19 @@ def look(
 ) -> int:
     """The pending jobs of a scheduler that it looks at, in their order; how many."""
     filled = 0
+    held = np.zeros((0, 3))
+    if rule.order == DOMINANT:
+        held = held_by_users(state, owners)
     job = state.clock[0].head
     while job != NONE:
         if owners.home[job] == scheduler:
             key = 0.0
-            if rule.order != QUEUE:
+            if rule.order == SHORTEST:
                 key = predicted(memory, job)
-            if rule.order == SMALLEST:
-                key *= state.jobs[job].gpus * (state.jobs[job].milli / WHOLE_GPU)
+            elif rule.order == SMALLEST:
+                key = gpu_seconds(state, memory, job)
+            elif rule.order == DOMINANT:
+                key = np.max(held[owners.user[job]] / owners.capacity)
             place = filled
             while place > 0 and key < room.key[place - 1]:
                 if place < rule.first:
@@ -427,5 +507,6 @@ def run(
                 finished += 1
         for job in np.sort(room.running[:finished]):
             learn(memory, job, state.jobs[job].attained)
+        route(state, owners, memory, rule)
         for scheduler in range(schedulers):
             decide(state, tables, believed, overheads, owners, memory, rule, room, scheduler)

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.joint_choice import JointChoice, fastest, likes
 from agents.cluster.replay import replay, simulate
-from envs.cluster.environment.routing import MixedRacks, RandomRouting, first_that_holds
+from envs.cluster.environment.routing import (
+    MixedRacks,
+    OneQueue,
+    RandomRouting,
+    first_that_holds,
+)
 from envs.cluster.interference.rates import (
     ALONE,
     ON_GPU,
@@ -36,7 +41,8 @@ SETTINGS: dict[str, Any] = {
     "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
     "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
     "recency": 0.25, "posterior": None, "believed": None, "schedulers": 1,
-    "partition": MixedRacks(), "routing": RandomRouting(), "seed": 0,
+    "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed", "forward_s": None,
+    "seed": 0,
 }  # fmt: skip
 
 
@@ -63,7 +69,7 @@ class PowersOfTwo:
             scope=ON_GPU,
             row=rng.integers(0, 2, (cases, 2)).astype(np.int32),
             pair=rng.choice([0.25, 0.5, 1.0], (2, 2)),
-            demand=rng.choice([0.0, 0.25, 1.0], (cases, 4)),
+            demand=rng.choice([0.0, 0.25, 1.0], (cases, 6)),
         )
 
 
@@ -143,7 +149,9 @@ class Twin:
     settings: dict[str, Any]
     simulator: ClusterSimulator
     model: RateModel
+    home: list[int]  # in whose queue jobs are, or NONE
     order: list[int] = field(default_factory=list)  # of starts
+    asked: dict[int, float] = field(default_factory=dict)  # about the queue
     mean: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -157,9 +165,31 @@ class Twin:
                 for key in self.likes(job):
                     mean = self.mean.get(key, float(jobs["work"][job]))
                     self.mean[key] = mean + 0.25 * (float(jobs["work"][job]) - mean)
+            self.route()
             for scheduler in range(self.settings["schedulers"]):
                 while self.start_one(scheduler):
                     pass
+
+    def route(self) -> None:
+        now, longest = self.simulator.now, self.settings["forward_s"] or np.inf
+        for job in self.simulator.pending().tolist():
+            since = max(float(self.simulator.state.jobs["since"][job]), self.asked.get(job, 0.0))
+            if self.home[job] == NONE or now - since > longest:
+                self.asked[job] = now
+                can = np.flatnonzero(self.policy._owners.holds[job]).tolist()
+                best = min(can, key=lambda one: self.load(one, job))
+                if self.home[job] == NONE or self.load(best, job) < self.load(self.home[job], job):
+                    self.home[job] = best
+
+    def load(self, scheduler: int, but: int) -> tuple[float, int]:
+        pending = self.simulator.pending().tolist()
+        waiting = [job for job in pending if self.home[job] == scheduler and job != but]
+        mine = self.policy._owners.of_node == scheduler
+        load = float(len(waiting))
+        if self.settings["arrival"] != "shortest_queue":
+            gpus = int(self.simulator.cluster.gpus[mine].sum())
+            load = sum((self.gpu_seconds(job) / gpus for job in waiting), 0.0)
+        return load, -int(self.simulator.state.nodes["free"][mine].sum())
 
     def likes(self, job: int) -> list[tuple[object, ...]]:
         trace = self.simulator.trace
@@ -167,16 +197,31 @@ class Twin:
         user = [] if trace.user[job] is None else [(trace.user[job], *gang)]
         return [*user, gang, ()]
 
-    def rank(self, job: int) -> float:
-        if self.settings["order"] == "queue":
-            return 0.0
-        seconds = next((self.mean[key] for key in self.likes(job) if key in self.mean), 60.0)
+    def seconds(self, job: int) -> float:
+        return next((self.mean[key] for key in self.likes(job) if key in self.mean), 60.0)
+
+    def gpu_seconds(self, job: int) -> float:
         trace = self.simulator.trace
-        gpus = trace.num_gpus[job] * (trace.gpu_milli[job] / WHOLE_GPU)
-        return float(seconds * (gpus if self.settings["order"] == "smallest" else 1.0))
+        return float(self.seconds(job) * trace.num_gpus[job] * (trace.gpu_milli[job] / WHOLE_GPU))
+
+    def rank(self, job: int) -> float:
+        return {
+            "queue": lambda job: 0.0,
+            "shortest": self.seconds,
+            "smallest": self.gpu_seconds,
+            "dominant": self.dominant_share,
+        }[self.settings["order"]](job)
+
+    def dominant_share(self, job: int) -> float:
+        trace, cluster = self.simulator.trace, self.simulator.cluster
+        user = trace.user[job]
+        same = [o for o in self.order if o == job or (user is not None and trace.user[o] == user)]
+        gpus = (trace.num_gpus * trace.gpu_milli)[same].sum() / (WHOLE_GPU * cluster.num_gpus)
+        cpu = trace.cpu_milli[same].sum() / cluster.cpu_milli.sum()
+        return float(max(gpus, cpu, trace.memory_mib[same].sum() / cluster.memory_mib.sum()))
 
     def start_one(self, scheduler: int) -> bool:
-        home, told = self.policy._owners.home, self.settings
+        home, told = self.home, self.settings
         strict = any(home[job] == scheduler for job in self.order)
         mine = [int(job) for job in self.simulator.pending() if home[job] == scheduler]
         world = Imagined(self.simulator, self.order, self.model)
@@ -207,7 +252,7 @@ class Twin:
                     break
                 continue
             effect = world.tried(job, place)
-            if strict and not good_enough(effect, self.policy, job):
+            if strict and not good_enough(effect, self.policy, job, self.home[job]):
                 continue
             worth = self.worth(effect, job, place)
             if best is None or worth > best[0]:
@@ -217,7 +262,7 @@ class Twin:
     def worth(self, effect: Effect, job: int, place: Place) -> float:
         gpus = int(self.simulator.trace.num_gpus[job])
         free = sum(int(self.simulator.state.nodes["free"][node]) for node, _ in place.shares)
-        home = self.policy._owners.home[job]
+        home = self.home[job]
         return {
             "gain": effect.won / (gpus * float(self.policy._owners.fastest[job, home])),
             "tightest": -free,
@@ -229,7 +274,7 @@ class Twin:
         state, owners = self.simulator.state, self.policy._owners
         nodes, gpus = state.nodes, int(state.jobs["gpus"][job])
         milli = int(state.jobs["milli"][job])
-        mine = np.flatnonzero(owners.of_node == owners.home[job]).tolist()
+        mine = np.flatnonzero(owners.of_node == self.home[job]).tolist()
         if any(nodes["gpus"][node] >= gpus for node in mine):
             for node in mine:
                 if nodes["free"][node] >= gpus:
@@ -263,8 +308,8 @@ class Twin:
         yield Place(shares)
 
 
-def good_enough(effect: Effect, policy: JointChoice, job: int) -> bool:
-    best, rule = policy._owners.fastest[job, policy._owners.home[job]], policy.rule
+def good_enough(effect: Effect, policy: JointChoice, job: int, home: int) -> bool:
+    best, rule = policy._owners.fastest[job, home], policy.rule
     return bool(
         effect.alone >= rule.fast * best and effect.own >= rule.own and effect.others >= rule.others
     )
@@ -277,6 +322,11 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
     cluster = Cluster.uniform(
         racks * per, size, nodes_per_rack=per, gpu_types=TYPES[: min(racks * per, 2)]
     )
+    nodes = racks * per
+    cluster = replace(
+        cluster,
+        cpu_milli=np.full(nodes, 16_000 * size), memory_mib=np.full(nodes, 2048 * size),
+    )  # fmt: skip
     owner = MixedRacks()(cluster, schedulers)
     most = int(np.bincount(owner, cluster.gpus).max())
     jobs = int(rng.integers(2, 11))
@@ -289,11 +339,13 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
     trace = replace(
         trace,
         gpu_milli=rng.choice([250, 500, 500, 1000], jobs).astype(np.int32),
+        cpu_milli=trace.num_gpus * rng.choice([0, 1000, 4000], jobs),
+        memory_mib=trace.num_gpus * rng.choice([1, 512], jobs),
         user=Labels.of(rng.choice(["", "a", "b"], jobs).tolist()),
     )
     settings = {
         **SETTINGS,
-        "order": str(rng.choice(["queue", "shortest", "smallest"])),
+        "order": str(rng.choice(["queue", "shortest", "smallest", "dominant"])),
         "first": int(rng.integers(1, 9)),
         **{name: bool(rng.integers(2)) for name in ("joint", "blocking")},
         "share": bool(rng.random() < 0.8),
@@ -301,6 +353,8 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
         "choice": str(rng.choice(["gain", "gain", "tightest", "loosest", "aligned"])),
         "hurry": float(rng.choice([0, 0.25])),
         "schedulers": schedulers,
+        "arrival": str(rng.choice(["routed", "least_load", "shortest_queue"])),
+        "forward_s": rng.choice([None, 5.0]),
         "seed": seed,
     }
     return cluster, trace, settings
@@ -322,7 +376,9 @@ def test_three_ways_to_one_schedule(kind: int, schedulers: int, seed: int, wrong
     np.testing.assert_array_equal(steps.start, whole.start)
     np.testing.assert_array_equal(steps.finish, whole.finish)
     twin = ClusterSimulator(cluster, trace, rates=rates)
-    Twin(policy, settings, twin, settings["believed"] or rates).run()
+    policy.reset(twin)
+    home = policy._owners.home.tolist()
+    Twin(policy, settings, twin, settings["believed"] or rates, home).run()
     np.testing.assert_array_equal(twin.schedule().start, whole.start)
     np.testing.assert_array_equal(twin.schedule().finish, whole.finish)
 
@@ -370,7 +426,7 @@ def test_every_start_is_good_enough_as_believed(seed: int, schedulers: int) -> N
         home = policy._owners.home
         idle = set(range(schedulers)) - {int(home[job]) for job in ran}
         for job in in_order(simulator, set(simulator.running().tolist()) - ran):
-            if not good_enough(world.follow(simulator, job), policy, job):
+            if not good_enough(world.follow(simulator, job), policy, job, int(home[job])):
                 idle.remove(int(home[job]))  # once, and only there
             order.append(job)
 
@@ -395,7 +451,8 @@ def test_to_look_changes_nothing() -> None:
         policy = JointChoice(**{**settings, "share": True, "own": 0.0, "others": 0.0})
         simulator = ClusterSimulator(cluster, trace, rates=PowersOfTwo(seed, SHARED))
         policy.reset(simulator)
-        twin = Twin(policy, {**settings, "share": True}, simulator, NoRates())
+        home = [0] * len(trace)
+        twin = Twin(policy, {**settings, "share": True}, simulator, NoRates(), home)
         room = kernel.room_of(cluster.num_nodes, len(simulator.state.shares), len(trace))
         for _ in range(3):
             simulator.advance()
@@ -428,7 +485,7 @@ def test_a_neighbour_on_two_nodes_loses_once() -> None:
 
         def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
             return without_neighbours(np.zeros(2, np.int32), np.ones((1, 1)))._replace(
-                kind=SHARED, demand=np.array([[0.0, 0.0, 0.0, 1.0]])
+                kind=SHARED, demand=np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]])
             )
 
     simulator = ClusterSimulator(cluster, trace, rates=Ports())
@@ -493,11 +550,54 @@ def test_a_gang_goes_where_it_can_run() -> None:
         replay(policy, cluster, Trace.of("large", [0], [5], [6]))
 
 
+def two_racks(**columns: Any) -> tuple[Cluster, Trace]:
+    """Two racks of a node with two GPUs; five jobs of 90, 10, 10, 10 and 10 s on 2, 1, .. GPUs."""
+    trace = Trace.of("queues", [0, 1, 2, 3, 4], [90, 10, 10, 10, 10], [2, 2, 1, 1, 1])
+    return Cluster.uniform(2, 2, nodes_per_rack=1), replace(trace, **columns)
+
+
+def test_jobs_come_to_the_shortest_queue_and_to_the_least_load() -> None:
+    """Both racks are taken when the third comes; two single GPUs wait as long as one pair."""
+    cluster, trace = two_racks(num_gpus=np.array([2, 2, 2, 1, 1]))
+    homes = {}
+    for arrival in ("shortest_queue", "least_load"):
+        policy = joint_choice(schedulers=2, order="queue", arrival=arrival)
+        replay(policy, cluster, trace)
+        homes[arrival] = policy._owners.home.tolist()
+    assert homes == {"shortest_queue": [0, 1, 0, 1, 0], "least_load": [0, 1, 0, 1, 1]}
+
+
+def test_who_waits_too_long_goes_where_less_waits() -> None:
+    """All come to the first scheduler. At 8 s the second job leaves it, at 18 s the third.
+
+    The fourth stays then, as the third waits there, and leaves at 28 s.
+    """
+    cluster, trace = two_racks(submit_s=np.array([0, 1, 2, 8, 50]))
+    usual = {"schedulers": 2, "order": "queue", "routing": OneQueue()}
+    assert replay(joint_choice(**usual), cluster, trace).finish.tolist()[1] == 100.0
+    policy = joint_choice(**usual, forward_s=5.0)
+    assert replay(policy, cluster, trace).start.tolist() == [0.0, 8.0, 18.0, 28.0, 90.0]
+    assert policy._owners.home.tolist() == [0, 1, 1, 1, 0]
+
+
+def test_the_dominant_share_of_the_user_comes_first() -> None:
+    """`a` holds a quarter of the GPUs and no memory, `b` a half of the memory: then `a` is next."""
+    cluster = replace(Cluster.uniform(1, 4), memory_mib=np.array([100]))
+    trace = Trace.of("users", [0] * 4, [10, 10, 5, 5], [1, 1, 2, 2])
+    trace = replace(trace, user=Labels.of(["a", "b", "b", "a"]), memory_mib=np.array([0, 50, 0, 0]))
+    starts = {}
+    for order in ("queue", "dominant"):
+        policy = joint_choice(order=order, joint=False)
+        starts[order] = replay(policy, cluster, trace).start.tolist()
+    assert starts == {"queue": [0, 0, 0, 5], "dominant": [0, 0, 5, 0]}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("order", "longest"), ("choice", "best"), ("first", 0), ("own", 1.5), ("others", -0.5),
         ("fast", np.nan), ("hurry", -1.0), ("prior_s", 0.0), ("recency", 0.0), ("schedulers", 0),
+        ("arrival", "random"), ("forward_s", 0.0),
     ],
 )  # fmt: skip
 def test_wrong_numbers_are_named(field: str, value: object) -> None:

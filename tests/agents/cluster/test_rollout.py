@@ -36,7 +36,8 @@ def joint_choice(**settings: Any) -> JointChoice:
         "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
         "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
         "recency": 0.25, "posterior": None, "believed": None, "schedulers": 1,
-        "partition": MixedRacks(), "routing": RandomRouting(), "seed": 0,
+        "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed",
+        "forward_s": None, "seed": 0,
     }  # fmt: skip
     return JointChoice(**{**usual, **settings})
 
@@ -82,22 +83,29 @@ def test_it_pays_to_know_the_future() -> None:
         assert np.mean(gains) < 0.97
 
 
-def test_compiled_futures_are_those_of_event_after_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, trace = Cluster.uniform(3, 4), crowd(1)
-    compiled = simulate(rollout(joint_choice()), ClusterSimulator(cluster, trace))
+@pytest.mark.parametrize(
+    "settings", [{}, {"schedulers": 3, "arrival": "least_load", "forward_s": 300.0}]
+)
+def test_compiled_futures_are_those_of_event_after_event(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    cluster, trace = Cluster.uniform(3, 4, nodes_per_rack=1), crowd(1)
+    base = joint_choice(**settings)
+    compiled = simulate(rollout(base), ClusterSimulator(cluster, trace))
 
     def slowly(self: JointChoice, simulator: ClusterSimulator, *, hold: bool) -> None:
-        memory = self._memory
+        memory, owners = self._memory, self._owners
         self._memory = memory._replace(mean=memory.mean.copy())
+        self._owners = copy.deepcopy(owners)
         finished, self._finished = self._finished, copy.deepcopy(self._finished)
         if not hold:
             self.decide(simulator)
         while not simulator.done and simulator.advance():
             self.decide(simulator)
-        self._memory, self._finished = memory, finished
+        self._memory, self._owners, self._finished = memory, owners, finished
 
     monkeypatch.setattr(JointChoice, "play_on", slowly)
-    slow = simulate(rollout(joint_choice()), ClusterSimulator(cluster, trace))
+    slow = simulate(rollout(base), ClusterSimulator(cluster, trace))
     np.testing.assert_allclose(slow.finish, compiled.finish)
 
 
