@@ -105,16 +105,21 @@ class SharedHosts:
         # The next seed: a row is drawn independently of the profile.
         row = assign(nameless, models, self._suits, self.seed + 1)
         profile = self.profiles.assign(trace, self.seed)
-        both = Cases.of(trace, profile * len(models) + row)
-        cases = replace(both, profile=both.profile // len(models))
-        tables = self.step.tables(cases, self.profiles.all, cluster)
-        return tables._replace(
+        cases = Cases.of(trace, profile)
+        of_case = self.step.tables(cases, self.profiles.all, cluster)
+        both, of_job = np.unique(cases.of_job * len(models) + row, return_inverse=True)
+        case = both // len(models)
+        return of_case._replace(
             kind=SHARED,
             scope=ON_GPU,
-            row=(both.profile % len(models)).astype(np.int32)[:, None],
+            profile=of_job.astype(np.int32),
+            speed=of_case.speed[case],
+            locality=of_case.locality[case],
+            communication=of_case.communication[case],
+            row=(both % len(models)).astype(np.int32)[:, None],
             pair=self.pair.copy(),
             feasible=self.pairs.feasible.copy(),
-            demand=self._demand(cases, tables.demand),
+            demand=self._demand(cases, of_case.demand)[case],
         )
 
     def _demand(self, cases: Cases, of_node: FloatArray) -> FloatArray:
