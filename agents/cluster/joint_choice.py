@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -40,6 +41,7 @@ from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Reach = tuple[int, int]  # how far a gang is spread, and over how many nodes
 Order = Literal["queue", "shortest", "smallest", "dominant"]
 Arrival = Literal["routed", "least_load", "shortest_queue"]
 Choice = Literal["gain", "tightest", "loosest", "aligned"]
@@ -409,36 +411,36 @@ def fastest(
     keys = np.column_stack([tables.profile, trace.num_gpus, types]).astype(np.int64)
     requests, of_job = np.unique(keys, axis=0, return_inverse=True)
     rate = np.ones((len(requests), schedulers))
+
+    @cache
+    def reach(scheduler: int, mask: int, gpus: int) -> list[tuple[list[int], Reach | None]]:
+        mine = (of_node == scheduler) & (mask >> cluster.gpu_type & 1 == 1)
+        kinds = np.unique(cluster.gpu_type[mine]).tolist()
+        found: list[tuple[list[int], Reach | None]] = []
+        for chosen in [*([kind] for kind in kinds), kinds]:
+            nodes = np.flatnonzero(mine & np.isin(cluster.gpu_type, chosen))
+            found.append((chosen, _tightest(cluster, nodes, gpus)))
+        return found
+
     for row, (case, gpus, mask) in enumerate(requests.tolist()):
         for scheduler in range(schedulers):
-            mine = (of_node == scheduler) & (mask >> cluster.gpu_type & 1 == 1)
-            kinds = np.unique(cluster.gpu_type[mine]).tolist()
-            by_type = []
-            for kind in kinds:
-                nodes = np.flatnonzero(mine & (cluster.gpu_type == kind))
-                by_type.append(_alone(cluster, nodes, tables, case, gpus, [kind]))
-            most = max(by_type, default=0.0)
-            if most == 0.0:
-                most = _alone(cluster, np.flatnonzero(mine), tables, case, gpus, kinds)
-            rate[row, scheduler] = most if most > 0.0 else 1.0
+            *by_type, together = (_alone(tables, case, *at) for at in reach(scheduler, mask, gpus))
+            rate[row, scheduler] = max(by_type, default=0.0) or together or 1.0
     return np.ascontiguousarray(rate[of_job.ravel()])
 
 
-def _alone(
-    cluster: Cluster, nodes: IntArray, tables: RateTables, case: int, gpus: int, kinds: list[int]
-) -> float:
-    """Rate of a gang on the fewest and nearest of some nodes of some types; 0: too few GPUs."""
-    found = _tightest(cluster, nodes, gpus)
-    if found is None:
+def _alone(tables: RateTables, case: int, kinds: list[int], reach: Reach | None) -> float:
+    """Rate on the fewest and nearest nodes of some types; 0: they have too few GPUs."""
+    if reach is None:
         return 0.0
-    spread, count = found
+    spread, count = reach
     column = min(count, tables.locality.shape[3]) - 1
     return float(
         min(tables.speed[case, t] * tables.locality[case, t, spread, column] for t in kinds)
     )
 
 
-def _tightest(cluster: Cluster, nodes: IntArray, gpus: int) -> tuple[int, int] | None:
+def _tightest(cluster: Cluster, nodes: IntArray, gpus: int) -> Reach | None:
     """How far a gang has to reach on some nodes, and over how many; None: too few GPUs."""
     if len(nodes) == 0 or gpus > cluster.gpus[nodes].sum():
         return None

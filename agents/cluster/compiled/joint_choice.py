@@ -176,16 +176,17 @@ def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule
 
 
 @njit(cache=True)
-def held_by_users(state: ClusterState, owners: Owners) -> FloatArray:
-    """(J, 3) GPUs, processors and memory of running jobs, by the number of their user."""
-    held = np.zeros((len(state.jobs), 3))
+def dominant_share(state: ClusterState, owners: Owners, job: int) -> float:
+    """The largest part of GPUs, processors or memory that running jobs of a job's user hold."""
+    gpus = cpu = memory = 0.0
     for place in range(state.clock[0].running):
-        job = state.heap[place]
-        record, its = state.jobs[job], held[owners.user[job]]
-        its[0] += record.gpus * record.milli
-        its[1] += record.cpu
-        its[2] += record.memory
-    return held
+        if owners.user[state.heap[place]] == owners.user[job]:
+            record = state.jobs[state.heap[place]]
+            gpus += record.gpus * record.milli
+            cpu += record.cpu
+            memory += record.memory
+    there = owners.capacity
+    return float(max(gpus / there[0], cpu / there[1], memory / there[2]))
 
 
 @njit(cache=True)
@@ -388,9 +389,6 @@ def look(
 ) -> int:
     """The pending jobs of a scheduler that it looks at, in their order; how many."""
     filled = 0
-    held = np.zeros((0, 3))
-    if rule.order == DOMINANT:
-        held = held_by_users(state, owners)
     job = state.clock[0].head
     while job != NONE:
         if owners.home[job] == scheduler:
@@ -400,7 +398,7 @@ def look(
             elif rule.order == SMALLEST:
                 key = gpu_seconds(state, memory, job)
             elif rule.order == DOMINANT:
-                key = np.max(held[owners.user[job]] / owners.capacity)
+                key = dominant_share(state, owners, job)
             place = filled
             while place > 0 and key < room.key[place - 1]:
                 if place < rule.first:
