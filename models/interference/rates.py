@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -260,3 +260,35 @@ class LearnedInterference(TabulatedRates):
         super().__init__(
             "learned", predict, len(predictor.jobs), jobs, alone, largest, predictor.scope, seed
         )
+
+
+class PredictedPairs:
+    """Pairs of jobs on a GPU as `models.interference.fit` predicts them, by the jobs' labels.
+
+    Args:
+        path: a run of `experiments.train model=interference`, or the folder of a predictor.
+        source: which of the run's predictors: gavel.
+        table: conditions: a GPU type of its tables.
+
+    Raises:
+        InputError: the folder or one of the values is wrong, or the predictor is of other pairs.
+    """
+
+    def __init__(self, path: str, source: str, table: str) -> None:
+        self.predictor = load_predictor(find_predictor(path, source))
+        self.table = self.predictor.table(table)
+        if self.predictor.scope != ON_GPU:
+            raise InputError(f"{source!r} is not of jobs that share a GPU", field="source")
+
+    def __call__(self, models: Sequence[str]) -> FloatArray:
+        """(M, M) rate of the first beside the second, at most 1.
+
+        Raises:
+            InputError: the predictor does not know a model.
+        """
+        known = {job.label: number for number, job in enumerate(self.predictor.jobs)}
+        if unknown := [model for model in models if model not in known]:
+            raise InputError(f"knows no {unknown[0]!r}", field="predicted")
+        rows = np.array([known[model] for model in models])
+        own, beside = np.repeat(rows, len(rows)), np.tile(rows, len(rows))[:, None]
+        return np.minimum(self.predictor.rates(self.table, own, beside), 1.0).reshape(len(rows), -1)

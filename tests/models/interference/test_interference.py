@@ -41,6 +41,7 @@ from models.interference.rates import (
     InterferencePredictor,
     KnownJobs,
     LearnedInterference,
+    PredictedPairs,
     find_predictor,
     load_predictor,
     predictor_of,
@@ -367,6 +368,11 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
         assert simulator.state.jobs[job]["rate"] == pytest.approx(expected, rel=1e-6)
     with pytest.raises(InputError, match=r"table.*'k80' is none of table0, table1"):
         LearnedInterference(str(run), "made up", "k80", 2, NoInterference(), 3)
+    told = PredictedPairs(str(run), "made up", "table1")(["job4", "job2"])
+    expected = made.rates(1, np.array([4, 4, 2, 2]), np.array([[4], [2], [4], [2]]))
+    np.testing.assert_array_equal(told, np.minimum(expected, 1.0).reshape(2, 2))
+    with pytest.raises(InputError, match=r"predicted.*knows no 'nobody'"):
+        PredictedPairs(str(run), "made up", "table1")(["job4", "nobody"])
 
 
 def test_gavels_measurements(data: Path) -> None:
