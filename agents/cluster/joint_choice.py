@@ -199,12 +199,12 @@ class JointChoice(Scheduler):
         types = np.array(state.jobs["types"])
         holds = _holds(cluster, trace, types, of_node, self.schedulers)
         home = self.routing(trace, self.schedulers, np.random.default_rng(self.seed))
-        home = first_that_holds(trace.name, home, holds).astype(np.int64)
+        home = first_that_holds(trace.name, home, holds)
         if self.rule.arrival != kernel.ROUTED:
             home[:] = NONE
         self._owners = Owners(
             of_node=of_node,
-            home=home,
+            home=home.astype(np.int64),
             fastest=fastest(cluster, trace, types, self._rates.believed, of_node, self.schedulers),
             holds=holds,
             gpus=np.bincount(of_node, cluster.gpus, self.schedulers).astype(np.int64).clip(1),
@@ -384,7 +384,8 @@ def _capacity(cluster: Cluster) -> FloatArray:
     """(3,) see `Owners`."""
     columns = (WHOLE_GPU * cluster.gpus.astype(np.int64), cluster.cpu_milli, cluster.memory_mib)
     each = np.stack(columns).astype(np.float64)
-    return np.where(each >= UNLIMITED, np.inf, each).sum(axis=1).clip(1.0)
+    capacity: FloatArray = np.where(each >= UNLIMITED, np.inf, each).sum(axis=1).clip(1.0)
+    return capacity
 
 
 def fastest(

@@ -177,7 +177,7 @@ def _schedule(entry: Entry) -> Any:
 
 @cache
 def example_cluster() -> ClusterProblem:
-    """24 jobs in two hours on two nodes of four V100 and two of four P100; a stop costs 20 s."""
+    """24 jobs in two hours on a rack of two nodes of four V100, one of P100; a stop costs 20 s."""
     rng = np.random.default_rng(5)
     gangs = rng.choice([1, 1, 2, 2, 4, 8], JOBS)
     minutes = np.round(np.exp(rng.normal(3.4, 1.0, JOBS)))
@@ -188,7 +188,7 @@ def example_cluster() -> ClusterProblem:
         "_target_": "envs.cluster.nodes.Cluster.uniform",
         "nodes": NODES,
         "gpus_per_node": GPUS,
-        "nodes_per_rack": None,
+        "nodes_per_rack": 2,
         "gpu_types": ["V100", "P100"],
     }
     overheads = {

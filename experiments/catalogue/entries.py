@@ -234,6 +234,8 @@ def _command(entry: Entry, node: Mapping[str, Any]) -> str:
         return f'python -c "from {module} import {made}; print({made}().reset(seed=0))"'
     if entry.kind == "scheduler":
         jobs = "trace.format=synthetic trace.jobs=1000 cluster.nodes=12"
+        if node.get("schedulers", 1) > 1:  # each has racks, which hold its jobs
+            jobs += " cluster.nodes_per_rack=2 trace.max_gpus=32"
         return f"meshwright evaluate env=cluster agent={entry.name}{given} {jobs}"
     asked = next((ASKED[kind] for kind in entry.answers if kind in ASKED), "")
     return f"meshwright plan agent={entry.name}{given} {asked} budget_s=10"

@@ -54,7 +54,9 @@ IntArray = NDArray[np.int64]
 Suits = Callable[[IntArray], NDArray[np.bool_]]  # (G,) gang sizes -> (G, P)
 
 
-def assign(trace: Trace, names: Sequence[str], suits: Suits, seed: int) -> IntArray:
+def assign(
+    trace: Trace, names: Sequence[str], suits: Suits, seed: int, *, named: bool = True
+) -> IntArray:
     """(J,) profile of every job, an index into `names`.
 
     A job with a model has the profile of that name. All others draw one, with equal chances, of
@@ -66,14 +68,16 @@ def assign(trace: Trace, names: Sequence[str], suits: Suits, seed: int) -> IntAr
         names: P profiles.
         suits: which profiles jobs of these gang sizes may draw.
         seed: of the draws.
+        named: whether jobs with a model have its profile; otherwise they draw one, too.
 
     Raises:
         InputError: a model that is not among `names`, a gang size that no profile suits.
     """
-    codes = np.array([_index(names, trace, code) for code in range(len(trace.model.names))], int)
     chosen = np.full(len(trace), UNKNOWN, np.int64)
-    labelled = trace.model.codes != UNKNOWN
-    chosen[labelled] = codes[trace.model.codes[labelled]]
+    labelled = (trace.model.codes != UNKNOWN) & named
+    if labelled.any():
+        codes = np.array([_index(names, trace, code) for code in range(len(trace.model.names))])
+        chosen[labelled] = codes[trace.model.codes[labelled]]
     chosen[~labelled & (trace.num_gpus == 0)] = 0
     drawing = np.flatnonzero(chosen == UNKNOWN)
     if len(drawing) == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +25,7 @@ from envs.cluster.interference.rates import (
     RateTables,
 )
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.units import parse_bandwidth, read_count, read_quantity
 
@@ -101,9 +100,8 @@ class SharedHosts:
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         models = self.pairs.models
-        nameless = replace(trace, model=Labels.unknown(len(trace)))
         # The next seed: a row is drawn independently of the profile.
-        row = assign(nameless, models, self._suits, self.seed + 1)
+        row = assign(trace, models, self._suits, self.seed + 1, named=False)
         profile = self.profiles.assign(trace, self.seed)
         cases = Cases.of(trace, profile)
         of_case = self.step.tables(cases, self.profiles.all, cluster)

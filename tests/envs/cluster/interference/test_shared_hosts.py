@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import numpy as np
 import pytest
 from made_up import named_trace, profiles, step_model
 
+from agents.cluster.replay import replay
 from envs.cluster.interference.analytic import SharedBottleneck
 from envs.cluster.interference.rates import GPU_TIME, FloatArray
 from envs.cluster.interference.shared_hosts import SharedHosts
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from tests.agents.cluster.further_policies import joint_choice
 
 A, B = "('a', 1)", "('b', 1)"
 PAIR = {("a", "a"): 0.6, ("a", "b"): 0.8, ("b", "a"): 0.75, ("b", "b"): 0.25}
@@ -118,6 +122,15 @@ def test_pairs_may_be_predicted(model: SharedHosts) -> None:
     )
     assert told.pair.tolist() == [[0.5, 0.75], [0.5, 0.75]]
     np.testing.assert_array_equal(told.row, measured.row)
+
+
+def test_it_can_be_believed_without_a_look_at_durations(model: SharedHosts) -> None:
+    trace = Trace.of("t", range(0, 40, 4), [30] * 10, [1, 2] * 5)
+    trace = replace(trace, gpu_milli=np.full(10, 500, np.int32))
+    policy, cluster = joint_choice(), Cluster.uniform(2, 2)
+    finish = replay(policy, cluster, trace, rates=model).finish
+    policy.believed = model
+    np.testing.assert_array_equal(replay(policy, cluster, trace, rates=model).finish, finish)
 
 
 @pytest.mark.parametrize(
