@@ -104,7 +104,7 @@ class JointChoice(Scheduler):
         Own work. The choice "aligned" is that of Tetris: Grandl, Ananthanarayanan, Kandula, Rao,
         Akella, "Multi-Resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2; the
         order "dominant" progressive filling: Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica,
-        "Dominant Resource Fairness", NSDI 2011, section 4.1.
+        "Dominant Resource Fairness", NSDI 2011, algorithm 1.
 
     Args:
         order: "queue" (by arrival), "shortest" (predicted seconds), "smallest" (predicted seconds
