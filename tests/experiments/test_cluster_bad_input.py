@@ -112,7 +112,6 @@ OPTIONS: dict[str, list[str]] = {  # refused when they are built
     "agent=joint_choice agent.arrival=best": ["agent.arrival", "'best' is none of routed, least"],
     "agent=forwarding agent.forward_s=0": ["agent.forward_s", "0"],
     "agent=tetris agent.first=0": ["agent.first", "0"],
-    "interference=shared interference.uplink=1Gbps": ["path"],
     "agent=rollout agent.futures=0": ["agent.futures", "0"],
     "agent=rollout agent.posterior.path=no_such": ["neither a folder nor shipped"],
     "agent=rollout agent.sure=-1": ["agent.sure", "-1"],
