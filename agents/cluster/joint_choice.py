@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -22,8 +22,9 @@ from agents.cluster.policy import (
     same_start,
 )
 from agents.cluster.prediction import Finished
+from agents.cluster.rule_numbers import Numbers, read_numbers
 from agents.cluster.work_left import WorkLeft
-from envs.bounds import Count, NonNegative, Positive, Share, bounded
+from envs.bounds import Count, NonNegative, Positive, Share, bounded, bounds_of
 from envs.cluster.environment.routing import RackOwners, Routing, first_that_holds
 from envs.cluster.interference.rates import (
     ONE_NODE,
@@ -37,7 +38,6 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
-from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -129,6 +129,8 @@ class JointChoice(Scheduler):
         arrival: "routed" (as `routing` says), "least_load" or "shortest_queue".
         forward_s: seconds after which a job may go to another queue; None: never.
         seed: of the routing.
+        numbers: a file of `experiments.train model=rule`, whose numbers take the place of those
+            above; None: they stay.
 
     Raises:
         InputError: an order, a choice or an arrival that there is not; a number out of bounds.
@@ -159,23 +161,18 @@ class JointChoice(Scheduler):
         arrival: Arrival,
         forward_s: Positive | None,
         seed: int,
+        numbers: str | None = None,
     ) -> None:
-        words = (("order", order, Order), ("choice", choice, Choice), ("arrival", arrival, Arrival))
-        for field, value, known in words:
-            if value not in get_args(known):
-                told = f"{value!r} is none of {', '.join(get_args(known))}"
-                raise InputError(told, field=field)
+        given: Numbers = {
+            "order": order, "first": int(first), "joint": joint, "blocking": blocking,
+            "share": share, "own": float(own), "others": float(others), "fast": float(fast),
+            "choice": choice, "hurry": float(hurry),
+        }  # fmt: skip
+        if numbers is not None:
+            given |= read_numbers(numbers, given, bounds_of(JointChoice))
+        codes = {"order": ORDERS[given["order"]], "choice": CHOICES[given["choice"]]}
         self.rule = Rule(
-            order=ORDERS[order],
-            first=int(first),
-            joint=bool(joint),
-            blocking=bool(blocking),
-            share=bool(share),
-            own=float(own),
-            others=float(others),
-            fast=float(fast),
-            choice=CHOICES[choice],
-            hurry=float(hurry),
+            **{**given, **codes},
             arrival=ARRIVALS[arrival],
             forward_s=np.inf if forward_s is None else float(forward_s),
         )
@@ -279,6 +276,11 @@ class JointChoice(Scheduler):
         if not hold:
             self._decide(simulator, memory, owners)
         self._run(simulator, memory, owners)
+
+    def order_by(self, key: FloatArray) -> None:
+        """Jobs are thought to take `key` (J,) seconds, until the next `reset`."""
+        like = np.arange(len(key))[:, None]
+        self._memory = self._memory._replace(like=like, mean=key.copy())
 
     def _decide(self, simulator: ClusterSimulator, memory: Memory, owners: Owners) -> None:
         rates = self._rates
