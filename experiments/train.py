@@ -7,8 +7,9 @@ python -m experiments.train env=problems training.budget_s=600
 python -m experiments.train resume=<run folder>
 
 With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
-work jobs still need, with `model=priority` what counts beside that, with `env=cluster_mixed`, or
-another cluster, its schedulers; with `--help` beside these there is an example, and the keys.
+work jobs still need, with `model=priority` what counts beside that, with `model=rule` the numbers
+of a rule, with `env=cluster_mixed`, or another cluster, its schedulers; with `--help` beside these
+there is an example, and the keys.
 `conf/experiment` holds recipes for schedulers; the second line of each is its command.
 """
 
@@ -21,6 +22,7 @@ from experiments.learning.train_durations import TrainDurationsConfig, train_dur
 from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
 from experiments.learning.train_priority import TrainPriorityConfig, train_priority
 from experiments.learning.train_problems import TrainProblemsConfig, train_problems
+from experiments.learning.train_rule import TrainRuleConfig, train_rule
 from experiments.learning.train_step import TrainConfig, train_step
 from experiments.run.app import Variant, run_app
 
@@ -30,6 +32,7 @@ VARIANTS = {
     ),
     "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
     "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
+    "model=rule": Variant("train_rule", TrainRuleConfig, train_rule),
     "env=*problems": Variant("train_problems", TrainProblemsConfig, train_problems),
     "env=cluster*": Variant("train_cluster", TrainClusterConfig, train_cluster),
 }

@@ -48,7 +48,9 @@ class Source:
     split: Split
 
 
-def check_windows(splits: Mapping[str, SplitConfig], window: str, exam_window: str) -> None:
+def check_windows(
+    splits: Mapping[str, SplitConfig], window: str, exam_window: str, key: str = "exam_window"
+) -> None:
     """Refuse to learn from nothing, or to examine on what was learned from.
 
     Raises:
@@ -57,7 +59,7 @@ def check_windows(splits: Mapping[str, SplitConfig], window: str, exam_window: s
     if not splits:
         raise InputError("config key 'splits': no split")
     if window == exam_window:
-        raise InputError("config key 'exam_window': is the window of training")
+        raise InputError(f"config key '{key}': is the window of training")
 
 
 def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,6 +15,7 @@ from experiments.pictures.style import (
     NOTE,
     ORANGE,
     SMALL,
+    colour,
     frame,
     new_figure,
     titled,
@@ -105,3 +106,42 @@ def draw_forest(
     )
     frame(axes, "x")
     return titled(figure, title)
+
+
+def draw_headroom(regimes: Mapping[str, Mapping[str, Interval]], bound: str, title: str) -> Figure:
+    """Mean JCT over that of the best baseline, by regime and column.
+
+    Args:
+        regimes: from above, by column.
+        bound: the column that no schedule is below.
+        title: of the picture.
+    """
+    count = len(regimes)
+    columns = list(dict.fromkeys(x for found in regimes.values() for x in found if x != bound))
+    figure = new_figure(9.0, 1.7 + 0.55 * count)
+    axes = figure.add_subplot()
+    axes.axvline(1.0, **LEVEL)
+    places, shifts = np.arange(count)[::-1], np.linspace(0.32, -0.32, len(columns))
+    proved = np.array([found[bound].mean for found in regimes.values()])
+    axes.hlines(places, proved, 1.0, color=GRID, linewidth=30.0)
+    axes.plot(proved, places, "|", color=NOTE, ms=11, label="proved bound")
+    for number, (column, shift) in enumerate(zip(columns, shifts, strict=True)):
+        rows = [
+            (place + shift, found[column])
+            for place, found in zip(places, regimes.values(), strict=True)
+            if column in found
+        ]
+        mean = np.array([ratio.mean for _, ratio in rows])
+        reach = np.array([[r.mean - r.low for _, r in rows], [r.high - r.mean for _, r in rows]])
+        axes.errorbar(
+            mean, [at for at, _ in rows], xerr=np.maximum(reach, 0.0), fmt="o", ms=4, capsize=2,
+            elinewidth=0.9, color=colour(number), label=column.replace("_", " "),
+        )  # fmt: skip
+    axes.set_yticks(places, list(regimes))
+    axes.set_ylim(-0.6, count - 0.4)
+    axes.set_xlim(proved.min() - 0.05, None)
+    axes.set_xlabel(
+        f"mean job completion time / that of the best baseline ({CONFIDENCE:.0%} interval)"
+    )
+    frame(axes, "x")
+    return titled(figure, title, legend=4)

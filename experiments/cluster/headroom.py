@@ -1,0 +1,254 @@
+"""How far schedulers are from what could be had, regime by regime, before anything is trained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import MinLen
+from numpy.typing import NDArray
+
+from agents.cluster.rule_numbers import Numbers, NumberSearch, Tried
+from envs.bounds import Count
+from envs.errors import InputError
+from experiments.cluster.baselines import bound_s, outcome_of, problem_hash, replay_cell
+from experiments.cluster.comparison import best_overall
+from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.regimes import Regime, RegimesConfig
+from experiments.cluster.sampled_windows import check_windows, inputs_of
+from experiments.pictures.comparison import draw_headroom
+from experiments.run.artifacts import write_figure
+from experiments.run.display import ProgressDisplay
+from experiments.run.grid import AppCell, FunctionCell, Grid
+from experiments.run.one_run import Result, Run
+from experiments.run.processes import LocalProcesses
+from experiments.run.statistics import Interval, bootstrap
+from experiments.run.tables import TABLE_FILE, Table, write_tables
+from experiments.run.targets import build_as
+
+FloatArray = NDArray[np.float64]
+Node = Mapping[str, Any]
+Policies = Annotated[dict[str, Any], MinLen(1)]
+
+VERSION = 1  # of what `tuned` finds
+LEARNING, JUDGING = 0, 1  # purposes of windows
+PICTURE_FILE, WIDTH = "headroom.png", 200
+FEW, BOUND = ("rollout", "true_future"), "bound"  # columns that take long, and the proved one
+COLUMNS = ("white_box", "tuned", "posterior", *FEW, "hindsight", BOUND)
+CAPTION = (
+    "Mean JCT over that of the best baseline of the regime: means over windows, 95 % bootstrap "
+    "intervals; below 1 is faster. White box: agent=joint_choice; where jobs may be stopped "
+    "agent=migrating_las. Tuned: its numbers, sought on training windows of the regime. Posterior: "
+    "its order by the learned posterior of durations; where jobs may be stopped the shipped "
+    "scheduler. Rollout and true future: agent=rollout over futures that are drawn, and over the "
+    "one that comes; on the first windows alone. Hindsight: durations known, agent=hindsight on "
+    "the tuned numbers; where jobs may be stopped the best of the policies that know durations. "
+    "Bound: proved for every schedule."
+)
+
+
+@dataclass
+class HeadroomConfig(RegimesConfig):
+    """`conf/headroom.yaml`; policies and the search are objects by `_target_`."""
+
+    regimes: list[str] | None
+    model: Any
+    baselines: Policies
+    stopping: dict[str, Any]
+    rule: Any
+    rollout: Any
+    hindsight: Any
+    movers: dict[str, Any]
+    informed: Policies
+    placement: Any
+    sharing: Any
+    window: str
+    training_window: str
+    windows: Count
+    training_windows: Count
+    samples: Count
+    cache: str
+    workers: Count
+    json: bool
+
+    def __post_init__(self) -> None:
+        check_windows(self.splits, self.training_window, self.window, "window")
+        self.chosen = {x: self.named(x, "regimes") for x in self.regimes or self.known}
+
+
+def headroom(config: HeadroomConfig, run: Run) -> Result:
+    """Measure one regime here, several each in a process of its own, and draw what came of them."""
+    began = time.perf_counter()
+    with ProgressDisplay(run.console) as display:
+        found = (_measured if len(config.chosen) == 1 else _each)(config, run, display)
+    provenance = run.provenance.with_inputs(**inputs_of(config.splits))
+    title = f"Headroom on {config.window} windows"
+    ratios = {
+        name: {column: Interval(**ratio) for column, ratio in regime["ratios"].items()}
+        for name, regime in found.items()
+    }
+    rows = [
+        (name, regime["baseline"], f"{regime['baseline_mean_jct_s']:,.0f}",
+         *(ratios[name][x].text() if x in ratios[name] else "" for x in COLUMNS))
+        for name, regime in found.items()
+    ]  # fmt: skip
+    columns = (
+        "regime",
+        "best baseline",
+        "its mean JCT, s",
+        *(x.replace("_", " ") for x in COLUMNS),
+    )
+    table = Table("Regimes", columns, rows)
+    write_tables(run, title, [table], provenance, caption=CAPTION, width=WIDTH)
+    write_figure(run.folder / PICTURE_FILE, draw_headroom(ratios, BOUND, title), provenance)
+    values: dict[str, object] = {
+        "regimes": found,
+        "table": str(run.folder / TABLE_FILE),
+        "picture": str(run.folder / PICTURE_FILE),
+        "seconds": time.perf_counter() - began,
+    }
+    return Result(values, provenance, shown=("table", "picture", "seconds"))
+
+
+def _each(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dict[str, Any]:
+    """All regimes, each by a run of this app."""
+    own = ("regimes=", "workers=", "json=", "hydra.")
+    words = tuple(word for word in run.overrides if not word.startswith(own))
+    cells = [
+        AppCell(name, "headroom", (*words, f"regimes=[{name}]"), run.folder / "cells" / name)
+        for name in config.chosen
+    ]
+    found = Grid(LocalProcesses(config.workers), run.provenance).run(cells, display)
+    if found.faults:
+        raise InputError(found.faults_line())
+    return {cell.name: found.documents[cell]["regimes"][cell.name] for cell in cells}
+
+
+def _measured(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dict[str, Any]:
+    """One regime; every replay, and what the search for numbers finds, is kept by its inputs."""
+    ((name, regime),) = config.chosen.items()
+    grid, folder = Grid(LocalProcesses(1), run.provenance), Path(config.cache)
+    problems = config.problems(regime, config.window, JUDGING, config.windows)
+    numbers = {} if regime.preemption else _numbers(config, regime, grid, display)
+    usual = _baselines(config, regime)
+    contenders = _contenders(config, regime, numbers)
+    digests = [problem_hash(problem) for problem in problems]
+
+    def replays(column: str, node: Node) -> list[FunctionCell]:
+        count = regime.rollouts if column in FEW else config.windows
+        return [
+            replay_cell(one, digest, column, node, partial(built_policy, node, column), folder)
+            for one, digest in zip(problems[:count], digests[:count], strict=True)
+        ]
+
+    asked = [(x, [node]) for x, node in usual.items()] + list(contenders.items())
+    rows = [[replays(column, regime.policy(node)) for node in nodes] for column, nodes in asked]
+    outcomes = grid.run([cell for group in rows for row in group for cell in row], display)
+    means = [  # (windows,) each, of the best of its policies
+        np.min([[outcome_of(x, outcomes).mean_jct_s for x in row] for row in group], axis=0)
+        for group in rows
+    ]
+    yardsticks = np.stack(means[: len(usual)])
+    best = best_overall(yardsticks)
+    found = dict(zip(contenders, means[len(usual) :], strict=True))
+    found[BOUND] = np.array([bound_s(problem) for problem in problems])
+    ratios = {column: row / yardsticks[best][: len(row)] for column, row in found.items()}
+    relative = (yardsticks / yardsticks[best]).mean(axis=1)
+    values = {
+        "baseline": list(usual)[best],
+        "baseline_mean_jct_s": yardsticks[best].mean(),
+        "baselines": dict(zip(usual, relative, strict=True)),
+        "ratios": {
+            column: asdict(bootstrap(row[:, None], config.samples, config.seed))
+            for column, row in ratios.items()
+        },
+        "by_window": ratios,
+        "numbers": numbers,
+    }
+    return {name: values}
+
+
+def _baselines(config: HeadroomConfig, regime: Regime) -> dict[str, Node]:
+    """The usual policies that can run in a regime."""
+    policies = {**config.baselines, **(config.stopping if regime.preemption else {})}
+    sharing = {"placement": config.sharing} if regime.shares else {}
+    found = {
+        name: {**node, **sharing} if "placement" in node else node
+        for name, node in policies.items()
+        if regime.schedulers == 1 or "schedulers" in node
+    }
+    if not found:
+        raise InputError(f"config key 'baselines': none is for {regime.schedulers} schedulers")
+    return found
+
+
+def _contenders(config: HeadroomConfig, regime: Regime, numbers: Numbers) -> dict[str, list[Node]]:
+    """What is held against them, by column."""
+    if regime.preemption:
+        movers = {column: [node] for column, node in config.movers.items()}
+        return {**movers, "hindsight": list(config.informed.values())}
+    tuned, rollout = {**config.rule, **numbers}, config.rollout
+    ahead = {"rollout": [rollout], "true_future": [{**rollout, "posterior": None}]}
+    return {
+        "white_box": [config.rule],
+        "tuned": [tuned],
+        "posterior": [{**config.rule, "posterior": rollout.get("posterior")}],
+        **(ahead if regime.rollouts else {}),
+        "hindsight": [{**config.hindsight, "base": tuned}],
+    }
+
+
+def _numbers(
+    config: HeadroomConfig, regime: Regime, grid: Grid, display: ProgressDisplay
+) -> Numbers:
+    """The best of the rule on the training windows of a regime."""
+    search = build_as(NumberSearch, config.model, "model", "search for numbers")
+    rule = regime.policy(config.rule)
+    problems = config.problems(regime, config.training_window, LEARNING, config.training_windows)
+    inputs = {
+        "version": VERSION, "problems": [problem_hash(problem) for problem in problems],
+        "agent": rule, "search": config.model, "seed": config.seed,
+    }  # fmt: skip
+    cell = FunctionCell(
+        "numbers",
+        lambda: {"numbers": tuned(search, rule, problems, config.seed)[0].numbers},
+        Path(config.cache),
+        inputs,
+    )
+    found = grid.run([cell], display)
+    if cell in found.faults:
+        raise InputError(found.faults[cell].reason)
+    return dict(found.documents[cell]["numbers"])
+
+
+def tuned(
+    search: NumberSearch, rule: Node, problems: Sequence[ClusterProblem], seed: int
+) -> list[Tried]:
+    """All numbers of a rule that were tried, the best first, by the mean log of the mean JCT.
+
+    Raises:
+        InputError: the rule has no such number.
+    """
+    if missing := [name for name in search.numbers if name not in rule]:
+        raise InputError(f"config key 'model.numbers.{missing[0]}': is no number of the rule")
+
+    def costs(asked: Sequence[Numbers]) -> FloatArray:
+        logs: FloatArray = np.log(mean_jcts(rule, asked, problems)).mean(axis=1)
+        return logs
+
+    start = {name: rule[name] for name in search.numbers}
+    return search.tried(start, costs, np.random.default_rng(seed))
+
+
+def mean_jcts(
+    rule: Node, asked: Sequence[Numbers], problems: Sequence[ClusterProblem]
+) -> FloatArray:
+    """(numbers, problems) mean JCTs of a rule, in seconds."""
+    policies = [built_policy({**rule, **numbers}, "agent") for numbers in asked]
+    found = [[float(one.replay(policy).jct.mean()) for one in problems] for policy in policies]
+    return np.array(found)

@@ -1,0 +1,117 @@
+"""Regimes: which jobs meet which cluster, what they do to each other, and what may be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from envs.bounds import Count, Positive, bounded
+from envs.cluster.workload.slicing import at_most_gpus
+from envs.cluster.workload.trace import WHOLE_GPU
+from envs.errors import InputError
+from experiments.cluster.problem import ClusterProblem
+from experiments.cluster.sampled_windows import SampledWindows, sampled_window, sources
+from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.run.targets import build_as, check_targets
+
+
+@bounded
+@dataclass(frozen=True)
+class Regime:
+    """Where schedulers are compared; `conf/regimes.yaml` says what the keys mean."""
+
+    splits: list[str]
+    jobs: list[Count]
+    nodes_per_type: list[Count]
+    load: list[Positive]
+    max_gpus: Count
+    gpu_types: list[str]
+    nodes_per_rack: Count
+    gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)]
+    interference: str
+    schedulers: Count
+    preemption: bool
+    rollouts: Annotated[int, Ge(0)]
+
+    @property
+    def shares(self) -> bool:
+        """Whether jobs ask for fractions of GPUs."""
+        return self.gpu_milli < WHOLE_GPU
+
+    def policy(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        """The config node of a policy, and of its base, with as many schedulers."""
+        base = {"base": self.policy(node["base"])} if "base" in node else {}
+        several = {"schedulers": self.schedulers} if "schedulers" in node else {}
+        return {**node, **base, **several}
+
+
+@dataclass
+class RegimeWindows(SampledWindows):
+    """How windows of a regime are sampled."""
+
+    KEY = "known"
+
+
+@dataclass
+class RegimesConfig:
+    """What apps over regimes hold; `usual` and `known` are words of `Regime`."""
+
+    splits: dict[str, SplitConfig]
+    usual: dict[str, Any]
+    known: dict[str, Any]
+    interferences: dict[str, Any]
+    seed: int
+
+    def named(self, name: str, key: str) -> Regime:
+        """`usual` with the words of a name, which the config has under `key`.
+
+        Raises:
+            InputError: the name or a word is unknown, or a value is none of its kind.
+        """
+        if name not in self.known:
+            known = ", ".join(self.known)
+            raise InputError(f"config key '{key}': {name!r} is unknown (known: {known})")
+        where = f"known.{name}"
+        node = {**self.usual, **self.known[name]}
+        check_targets(node, where)
+        regime = build_as(Regime, node, where, "regime")
+        for word, chosen, there in (
+            ("splits", regime.splits, self.splits),
+            ("interference", [regime.interference], self.interferences),
+        ):
+            if not chosen or not set(chosen) <= set(there):
+                message = f"{chosen} are not among {', '.join(there)}"
+                raise InputError(f"config key '{where}.{word}': {message}")
+        return regime
+
+    def problems(
+        self, regime: Regime, window: str, purpose: int, count: int
+    ) -> list[ClusterProblem]:
+        """So many sampled windows of a regime; another `purpose` has others.
+
+        Raises:
+            InputError: a split or a window is bad, or nowhere are enough jobs.
+        """
+        changes = {
+            "gpu_types": regime.gpu_types,
+            "nodes_per_rack": regime.nodes_per_rack,
+            "interference": self.interferences[regime.interference],
+        }
+        splits = [Split(replace(self.splits[name], **changes)) for name in regime.splits]
+        parts = RegimeWindows(regime.jobs, regime.jobs[0], regime.nodes_per_type, regime.load)
+        found = [
+            replace(one, jobs=at_most_gpus(one.jobs, regime.max_gpus))
+            for one in sources(splits, window, parts)
+        ]
+        problems = []
+        for number in range(count):
+            rng = np.random.default_rng((self.seed, purpose, number))
+            name, problem = sampled_window(found, parts, rng)
+            milli = np.full(len(problem.trace), regime.gpu_milli, np.int32)
+            trace = replace(problem.trace, gpu_milli=milli, name=f"{window} {number} of {name}")
+            problems.append(replace(problem, trace=trace))
+        return problems
