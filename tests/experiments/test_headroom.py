@@ -34,7 +34,7 @@ TOY = [
     "+known.stops={preemption: true, gpu_types: [V100]}",
 ]  # fmt: skip
 FEW = [
-    "windows=3", "training_windows=2", "usual.rollouts=1", "rollout.futures=2", "rollout.first=1",
+    "windows=2", "training_windows=2", "usual.rollouts=1", "rollout.futures=2", "rollout.first=1",
     "hindsight.replays=5",
 ]  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_every_column_is_held_against_one_baseline_and_above_the_bound(made: Pat
         assert set(found["ratios"]) == set(rows) == names - moves
         assert found["baselines"][found["baseline"]] == 1.0
         for column, row in rows.items():
-            assert len(row) == (1 if column in ("rollout", "true_future") else 3)
+            assert len(row) == (1 if column in ("rollout", "true_future") else 2)
             assert (np.array(row) >= np.array(rows["bound"])[: len(row)] * (1 - 1e-9)).all()
             assert found["ratios"][column]["mean"] == pytest.approx(np.mean(row))
     of_several = {"packing", "tetris", "tolerant", "fast_enough"}
