@@ -159,10 +159,12 @@ def shared(
     own = jobs[job].share
     while own != NONE:
         place = nodes[shares[own].node]
-        gpu, pcie, nic, cpu = _demand(jobs, shares, demand, own)
+        gpu, pcie, nic = _demand(jobs, shares, demand, own)
         all_pcie, all_nic, all_cpu = place.pcie, place.nic, place.processor
-        if afresh:
-            all_pcie, all_nic, all_cpu = _node_demand(jobs, shares, demand, place.share)
+        if afresh and demand.shape[1] > CPU:
+            all_pcie, all_nic, all_cpu = _host_demand(jobs, shares, demand, place.share)
+        elif afresh:
+            all_pcie, all_nic = _node_demand(jobs, shares, demand, place.share)
         if gpu_time and gpu > 0.0:
             all_gpu = 0.0
             other = place.share
@@ -175,8 +177,10 @@ def shared(
             left = min(left, max(1.0, pcie) / all_pcie)
         if nic > 0.0 and all_nic > 1.0:
             left = min(left, max(1.0, nic) / all_nic)
-        if cpu > 0.0 and all_cpu > 1.0:
-            left = min(left, max(1.0, cpu) / all_cpu)
+        if demand.shape[1] > CPU and all_cpu > 1.0:
+            cpu = demand[jobs[job].profile, CPU] * shares[own].gpus
+            if cpu > 0.0:
+                left = min(left, max(1.0, cpu) / all_cpu)
         own = shares[own].next
     return left
 
@@ -184,14 +188,28 @@ def shared(
 @njit(cache=True, forceinline=True)
 def _node_demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
-) -> tuple[float, float, float]:
-    """Of a node's chain of shares: of its PCIe, of its network port, of its processors."""
-    pcie = nic = cpu = 0.0
+) -> tuple[float, float]:
+    """Of a node's chain of shares: of its PCIe, of its network port."""
+    pcie = nic = 0.0
     while share != NONE:
-        _, its_pcie, its_nic, its_cpu = _demand(jobs, shares, demand, share)
+        _, its_pcie, its_nic = _demand(jobs, shares, demand, share)
         pcie += its_pcie
         nic += its_nic
-        cpu += its_cpu
+        share = shares[share].after
+    return pcie, nic
+
+
+@njit(cache=True, forceinline=True)
+def _host_demand(
+    jobs: Records, shares: Records, demand: FloatArray, share: int
+) -> tuple[float, float, float]:
+    """The same, and of its processors."""
+    pcie = nic = cpu = 0.0
+    while share != NONE:
+        _, its_pcie, its_nic = _demand(jobs, shares, demand, share)
+        pcie += its_pcie
+        nic += its_nic
+        cpu += demand[jobs[shares[share].job].profile, CPU] * shares[share].gpus
         share = shares[share].after
     return pcie, nic, cpu
 
@@ -204,28 +222,31 @@ def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, s
     """
     while share != NONE:
         place = nodes[shares[share].node]
-        pcie, nic, cpu = _node_demand(jobs, shares, demand, place.share)
-        most = max(pcie, nic, cpu, place.pcie, place.nic, place.processor)
+        if demand.shape[1] > CPU:
+            pcie, nic, cpu = _host_demand(jobs, shares, demand, place.share)
+            most = max(pcie, nic, cpu, place.pcie, place.nic, place.processor)
+            place.processor = cpu
+        else:
+            pcie, nic = _node_demand(jobs, shares, demand, place.share)
+            most = max(pcie, nic, place.pcie, place.nic)
         place.scarce = most > 1.0 or place.partial != NONE
         place.pcie = pcie
         place.nic = nic
-        place.processor = cpu
         share = shares[share].next
 
 
 @njit(cache=True, forceinline=True)
 def _demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
-) -> tuple[float, float, float, float]:
-    """Of a share: of its partial GPUs, of the node's PCIe, network port and processors."""
+) -> tuple[float, float, float]:
+    """Of a share: of each of its partial GPUs, of the node's PCIe, of its network port."""
     job = jobs[shares[share].job]
     gpu = demand[job.profile, GPU_TIME] if shares[share].partial != NONE else 0.0
     pcie = demand[job.profile, PCIE] * shares[share].gpus
     if shares[share].gpus > 1 or job.nodes > 1:
         pcie += demand[job.profile, RING]
     nic = demand[job.profile, NIC] if job.nodes > 1 else 0.0
-    cpu = demand[job.profile, CPU] * shares[share].gpus if demand.shape[1] > CPU else 0.0
-    return gpu, pcie, nic, cpu
+    return gpu, pcie, nic
 
 
 @njit(cache=True)
