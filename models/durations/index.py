@@ -280,10 +280,15 @@ def mix(
                 share = exp(copies[past, k] - most)
                 whole += share * survived
                 left = survived
+                certain, nothing = took + CERTAIN * spreads[k], took + FAR * spreads[k]
                 for edge in range(len(edges_s)):
+                    if in_all[edge] < certain:
+                        continue  # so is what came before
                     then = beyond(in_all[edge] - took, spreads[k])
                     mixed[edge] += share * (left - then)
                     left = then
+                    if in_all[edge] >= nothing:
+                        break  # so is what comes after
                 mixed[len(edges_s)] += share * left
             past += 1
         chance[row] = mixed / whole + LEAST_CHANCE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from models.export.checkpoint import (
     SPEC_FILE,
     WEIGHTS_FILE,
     AdviserSpec,
+    copied,
 )
 from models.export.programs import program_of, write_onnx
 from models.layout import (
@@ -207,10 +207,6 @@ def export_scheduler(
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
         parameters = sum(value.numel() for value in policy.parameters())
         (temporary / CARD_FILE).write_text(card.markdown(parameters, form), encoding="utf-8")
-        for name, source in form.folders.items():
-            (temporary / name).mkdir()
-            for path in hashes_of(source):
-                shutil.copyfile(source / path, temporary / name / path)
         spec = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -237,7 +233,7 @@ def export_scheduler(
             "versions": {"torch": torch.__version__, "onnx": onnx.__version__},
             "provenance": dict(card.provenance),
             **form.more,
-            "folders": {name: hashes_of(temporary / name) for name in form.folders},
+            "folders": copied(form.folders, temporary),
             "sha256": hashes_of(temporary),
         }
         text = json.dumps(spec, indent=2) + "\n"
