@@ -39,13 +39,14 @@ FloatArray = NDArray[np.float64]
 
 SIBLINGS = 12  # of a job on either side
 FADES_RANKS = 4.0  # places in the order of submission in which a sibling's weight falls to 1 / e
+PATIENCE = 5.0  # times the work that a job is believed to be in all, after which it is overdue
 FADES_S = 3600.0  # seconds between two submissions in which it does
 
 RUNS = "runs"  # changes within an instant, and is no column
 COLUMNS = (
     "gpus", "fresh", "attained", "gpus_attained", "age", "expected", "spread", "unseen",
     "finished_long", "finished", "ahead_running", "ahead_waiting", "ahead_together",
-    "behind", "behind_running", "behind_together", "before", "before_together",
+    "behind", "behind_running", "behind_together", "before", "before_together", "overdue",
 )  # fmt: skip
 NAMES = (RUNS, *COLUMNS)
 
@@ -76,6 +77,7 @@ class PriorityFeatures:
     | behind_running | weight of those of them that run |
     | behind_together | weight of the siblings behind, together, / 4 |
     | before, before_together | weight of the siblings before / 2; together / 4 |
+    | overdue | ln of the age over 5 times its work done and expected, e^(mean of ln); 0: less |
 
     Args:
         simulator: at its start.
@@ -93,7 +95,7 @@ class PriorityFeatures:
         return twin
 
     def rows(self, state: ClusterState, jobs: IntArray, expected: FloatArray) -> FloatArray:
-        """(A, 18) of settled jobs that have arrived.
+        """(A, 19) of settled jobs that have arrived.
 
         Args:
             state: of the cluster.
@@ -135,6 +137,8 @@ def fill(
         row[4] = minutes(now - record.submit) - 1.5
         row[5] = (expected[place, 0] - 10.0) / 3.0
         row[6] = expected[place, 1] / 2.0 - 1.0
+        in_all = mine + exp(expected[place, 0])
+        row[18] = log(max((now - record.submit) / (PATIENCE * in_all), 1.0))
         compare(state, job, mine, siblings[job], usual, row)
 
 
