@@ -142,15 +142,15 @@ WINDOW_ORDERS = {
 class CheckpointScheduler:
     """Decides as a checkpoint folder says: by the network of a policy, or by a plan.
 
-    A plan (`migrating.policy.Migrating`) decides on all jobs at once. Where several schedulers share
-    the cluster, each does what the plan of its own racks advises.
+    A plan (`migrating.policy.Migrating`) decides on all jobs at once. Where several schedulers
+    share the cluster, each does what the plan of its own racks advises.
 
-    What a network sees and may do is read from the configuration of its training, which lies in
-    the folder: known durations, history, order of the window, server groups, preemption, longest
-    wait. It plays an episode of `envs.cluster`. An adviser whose action it is shown is described by `spec.json` (`checkpoint_adviser`).
-    Nothing of these files is instantiated. Sizes are free: all of the cluster's servers are shown,
-    all running jobs, and as many pending jobs as `window` allows. The columns of GPU types are
-    those of the cluster, in its order.
+    A network plays an episode of `envs.cluster`. What it sees and may do is read from the
+    configuration of its training, which lies in the folder: known durations, history, order of the
+    window, server groups, preemption, longest wait. An adviser whose action it is shown is
+    described by `spec.json` (`checkpoint_adviser`). Nothing of these files is instantiated. Sizes
+    are free: all of the cluster's servers are shown, all running jobs, and as many pending jobs as
+    `window` allows. The columns of GPU types are those of the cluster, in its order.
 
     Knows:
         predictions: what jobs that have finished tell of the others. So it is with the shipped one;

@@ -114,7 +114,8 @@ class ClusterDecider:
     """Decides on states as a checkpoint folder says; every state stands for itself.
 
     A state is taken apart into the arrays of the simulator. A network plays the instant to its end:
-    starts and stops until it waits; a plan says all of it at once. One state at a time; further threads wait their turn.
+    starts and stops until it waits; a plan says all of it at once. One state at a time; further
+    threads wait their turn.
 
     Args:
         checkpoint: the folder, or the name of a shipped scheduler.
@@ -260,24 +261,22 @@ class _Instant:
         jobs = np.concatenate([self.told.midst.waiting, self.told.midst.running])
         simulator.settle()
         self._believe(plan.priority, simulator, jobs)
-        started: list[int] = []
-        complete = True
+        complete = False
+        starts: list[tuple[dict[str, Any], int]] = []
         for move, job in plan.moves(simulator):
             if len(self.actions) == most_actions:
-                complete = False
                 break
-            stops = move == STOP
-            if not stops:
-                started.append(job)
-            done = {
-                "action": "stop" if stops else "start",
-                "job": self.told.job_ids[job],
-                "on": self._on(simulator.shares(job) if stops else []),
-                "probability": 1.0,
-            }
+            done = {"action": "stop", "job": self.told.job_ids[job], "on": {}, "probability": 1.0}
+            if move == STOP:
+                done["on"] = self._on(simulator.shares(job))
+            else:
+                done["action"] = "start"
+                starts.append((done, job))
             self.actions.append(done)
-        for done, job in zip(self.actions[len(self.actions) - len(started) :], started, strict=True):
-            done["on"] = self._on(simulator.shares(job))  # starts come last
+        else:
+            complete = True
+        for done, job in starts:
+            done["on"] = self._on(simulator.shares(job))  # only now: it has started
         return complete
 
     def _until_it_waits(

@@ -246,9 +246,7 @@ def export_trained(
         return export_scheduler(policy, folder.resolve(), card, shown)
 
 
-def export_migrating(
-    policy: Migrating, folder: Path, exams: str, provenance: Provenance
-) -> Path:
+def export_migrating(policy: Migrating, folder: Path, exams: str, provenance: Provenance) -> Path:
     """Write the checkpoint folder of a plan that moves jobs; returns its absolute path.
 
     Args:
@@ -263,8 +261,8 @@ def export_migrating(
     plan, provenance = described(policy), portable(provenance)
     lines = [
         "# Scheduler of clusters: jobs in an order of priority, on the fastest GPUs they can get",
-        f"`{SPEC_FILE}` describes the plan, its numbers and its order; there is no network. It takes "
-        "clusters of any size and any GPU types.",
+        f"`{SPEC_FILE}` describes the plan, its numbers and its order; there is no network. It "
+        "takes clusters of any size and any GPU types.",
         f"## Evaluation\n\n{exams}\nMean JCT over that of the order before the search, 95 %.",
         f"Reproduce with\n\n    {provenance.command}",
         "## Origin\n",

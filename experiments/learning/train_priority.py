@@ -5,8 +5,8 @@ python -m experiments.train model=priority agent.priority.path=<folder of model=
 The folder `checkpoint` in the run folder is the plan with the weights of the best exam and the
 posterior of durations that they were sought with: `agent=checkpoint` replays with it,
 `experiments.serve` asks it. The file `priority.json` is what `adviser.priority.weights=...` takes,
-and `agent=migrating_learned agent.priority.weights=...` likewise. With MESHWRIGHT_DATA unset: splits.itp.data=<folder>
-splits.philly.data=<folder>.
+and `agent=migrating_learned agent.priority.weights=...` likewise. With MESHWRIGHT_DATA unset:
+splits.itp.data=<folder> splits.philly.data=<folder>.
 """
 
 from __future__ import annotations

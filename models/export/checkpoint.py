@@ -165,9 +165,7 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     return SchedulerCheckpoint(folder, spec, layout)
 
 
-def export_plan(
-    plan: AdviserSpec, folder: Path, card: str, provenance: Mapping[str, Any]
-) -> Path:
+def export_plan(plan: AdviserSpec, folder: Path, card: str, provenance: Mapping[str, Any]) -> Path:
     """Write the checkpoint folder of a plan, whole or not at all; one already there is replaced."""
     with atomic_folder(folder) as temporary:
         (temporary / CARD_FILE).write_text(card, encoding="utf-8")

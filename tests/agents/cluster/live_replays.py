@@ -42,9 +42,7 @@ def agrees_with_the_simulator(
             cluster, trace, rates=rates, overheads=overheads, incidents=incidents
         )
         return list(planned(scheduler.plan, decider, simulator))
-    episode = scheduler.episode(
-        cluster, trace, rates, Overheads(restart_s, 0.0), incidents
-    )
+    episode = scheduler.episode(cluster, trace, rates, Overheads(restart_s, 0.0), incidents)
     decisions = []
     while not episode.ended:
         state = document_of(episode.simulator, decider.knows_durations)
