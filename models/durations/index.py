@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 128
 CERTAIN = -37.0  # deviations below which 1 + exp(deviations) is 1 in float64
 NOTHING_LEFT = 1.0 / (1.0 + exp(FAR))
-ABSENT = np.float32(-1e9)  # score of a neighbour who is not there
 
 
 class GittinsPriority:
@@ -47,7 +46,10 @@ class GittinsPriority:
         self._reached, self._spent = gittins_tables()
         self._middles = middles().astype(np.float32)
         self._edges_s, self._spreads = upper_edges_s(), np.array(SPREADS)
-        self._hidden = np.zeros((2, 0, 0), np.float32)  # memory of `_neighbours`
+        again, bias = self.weights["near_again.weight"], self.weights["near_again.bias"]
+        attention = self.weights["attention.weight"]
+        self._scores = (attention @ again).T, attention @ bias + self.weights["attention.bias"]
+        self._hidden = np.zeros((0, 0), np.float32)  # memory of `_neighbours`
 
     @classmethod
     def of(cls, posterior: DurationPosterior) -> GittinsPriority:
@@ -89,7 +91,9 @@ class GittinsPriority:
     ) -> tuple[FloatRows, FloatRows]:
         """(A, heads H) states of the neighbours, pooled; (P, H) of the finished ones, without sign.
 
-        Few rows at a time: their states stay in the processor's cache.
+        The last layer of a state, and the scores of the attention, are linear in what comes before,
+        so that it is pooled first: only the pooled and the finished go through that layer. Few rows
+        at a time: what they are pooled of stays in the processor's cache.
         """
         weight, sides = self.weights["near.weight"], near.shape[1]
         seen = NEAR_WIDTH + EVIDENCE_WIDTH
@@ -97,34 +101,29 @@ class GittinsPriority:
         of_near, of_evidence = weight[:, :NEAR_WIDTH].T, weight[:, NEAR_WIDTH:seen].T
         beside = own @ weight[:, seen:-1].T + self.weights["near.bias"]
         later = np.ascontiguousarray(weight[:, -1])
-        heads, width = self.weights["attention.weight"].shape
+        (scores, bias), width = self._scores, len(weight)
+        heads = scores.shape[1]
         pooled = np.empty((len(own), heads, width), np.float32)
+        there = np.empty((len(own), heads), np.float32)  # weight of all neighbours
         copied = np.empty((len(evidence), width), np.float32)
-        if self._hidden.shape[1:] != (ROWS_AT_ONCE * sides, width):
-            self._hidden = np.empty((2, ROWS_AT_ONCE * sides, width), np.float32)
+        if self._hidden.shape != (ROWS_AT_ONCE * sides, width):
+            self._hidden = np.empty((ROWS_AT_ONCE * sides, width), np.float32)
         past = 0  # finished neighbours of the rows before
         for first in range(0, len(own), ROWS_AT_ONCE):
             part = near[first : first + ROWS_AT_ONCE]
-            inputs, states = self._hidden[:, : len(part) * sides]
-            over = finished[first : first + ROWS_AT_ONCE]
+            last, hidden = first + len(part), self._hidden[: len(part) * sides]
+            over = finished[first:last]
             following = past + int(over.sum())
-            np.matmul(part.reshape(-1, NEAR_WIDTH), of_near, out=inputs)
-            by_side = inputs.reshape(len(part), sides, width)
+            np.matmul(part.reshape(-1, NEAR_WIDTH), of_near, out=hidden)
+            by_side = hidden.reshape(len(part), sides, width)
             join(by_side, over, evidence[past:following] @ of_evidence, beside[first:], later)
-            np.matmul(inputs, self.weights["near_again.weight"].T, out=states)
-            states += self.weights["near_again.bias"]
-            weights = np.empty((len(part), sides + 1, heads), np.float32)
-            centre(
-                self._linear("attention", states).reshape(len(part), sides, heads), part, weights
-            )
-            np.exp(weights, out=weights)
-            normalise(weights)
-            by_side = states.reshape(len(part), sides, width)
-            shares = weights[:, :-1].transpose(0, 2, 1)
-            np.matmul(shares, by_side, out=pooled[first : first + len(part)])
-            copied[past:following] = np.maximum(by_side[over], 0.0)
+            seen_by = (hidden @ scores + bias).reshape(len(part), sides, heads)
+            attend(seen_by, part, by_side, pooled[first:last], there[first:last])
+            copied[past:following] = by_side[over]
             past = following
-        return pooled.reshape(len(own), -1), copied
+        again = self.weights["near_again.weight"].T
+        pooled = pooled @ again + there[:, :, None] * self.weights["near_again.bias"]
+        return pooled.reshape(len(own), -1), np.maximum(self._linear("near_again", copied), 0.0)
 
     def _linear(self, name: str, inputs: FloatRows) -> FloatRows:
         product: FloatRows = (
@@ -204,30 +203,31 @@ def join(
 
 
 @njit(cache=True)
-def centre(scores: FloatRows, near: FloatRows, weights: FloatRows) -> None:
-    """Write (A, 2 K + 1, heads) scores less their maximum: nobody, with score 0, is the last."""
+def attend(
+    scores: FloatRows, near: FloatRows, hidden: FloatRows, pooled: FloatRows, there: FloatRows
+) -> None:
+    """Write (A, heads, H) means of (A, 2 K, H) by the softmax of (A, 2 K, heads) scores.
+
+    Nobody, with score 0, is always there as well; `there` (A, heads) is the weight of the others.
+    """
     for row in range(scores.shape[0]):
         for head in range(scores.shape[2]):
             most = np.float32(0.0)
             for side in range(scores.shape[1]):
-                if near[row, side, 0] == 0.0:
-                    scores[row, side, head] = ABSENT
-                most = max(most, scores[row, side, head])
+                if near[row, side, 0] != 0.0:
+                    most = max(most, scores[row, side, head])
+            mean, others = pooled[row, head], np.float32(0.0)
+            mean[:] = 0.0
             for side in range(scores.shape[1]):
-                weights[row, side, head] = scores[row, side, head] - most
-            weights[row, scores.shape[1], head] = -most
-
-
-@njit(cache=True)
-def normalise(weights: FloatRows) -> None:
-    """Divide (A, 2 K + 1, heads) by their sums over all neighbours and nobody."""
-    for row in range(weights.shape[0]):
-        for head in range(weights.shape[2]):
-            whole = np.float32(0.0)
-            for side in range(weights.shape[1]):
-                whole += weights[row, side, head]
-            for side in range(weights.shape[1]):
-                weights[row, side, head] /= whole
+                if near[row, side, 0] != 0.0:
+                    weight = exp(scores[row, side, head] - most)
+                    others += weight
+                    for column in range(hidden.shape[2]):
+                        mean[column] += weight * hidden[row, side, column]
+            whole = others + exp(-most)
+            there[row, head] = others / whole
+            for column in range(hidden.shape[2]):
+                mean[column] /= whole
 
 
 @njit(cache=True)
@@ -252,6 +252,7 @@ def mix(
         chance: in and out.
     """
     in_all, past = np.zeros(len(edges_s)), 0  # past: finished neighbours of the rows before
+    grown = np.zeros(len(edges_s))  # for the widest spread, which all edges are in reach of
     mixed = np.zeros(chance.shape[1])
     for row in range(len(rows)):
         most, first = float(no_copy[row]), past
@@ -267,6 +268,7 @@ def mix(
         begun = log(done)
         for edge in range(len(edges_s)):
             in_all[edge] = log(done + edges_s[edge])
+            grown[edge] = exp(in_all[edge] / spreads[-1])
         share = exp(no_copy[row] - most)
         whole = share
         mixed[:] = share * chance[row]
@@ -275,6 +277,7 @@ def mix(
             if not has_finished(near[row, side]):
                 continue
             took = log(max(seconds(near[row, side, 1]), SHORTEST_WORK_S))
+            shrunk = exp(-took / spreads[-1])
             for k in range(len(spreads)):
                 survived = beyond(begun - took, spreads[k])
                 share = exp(copies[past, k] - most)
@@ -284,7 +287,10 @@ def mix(
                 for edge in range(len(edges_s)):
                     if in_all[edge] < certain:
                         continue  # so is what came before
-                    then = beyond(in_all[edge] - took, spreads[k])
+                    if k == len(spreads) - 1:
+                        then = 1.0 / (1.0 + grown[edge] * shrunk)
+                    else:
+                        then = beyond(in_all[edge] - took, spreads[k])
                     mixed[edge] += share * (left - then)
                     left = then
                     if in_all[edge] >= nothing:
