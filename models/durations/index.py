@@ -252,7 +252,6 @@ def mix(
         chance: in and out.
     """
     in_all, past = np.zeros(len(edges_s)), 0  # past: finished neighbours of the rows before
-    grown = np.zeros(len(edges_s))  # for the widest spread, which all edges are in reach of
     mixed = np.zeros(chance.shape[1])
     for row in range(len(rows)):
         most, first = float(no_copy[row]), past
@@ -268,7 +267,6 @@ def mix(
         begun = log(done)
         for edge in range(len(edges_s)):
             in_all[edge] = log(done + edges_s[edge])
-            grown[edge] = exp(in_all[edge] / spreads[-1])
         share = exp(no_copy[row] - most)
         whole = share
         mixed[:] = share * chance[row]
@@ -277,27 +275,38 @@ def mix(
             if not has_finished(near[row, side]):
                 continue
             took = log(max(seconds(near[row, side, 1]), SHORTEST_WORK_S))
-            shrunk = exp(-took / spreads[-1])
             for k in range(len(spreads)):
                 survived = beyond(begun - took, spreads[k])
                 share = exp(copies[past, k] - most)
                 whole += share * survived
-                left = survived
-                certain, nothing = took + CERTAIN * spreads[k], took + FAR * spreads[k]
-                for edge in range(len(edges_s)):
-                    if in_all[edge] < certain:
-                        continue  # so is what came before
-                    if k == len(spreads) - 1:
-                        then = 1.0 / (1.0 + grown[edge] * shrunk)
-                    else:
-                        then = beyond(in_all[edge] - took, spreads[k])
-                    mixed[edge] += share * (left - then)
-                    left = then
-                    if in_all[edge] >= nothing:
-                        break  # so is what comes after
-                mixed[len(edges_s)] += share * left
+                add_copy(in_all, took, spreads[k], share, survived, mixed)
             past += 1
         chance[row] = mixed / whole + LEAST_CHANCE
+
+
+@njit(cache=True)
+def add_copy(
+    in_all: FloatArray, took: float, spread: float, share: float, left: float, mixed: FloatArray
+) -> None:
+    """Add the share of a copy to the (26,) bins of a row, `left` of which lasts into the first.
+
+    Args:
+        in_all: (25,) ln seconds of work in all where each bin but the last ends.
+        took: ln seconds of the work that is copied.
+        spread: of the logarithm.
+        share: of the copy.
+        left: chance that the copy lasts for longer than the work done.
+        mixed: in and out.
+    """
+    for edge in range(len(in_all)):
+        if in_all[edge] < took + CERTAIN * spread:
+            continue  # all of it is left, as before
+        then = beyond(in_all[edge] - took, spread)
+        mixed[edge] += share * (left - then)
+        left = then
+        if in_all[edge] >= took + FAR * spread:
+            break  # as little is left afterwards
+    mixed[len(in_all)] += share * left
 
 
 @njit(cache=True, inline="always")
