@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -204,7 +204,7 @@ class CheckpointScheduler:
         self.trained: _Trained | _Planned
         if PLAN in self.checkpoint.spec:
             self.adviser, self.plan = plan_of(self.checkpoint)
-            self.trained = _Planned(replace(_ADVISED, longest_wait_s=self.plan.wake_s))
+            self.trained = _Planned(self.plan.wake_s)
         else:
             self.adviser, self.trained = rebuilt(self.checkpoint), _Trained(self.checkpoint)
         self.window, self.schedulers = window, schedulers
@@ -319,21 +319,18 @@ class CheckpointScheduler:
         return int(short.actions[chosen]), float(weights[chosen] / weights.sum())
 
 
-# How several schedulers follow a plan: they act job by job, and what one has started runs on for a
-# minute, lest it stops again at once.
-_ADVISED = ClusterActions(preempt_after_s=60.0)
-
-
-@dataclass(frozen=True)
 class _Planned:
-    """What goes for a plan instead."""
+    """What goes for a plan instead, where several schedulers follow it job by job."""
 
-    actions: ClusterActions
     restart_s = 0.0  # where nobody says; nothing that is decided depends on it
     known_durations = False
     history = 0
     order = QueueOrder()
     gpu_types = MAX_GPU_TYPES
+
+    def __init__(self, wake_s: float) -> None:
+        # What has been started runs on for a minute, lest it stops again at once.
+        self.actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=wake_s)
 
 
 class _Trained:

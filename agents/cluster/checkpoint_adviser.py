@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -38,14 +38,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     RemainingService.name: (),
     LEARNED: (),
 }
-
-
-@overload
-def described(adviser: Adviser | Migrating) -> AdviserSpec: ...
-
-
-@overload
-def described(adviser: None) -> None: ...
 
 
 def described(adviser: Adviser | Migrating | None) -> AdviserSpec | None:

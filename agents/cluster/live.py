@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
@@ -202,18 +203,17 @@ class _Instant:
         overheads = Overheads(state.get("restart_s", restart_s), 0.0)
         self.simulator: ClusterSimulator | None = None
         self.episode: SchedulingEpisode | None = None
-        if len(told.midst.waiting) + len(told.midst.running) == 0:
-            pass  # nothing to decide
-        elif scheduler.plan is None:
+        some, plan = len(told.midst.waiting) + len(told.midst.running) > 0, scheduler.plan
+        if some and plan is None:
             self.episode = scheduler.episode(
                 told.cluster, told.trace, rates, overheads, incidents, begin=self._begin
             )
             self.simulator = self.episode.simulator
-        else:
+        elif some and plan is not None:
             self.simulator = ClusterSimulator(
                 told.cluster, told.trace, rates=rates, overheads=overheads, incidents=incidents
             )
-            scheduler.plan.reset(self.simulator)
+            plan.reset(self.simulator)
             self._resume(self.simulator)
         self.actions: list[dict[str, Any]] = []
         self.beliefs: dict[int, dict[str, Any]] = {}
@@ -257,27 +257,21 @@ class _Instant:
     def _carry_out(
         self, plan: Migrating, simulator: ClusterSimulator, most_actions: int | None
     ) -> bool:
-        """Do what a plan says; whether that is all of it."""
+        """Do what a plan says; whether that came to less than the limit."""
         jobs = np.concatenate([self.told.midst.waiting, self.told.midst.running])
         simulator.settle()
         self._believe(plan.priority, simulator, jobs)
-        complete = False
-        starts: list[tuple[dict[str, Any], int]] = []
-        for move, job in plan.moves(simulator):
-            if len(self.actions) == most_actions:
-                break
-            done = {"action": "stop", "job": self.told.job_ids[job], "on": {}, "probability": 1.0}
-            if move == STOP:
-                done["on"] = self._on(simulator.shares(job))
-            else:
-                done["action"] = "start"
-                starts.append((done, job))
+        for move, job in islice(plan.moves(simulator), most_actions):
+            stops = move == STOP
+            told = cast("dict[str, Any]", self.told.state["jobs"][self.told.order[job]])
+            done = {
+                "action": "stop" if stops else "start",
+                "job": self.told.job_ids[job],
+                "on": told["holds"] if stops else self._on(simulator.shares(job)),
+                "probability": 1.0,
+            }
             self.actions.append(done)
-        else:
-            complete = True
-        for done, job in starts:
-            done["on"] = self._on(simulator.shares(job))  # only now: it has started
-        return complete
+        return len(self.actions) != most_actions
 
     def _until_it_waits(
         self, episode: SchedulingEpisode, most_actions: int | None

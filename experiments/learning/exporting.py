@@ -247,18 +247,15 @@ def export_trained(
 
 
 def export_migrating(policy: Migrating, folder: Path, exams: str, provenance: Provenance) -> Path:
-    """Write the checkpoint folder of a plan that moves jobs; returns its absolute path.
+    """Write the checkpoint folder of a plan; returns its absolute path.
 
-    Args:
-        policy: the plan.
-        folder: the checkpoint folder.
-        exams: a Markdown table.
-        provenance: of this export.
+    `exams` is a Markdown table.
 
     Raises:
         InputError: its order is of a kind that is not exported.
     """
     plan, provenance = described(policy), portable(provenance)
+    assert plan is not None
     lines = [
         "# Scheduler of clusters: jobs in an order of priority, on the fastest GPUs they can get",
         f"`{SPEC_FILE}` describes the plan, its numbers and its order; there is no network. It "

@@ -46,10 +46,7 @@ class GittinsPriority:
         self._reached, self._spent = gittins_tables()
         self._middles = middles().astype(np.float32)
         self._edges_s, self._spreads = upper_edges_s(), np.array(SPREADS)
-        again, bias = self.weights["near_again.weight"], self.weights["near_again.bias"]
-        attention = self.weights["attention.weight"]
-        self._scores = (attention @ again).T, attention @ bias + self.weights["attention.bias"]
-        self._hidden = np.zeros((0, 0), np.float32)  # memory of `_neighbours`
+        self._hidden = np.zeros((2, 0, 0), np.float32)  # memory of `_neighbours`
 
     @classmethod
     def of(cls, posterior: DurationPosterior) -> GittinsPriority:
@@ -91,9 +88,7 @@ class GittinsPriority:
     ) -> tuple[FloatRows, FloatRows]:
         """(A, heads H) states of the neighbours, pooled; (P, H) of the finished ones, without sign.
 
-        The last layer of a state, and the scores of the attention, are linear in what comes before,
-        so that it is pooled first: only the pooled and the finished go through that layer. Few rows
-        at a time: what they are pooled of stays in the processor's cache.
+        Few rows at a time: their states stay in the processor's cache.
         """
         weight, sides = self.weights["near.weight"], near.shape[1]
         seen = NEAR_WIDTH + EVIDENCE_WIDTH
@@ -101,29 +96,28 @@ class GittinsPriority:
         of_near, of_evidence = weight[:, :NEAR_WIDTH].T, weight[:, NEAR_WIDTH:seen].T
         beside = own @ weight[:, seen:-1].T + self.weights["near.bias"]
         later = np.ascontiguousarray(weight[:, -1])
-        (scores, bias), width = self._scores, len(weight)
-        heads = scores.shape[1]
+        heads, width = self.weights["attention.weight"].shape
         pooled = np.empty((len(own), heads, width), np.float32)
-        there = np.empty((len(own), heads), np.float32)  # weight of all neighbours
         copied = np.empty((len(evidence), width), np.float32)
-        if self._hidden.shape != (ROWS_AT_ONCE * sides, width):
-            self._hidden = np.empty((ROWS_AT_ONCE * sides, width), np.float32)
+        if self._hidden.shape[1:] != (ROWS_AT_ONCE * sides, width):
+            self._hidden = np.empty((2, ROWS_AT_ONCE * sides, width), np.float32)
         past = 0  # finished neighbours of the rows before
         for first in range(0, len(own), ROWS_AT_ONCE):
             part = near[first : first + ROWS_AT_ONCE]
-            last, hidden = first + len(part), self._hidden[: len(part) * sides]
-            over = finished[first:last]
+            inputs, states = self._hidden[:, : len(part) * sides]
+            over = finished[first : first + ROWS_AT_ONCE]
             following = past + int(over.sum())
-            np.matmul(part.reshape(-1, NEAR_WIDTH), of_near, out=hidden)
-            by_side = hidden.reshape(len(part), sides, width)
+            np.matmul(part.reshape(-1, NEAR_WIDTH), of_near, out=inputs)
+            by_side = inputs.reshape(len(part), sides, width)
             join(by_side, over, evidence[past:following] @ of_evidence, beside[first:], later)
-            seen_by = (hidden @ scores + bias).reshape(len(part), sides, heads)
-            attend(seen_by, part, by_side, pooled[first:last], there[first:last])
-            copied[past:following] = by_side[over]
+            np.matmul(inputs, self.weights["near_again.weight"].T, out=states)
+            states += self.weights["near_again.bias"]
+            scores = self._linear("attention", states).reshape(len(part), sides, heads)
+            by_side = states.reshape(len(part), sides, width)
+            attend(scores, part, by_side, pooled[first:])
+            copied[past:following] = np.maximum(by_side[over], 0.0)
             past = following
-        again = self.weights["near_again.weight"].T
-        pooled = pooled @ again + there[:, :, None] * self.weights["near_again.bias"]
-        return pooled.reshape(len(own), -1), np.maximum(self._linear("near_again", copied), 0.0)
+        return pooled.reshape(len(own), -1), copied
 
     def _linear(self, name: str, inputs: FloatRows) -> FloatRows:
         product: FloatRows = (
@@ -203,12 +197,10 @@ def join(
 
 
 @njit(cache=True)
-def attend(
-    scores: FloatRows, near: FloatRows, hidden: FloatRows, pooled: FloatRows, there: FloatRows
-) -> None:
+def attend(scores: FloatRows, near: FloatRows, states: FloatRows, pooled: FloatRows) -> None:
     """Write (A, heads, H) means of (A, 2 K, H) by the softmax of (A, 2 K, heads) scores.
 
-    Nobody, with score 0, is always there as well; `there` (A, heads) is the weight of the others.
+    Nobody, with score 0 and no state, is always there as well.
     """
     for row in range(scores.shape[0]):
         for head in range(scores.shape[2]):
@@ -216,17 +208,15 @@ def attend(
             for side in range(scores.shape[1]):
                 if near[row, side, 0] != 0.0:
                     most = max(most, scores[row, side, head])
-            mean, others = pooled[row, head], np.float32(0.0)
+            mean, whole = pooled[row, head], exp(-most)
             mean[:] = 0.0
             for side in range(scores.shape[1]):
                 if near[row, side, 0] != 0.0:
                     weight = exp(scores[row, side, head] - most)
-                    others += weight
-                    for column in range(hidden.shape[2]):
-                        mean[column] += weight * hidden[row, side, column]
-            whole = others + exp(-most)
-            there[row, head] = others / whole
-            for column in range(hidden.shape[2]):
+                    whole += weight
+                    for column in range(states.shape[2]):
+                        mean[column] += weight * states[row, side, column]
+            for column in range(states.shape[2]):
                 mean[column] /= whole
 
 
@@ -288,15 +278,9 @@ def mix(
 def add_copy(
     in_all: FloatArray, took: float, spread: float, share: float, left: float, mixed: FloatArray
 ) -> None:
-    """Add the share of a copy to the (26,) bins of a row, `left` of which lasts into the first.
+    """Add the share of a copy of `took`, ln seconds, to the (26,) bins of a row in `mixed`.
 
-    Args:
-        in_all: (25,) ln seconds of work in all where each bin but the last ends.
-        took: ln seconds of the work that is copied.
-        spread: of the logarithm.
-        share: of the copy.
-        left: chance that the copy lasts for longer than the work done.
-        mixed: in and out.
+    It lasts into the first bin with the chance `left`; the others but the last end at `in_all`.
     """
     for edge in range(len(in_all)):
         if in_all[edge] < took + CERTAIN * spread:

@@ -64,17 +64,11 @@ class AdviserSpec:
 
 @dataclass(frozen=True, eq=False)
 class SchedulerCheckpoint:
-    """A checkpoint folder whose files are the ones that were written.
-
-    Attributes:
-        folder: it.
-        spec: `spec.json`.
-        layout: of the network's input; empty where a plan decides.
-    """
+    """A checkpoint folder whose files are the ones that were written."""
 
     folder: Path
     spec: dict[str, Any]
-    layout: tuple[FieldLayout, ...]
+    layout: tuple[FieldLayout, ...]  # of what the network takes; empty where a plan decides
 
     def arrays(self, observation: Observation) -> dict[str, NDArray[Any]]:
         """The arrays of `observation` as the policy takes them.

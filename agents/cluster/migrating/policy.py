@@ -353,10 +353,7 @@ class Migrating(Scheduler):
             pass
 
     def moves(self, simulator: ClusterSimulator) -> Iterator[tuple[int, int]]:
-        """STOP or START and a job, one after the other; each is done before the next is asked for.
-
-        All stops come before the first start.
-        """
+        """STOP or START and the job, each when it is done; all stops before the first start."""
         simulator.settle()
         state, view = simulator.state, self._view
         status = state.jobs["status"]
@@ -367,11 +364,10 @@ class Migrating(Scheduler):
         fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
         plan(state, simulator.tables, view, order, self.gain, self.least_run_s, 0.0, fate, target)
         for job in order[fate == STOP]:
-            yield STOP, int(job)
             simulator.preempt(int(job))
+            yield STOP, int(job)
         for job, (kind, index) in zip(order[fate >= STOP], target[fate >= STOP], strict=True):
             if kind != NOWHERE and startable(simulator.state, view, job, kind, index):
-                yield START, int(job)
                 first, last = slots_at(view, kind, index)
                 start_on(
                     simulator.state,
@@ -382,6 +378,7 @@ class Migrating(Scheduler):
                     first,
                     last,
                 )
+                yield START, int(job)
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """While jobs wait and others run, from time to time."""

@@ -64,19 +64,19 @@ def planned(
         assert simulator.advance(plan.wake(simulator))
         state = document_of(simulator, decider.knows_durations)
         decision = decider.decide_json(json.dumps(state).encode())
-        moves = [
-            (move, job, simulator.shares(job) if move == STOP else [])
-            for move, job in plan.moves(simulator)
-        ]
-        assert decision.actions == [
-            {
-                "action": "stop" if move == STOP else "start",
-                "job": str(simulator.trace.job_id[job]),
-                "on": {str(n): gpus for n, gpus in held or simulator.shares(job)},
-                "probability": 1.0,
-            }
-            for move, job, held in moves
-        ]
+        held = {int(job): simulator.shares(int(job)) for job in simulator.running()}
+        taken = []
+        for move, job in plan.moves(simulator):
+            shares = held[job] if move == STOP else simulator.shares(job)
+            taken.append(
+                {
+                    "action": "stop" if move == STOP else "start",
+                    "job": str(simulator.trace.job_id[job]),
+                    "on": {str(node): gpus for node, gpus in shares},
+                    "probability": 1.0,
+                }
+            )
+        assert decision.actions == taken
         yield decision
 
 
