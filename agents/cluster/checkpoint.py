@@ -217,7 +217,6 @@ class CheckpointScheduler:
         advised = self.adviser is not None and self.adviser.knows == "durations"
         looks = self.trained.known_durations or advised
         self.knows: Knowledge = "durations" if looks else "predictions"
-        self.decisions = 0  # asked of the network in the last replay
 
     def play(
         self,
@@ -237,12 +236,9 @@ class CheckpointScheduler:
             StuckError: jobs wait for ever.
         """
         if self.plan is not None and self.schedulers == 1:
-            return replay(
-                self.plan, cluster, trace,
-                rates=rates, overheads=overheads, incidents=incidents, keep_runs=keep_runs,
-            )  # fmt: skip
+            how: Any = {"overheads": overheads, "incidents": incidents, "keep_runs": keep_runs}
+            return replay(self.plan, cluster, trace, rates=rates, **how)
         episode = self.episode(cluster, trace, rates, overheads, incidents, keep_runs)
-        self.decisions = 0
         while not episode.ended:
             if self.step(episode) and not episode.wait():
                 raise StuckError(self.name, episode.simulator)
@@ -313,7 +309,6 @@ class CheckpointScheduler:
         table = episode.action_table
         short = Trimmed(graph, mask, table)
         logits = masked(self._run(short.observation)[0], short.observation)
-        self.decisions += 1
         chosen = self.greedy(logits, short.window, table.groups)
         weights = np.exp(logits - logits.max())
         return int(short.actions[chosen]), float(weights[chosen] / weights.sum())

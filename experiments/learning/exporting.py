@@ -247,9 +247,7 @@ def export_trained(
 
 
 def export_migrating(policy: Migrating, folder: Path, exams: str, provenance: Provenance) -> Path:
-    """Write the checkpoint folder of a plan; returns its absolute path.
-
-    `exams` is a Markdown table.
+    """Write the checkpoint folder of a plan, a table of `exams` in its card; its absolute path.
 
     Raises:
         InputError: its order is of a kind that is not exported.
@@ -261,14 +259,11 @@ def export_migrating(policy: Migrating, folder: Path, exams: str, provenance: Pr
         f"`{SPEC_FILE}` describes the plan, its numbers and its order; there is no network. It "
         "takes clusters of any size and any GPU types.",
         f"## Evaluation\n\n{exams}\nMean JCT over that of the order before the search, 95 %.",
-        f"Reproduce with\n\n    {provenance.command}",
-        "## Origin\n",
+        f"Reproduce with\n\n    {provenance.command}\n",
     ]
-    origin = [f"* {name}: {value}" for name, value in provenance.document().items()]
-    card = "\n\n".join(lines) + "\n" + "\n".join(origin) + "\n"
     with tempfile.TemporaryDirectory() as copies:
         shown = _portable(plan, Path(copies))
-        return export_plan(shown, folder.resolve(), card, provenance.document())
+        return export_plan(shown, folder.resolve(), "\n\n".join(lines), provenance.document())
 
 
 def _portable(adviser: AdviserSpec, copies: Path) -> AdviserSpec:

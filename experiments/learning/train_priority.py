@@ -158,8 +158,6 @@ SEARCH, EXAM = 0, 1  # second word of the seed of a part
 
 WIDTH = 100  # columns of the tables where the console is none
 
-EXAM_COLUMNS = ("round", "mean JCT / before")
-
 CAPTION = (
     "What is added to the log Gittins index of a job, before and after. Exams: mean JCT on parts "
     "of later windows / that of the weights before, mean over parts, 95 % bootstrap interval."
@@ -220,7 +218,8 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     )
     write_text(run.folder / WEIGHTS_FILE, to_json(document))
     rows = [(str(exam.round), exam.ratio.text()) for exam in exams]
-    card = markdown_table(EXAM_COLUMNS, rows)
+    examined = Table("Exams", ("round", "mean JCT / before"), rows)
+    card = markdown_table(examined.columns, examined.rows)
     policy = built_policy(weighted(config.agent, best.weights), "agent")
     assert isinstance(policy, Migrating)
     checkpoint = export_migrating(policy, run.folder / CHECKPOINT_FOLDER, card, provenance)
@@ -232,10 +231,7 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     )
     write_figure(run.folder / PICTURE_FILE, figure, provenance)
     cells = [(name, f"{before[name]:.2f}", f"{found[name]:.2f}") for name in NAMES]
-    sections = [
-        Table("Weights", ("of", "before", "after"), cells),
-        Table("Exams", EXAM_COLUMNS, rows),
-    ]
+    sections = [Table("Weights", ("of", "before", "after"), cells), examined]
     write_tables(run, "What counts for a job", sections, provenance, caption=CAPTION, width=WIDTH)
     values: dict[str, object] = {
         "rounds": settings.rounds,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import exp, expm1, log, log1p
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import NEAR_WIDTH
+from models.artifacts import read_json_object, sha256_of
 from models.durations.bins import (
     ALIKE,
     EVIDENCE_WIDTH,
@@ -18,11 +21,13 @@ from models.durations.bins import (
     LEAST_CHANCE,
     SELF_WIDTH,
     SHORTEST_WORK_S,
+    SPEC_FILE,
     SPREADS,
     FloatArray,
     FloatRows,
     gittins_tables,
     middles,
+    read_durations,
     upper_edges_s,
 )
 
@@ -124,6 +129,23 @@ class GittinsPriority:
             inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
         )
         return product
+
+
+def read_posterior(folder: Path) -> tuple[GittinsPriority, int]:
+    """The posterior in a folder, and K; read again only where the folder was written anew.
+
+    Raises:
+        InputError: the folder holds none.
+    """
+    read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
+    return _read(folder, sha256_of(folder / SPEC_FILE))
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
+    del spec_sha256
+    config, weights = read_durations(folder)
+    return GittinsPriority(weights), config.history
 
 
 @njit(cache=True, inline="always")

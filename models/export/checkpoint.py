@@ -162,27 +162,26 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
 def export_plan(plan: AdviserSpec, folder: Path, card: str, provenance: Mapping[str, Any]) -> Path:
     """Write the checkpoint folder of a plan, whole or not at all; one already there is replaced."""
     with atomic_folder(folder) as temporary:
-        (temporary / CARD_FILE).write_text(card, encoding="utf-8")
-        spec = {
-            "kind": KIND,
-            "schema_version": SCHEMA_VERSION,
-            PLAN: plan.document,
-            "provenance": dict(provenance),
-            "folders": copied(plan.folders, temporary),
-            "sha256": hashes_of(temporary),
-        }
-        text = json.dumps(spec, indent=2) + "\n"
-        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+        spec = {PLAN: plan.document, "provenance": dict(provenance)}
+        describe(temporary, card, spec, plan.folders)
     return folder
 
 
-def copied(folders: Mapping[str, Path], target: Path) -> dict[str, dict[str, str]]:
-    """Copy the files of folders into `target`, each under its name; their hashes."""
+def describe(folder: Path, card: str, spec: Mapping[str, Any], folders: Mapping[str, Path]) -> None:
+    """Write the card, copies of `folders`, and the spec of all that lies in a folder then."""
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
     for name, source in folders.items():
-        (target / name).mkdir()
+        (folder / name).mkdir()
         for file in hashes_of(source):
-            shutil.copyfile(source / file, target / name / file)
-    return {name: hashes_of(target / name) for name in folders}
+            shutil.copyfile(source / file, folder / name / file)
+    whole = {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        **spec,
+        "folders": {name: hashes_of(folder / name) for name in folders},
+        "sha256": hashes_of(folder),
+    }
+    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool")  # of an observation's arrays

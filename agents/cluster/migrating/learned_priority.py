@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 from reprlib import repr as shortened
@@ -30,9 +29,8 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.errors import InputError
-from models.artifacts import read_json_object, sha256_of
-from models.durations.bins import SPEC_FILE, read_durations
-from models.durations.index import GittinsPriority
+from models.artifacts import read_json_object
+from models.durations.index import read_posterior
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -300,8 +298,7 @@ def from_folder(path: str, weights: Mapping[str, float] | str) -> LearnedPriorit
             unknown or not finite.
     """
     folder = Path(path)
-    read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
-    told, history = _read(folder, sha256_of(folder / SPEC_FILE))
+    told, history = read_posterior(folder)
     given = read_weights(Path(weights)) if isinstance(weights, str) else weights
     return LearnedPriority(told, history, given, folder)
 
@@ -319,11 +316,3 @@ def read_weights(file: Path) -> dict[str, float]:
         return checked(document["weights"])
     except InputError as error:
         raise InputError(error.message, file=file, field=error.field) from error
-
-
-@lru_cache(maxsize=4)
-def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
-    """What a posterior tells, and K; by the hash a folder that was written anew is another."""
-    del spec_sha256
-    config, weights = read_durations(folder)
-    return GittinsPriority(weights), config.history

@@ -363,22 +363,15 @@ class Migrating(Scheduler):
         order = jobs[np.lexsort((jobs, self.priority(state, jobs)))]
         fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
         plan(state, simulator.tables, view, order, self.gain, self.least_run_s, 0.0, fate, target)
-        for job in order[fate == STOP]:
-            simulator.preempt(int(job))
-            yield STOP, int(job)
-        for job, (kind, index) in zip(order[fate >= STOP], target[fate >= STOP], strict=True):
+        for job in order[fate == STOP].tolist():
+            simulator.preempt(job)
+            yield STOP, job
+        going = fate >= STOP
+        for job, (kind, index) in zip(order[going].tolist(), target[going], strict=True):
             if kind != NOWHERE and startable(simulator.state, view, job, kind, index):
-                first, last = slots_at(view, kind, index)
-                start_on(
-                    simulator.state,
-                    simulator.tables,
-                    simulator.overheads,
-                    view,
-                    int(job),
-                    first,
-                    last,
-                )
-                yield START, int(job)
+                at = slots_at(view, kind, index)
+                start_on(simulator.state, simulator.tables, simulator.overheads, view, job, *at)
+                yield START, job
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """While jobs wait and others run, from time to time."""
