@@ -1,4 +1,4 @@
-"""An exported policy schedules the jobs of a trace."""
+"""What was exported schedules the jobs of a trace: the network of a policy, or a plan."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import yaml
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from agents.cluster.checkpoint_adviser import rebuilt
+from agents.cluster.checkpoint_adviser import plan_of, rebuilt
+from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.policy import Migrating
 from agents.cluster.policy import Knowledge
-from agents.cluster.replay import StuckError
+from agents.cluster.replay import StuckError, replay
 from agents.cluster.shipped import scheduler_folder
 from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import (
@@ -39,6 +41,7 @@ from envs.errors import InputError
 from envs.files import read_content
 from models.export.checkpoint import (
     CONFIG_FILE,
+    PLAN,
     SPEC_FILE,
     OnnxRuntime,
     Runtime,
@@ -137,14 +140,17 @@ WINDOW_ORDERS = {
 
 @bounded
 class CheckpointScheduler:
-    """Plays an episode of `envs.cluster` with the policy of a checkpoint folder.
+    """Decides as a checkpoint folder says: by the network of a policy, or by a plan.
 
-    What the policy sees and may do is read from the configuration of its training, which lies in
-    the folder: known durations, history, order of the window, server groups, preemption, longest
-    wait. An adviser whose action it is shown is described by `spec.json` (`checkpoint_adviser`).
-    Nothing of these files is instantiated. Sizes are free: all of the cluster's servers are shown,
-    all running jobs, and as many pending jobs as `window` allows. The columns of GPU types are
-    those of the cluster, in its order.
+    A plan (`migrating.policy.Migrating`) decides on all jobs at once. Where several schedulers
+    share the cluster, each does what the plan of its own racks advises.
+
+    A network plays an episode of `envs.cluster`. What it sees and may do is read from the
+    configuration of its training, which lies in the folder: known durations, history, order of the
+    window, server groups, preemption, longest wait. An adviser whose action it is shown is
+    described by `spec.json` (`checkpoint_adviser`). Nothing of these files is instantiated. Sizes
+    are free: all of the cluster's servers are shown, all running jobs, and as many pending jobs as
+    `window` allows. The columns of GPU types are those of the cluster, in its order.
 
     Knows:
         predictions: what jobs that have finished tell of the others. So it is with the shipped one;
@@ -160,7 +166,7 @@ class CheckpointScheduler:
 
     Args:
         checkpoint: the folder, or the name of a shipped scheduler (`agents.cluster.shipped`).
-        window: pending jobs shown at most.
+        window: pending jobs shown to a network, or to each of several schedulers, at most.
         schedulers: how many share the cluster, each with its own racks and queue; all have the
             same policy.
         partition: who owns which racks.
@@ -193,19 +199,24 @@ class CheckpointScheduler:
         runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
-        self.trained = _Trained(self.checkpoint)
-        self.adviser = rebuilt(self.checkpoint)
+        self.plan: Migrating | None = None
+        self.adviser: MigrationAdviser | None
+        self.trained: _Trained | _Planned
+        if PLAN in self.checkpoint.spec:
+            self.adviser, self.plan = plan_of(self.checkpoint)
+            self.trained = _Planned(self.plan.wake_s)
+        else:
+            self.adviser, self.trained = rebuilt(self.checkpoint), _Trained(self.checkpoint)
         self.window, self.schedulers = window, schedulers
         self.partition, self.routing = partition, routing
         self.forwards, self.forward_s = forwards, forward_s
         if greedy is None:
             greedy = MostProbableJob() if self.adviser is None else MostProbableAction()
         self.greedy, self.seed = greedy, seed
-        self._run = runtime(self.checkpoint)
+        self._run = None if self.plan is not None else runtime(self.checkpoint)
         advised = self.adviser is not None and self.adviser.knows == "durations"
         looks = self.trained.known_durations or advised
         self.knows: Knowledge = "durations" if looks else "predictions"
-        self.decisions = 0  # asked of the network in the last replay
 
     def play(
         self,
@@ -224,8 +235,10 @@ class CheckpointScheduler:
                 never run.
             StuckError: jobs wait for ever.
         """
+        if self.plan is not None and self.schedulers == 1:
+            how: Any = {"overheads": overheads, "incidents": incidents, "keep_runs": keep_runs}
+            return replay(self.plan, cluster, trace, rates=rates, **how)
         episode = self.episode(cluster, trace, rates, overheads, incidents, keep_runs)
-        self.decisions = 0
         while not episode.ended:
             if self.step(episode) and not episode.wait():
                 raise StuckError(self.name, episode.simulator)
@@ -291,13 +304,28 @@ class CheckpointScheduler:
         """The action of a scheduler that sees `graph`, and the probability it has there."""
         if mask.sum(dtype=np.int64) == 1:
             return int(mask.argmax()), 1.0
+        if self._run is None:
+            return int(graph[ADVISED][0]), 1.0
         table = episode.action_table
         short = Trimmed(graph, mask, table)
         logits = masked(self._run(short.observation)[0], short.observation)
-        self.decisions += 1
         chosen = self.greedy(logits, short.window, table.groups)
         weights = np.exp(logits - logits.max())
         return int(short.actions[chosen]), float(weights[chosen] / weights.sum())
+
+
+class _Planned:
+    """What goes for a plan instead, where several schedulers follow it job by job."""
+
+    restart_s = 0.0  # where nobody says; nothing that is decided depends on it
+    known_durations = False
+    history = 0
+    order = QueueOrder()
+    gpu_types = MAX_GPU_TYPES
+
+    def __init__(self, wake_s: float) -> None:
+        # What has been started runs on for a minute, lest it stops again at once.
+        self.actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=wake_s)
 
 
 class _Trained:

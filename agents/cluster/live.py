@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
@@ -22,6 +23,8 @@ from agents.cluster.live_state import (
 )
 from agents.cluster.migrating.adviser import MigrationAdvice
 from agents.cluster.migrating.learned_priority import LearnedPriority
+from agents.cluster.migrating.policy import STOP, Migrating
+from agents.cluster.migrating.priorities import Priority
 from agents.decision import Decision, Form, Location, StateError
 from envs.bounds import Count, bounded
 from envs.cluster.environment.episode import SchedulingEpisode
@@ -109,14 +112,15 @@ class ClusterAnswer(TypedDict):
 
 @bounded
 class ClusterDecider:
-    """Decides on states by the policy of a checkpoint folder; every state stands for itself.
+    """Decides on states as a checkpoint folder says; every state stands for itself.
 
-    A state is taken apart into the arrays of the simulator, and the policy plays the instant to its
-    end: starts and stops until it waits. One state at a time; further threads wait their turn.
+    A state is taken apart into the arrays of the simulator. A network plays the instant to its end:
+    starts and stops until it waits; a plan says all of it at once. One state at a time; further
+    threads wait their turn.
 
     Args:
         checkpoint: the folder, or the name of a shipped scheduler.
-        window: waiting jobs that the policy is shown at most; None: all.
+        window: waiting jobs that a network is shown at most; None: all.
         most_actions: of one answer; None: as many as the policy takes.
         most_nodes: of a state.
         most_jobs: of a state.
@@ -189,31 +193,40 @@ class ClusterDecider:
 
 
 class _Instant:
-    """A state as an episode that the policy plays to its next wait."""
+    """A state that the scheduler plays to its next wait."""
 
     def __init__(self, scheduler: CheckpointScheduler, told: _Told, restart_s: float) -> None:
         self.scheduler, self.told = scheduler, told
         state = told.state
         incidents = np.array([] if state.get("closed") else [(np.inf, 0, 1)], INCIDENT)
+        rates = _Speeds(told.speeds)
+        overheads = Overheads(state.get("restart_s", restart_s), 0.0)
+        self.simulator: ClusterSimulator | None = None
         self.episode: SchedulingEpisode | None = None
-        if len(told.midst.waiting) + len(told.midst.running):
+        some, plan = len(told.midst.waiting) + len(told.midst.running) > 0, scheduler.plan
+        if some and plan is None:
             self.episode = scheduler.episode(
-                told.cluster,
-                told.trace,
-                _Speeds(told.speeds),
-                Overheads(state.get("restart_s", restart_s), 0.0),
-                incidents,
-                begin=self._begin,
+                told.cluster, told.trace, rates, overheads, incidents, begin=self._begin
             )
+            self.simulator = self.episode.simulator
+        elif some and plan is not None:
+            self.simulator = ClusterSimulator(
+                told.cluster, told.trace, rates=rates, overheads=overheads, incidents=incidents
+            )
+            plan.reset(self.simulator)
+            self._resume(self.simulator)
         self.actions: list[dict[str, Any]] = []
         self.beliefs: dict[int, dict[str, Any]] = {}
 
-    def _begin(self, simulator: ClusterSimulator, book: Bookkeeping) -> None:
+    def _resume(self, simulator: ClusterSimulator) -> None:
         resume(simulator, self.told.midst)
         for field, kind in (("cpu", "cpu_milli"), ("memory", "memory_mib")):
             if (simulator.state.nodes[field] < 0).any():
                 node = int(np.argmax(simulator.state.nodes[field] < 0))
                 raise StateError((("nodes", node, kind), "the running jobs hold more than that"))
+
+    def _begin(self, simulator: ClusterSimulator, book: Bookkeeping) -> None:
+        self._resume(simulator)
         if len(book.gang):
             remember_in_order(simulator.state, book, self.told.midst.finished)
 
@@ -225,6 +238,8 @@ class _Instant:
             view.capacity[:, 2] = (speed / speed.max())[self.told.cluster.gpu_type[view.node]]
             self._joined = self._labels()
             wait_probability, complete = self._until_it_waits(self.episode, most_actions)
+        elif self.simulator is not None and self.scheduler.plan is not None:
+            complete = self._carry_out(self.scheduler.plan, self.simulator, most_actions)
         longest = self.scheduler.trained.actions.longest_wait_s
         now = self.told.midst.now
         content = {
@@ -239,6 +254,25 @@ class _Instant:
         }
         return Decision(self.actions, content)
 
+    def _carry_out(
+        self, plan: Migrating, simulator: ClusterSimulator, most_actions: int | None
+    ) -> bool:
+        """Do what a plan says; whether that came to less than the limit."""
+        jobs = np.concatenate([self.told.midst.waiting, self.told.midst.running])
+        simulator.settle()
+        self._believe(plan.priority, simulator, jobs)
+        for move, job in islice(plan.moves(simulator), most_actions):
+            stops = move == STOP
+            told = cast("dict[str, Any]", self.told.state["jobs"][self.told.order[job]])
+            done = {
+                "action": "stop" if stops else "start",
+                "job": self.told.job_ids[job],
+                "on": told["holds"] if stops else self._on(simulator.shares(job)),
+                "probability": 1.0,
+            }
+            self.actions.append(done)
+        return len(self.actions) != most_actions
+
     def _until_it_waits(
         self, episode: SchedulingEpisode, most_actions: int | None
     ) -> tuple[float, bool]:
@@ -246,8 +280,10 @@ class _Instant:
         table, simulator, book = episode.action_table, episode.simulator, episode.book
         while True:
             graph, mask = episode.observe(0)
-            if not self.actions:
-                self._believe(episode)
+            if not self.actions and isinstance(episode.advice, MigrationAdvice):
+                shown = np.concatenate([book.window[0], book.shown[0]])
+                jobs = shown[shown != NONE].astype(np.int64)
+                self._believe(episode.advice.order, simulator, jobs)
             action, probability = self.scheduler.choose(graph, mask, episode)
             if action == table.size - 1:
                 return probability, True
@@ -295,39 +331,30 @@ class _Instant:
         }
         return {self._shared(job): label for job, label in labels.items() if label is not None}
 
-    def _believe(self, episode: SchedulingEpisode) -> None:
-        """Note what the plan that is followed thinks of the jobs shown, before anything is done."""
-        advice = episode.advice
-        if not isinstance(advice, MigrationAdvice):
-            return
-        shown = np.concatenate([episode.book.window[0], episode.book.shown[0]])
-        jobs = shown[shown != NONE].astype(np.int64)
-        keys = advice.order(episode.simulator.state, jobs)
-        believed = getattr(advice.order, "believed", None)
-        learned = believed if isinstance(advice.order, LearnedPriority) else None
-        for rank, place in enumerate(np.lexsort((jobs, keys))):
-            job = int(jobs[place])
-            belief: dict[str, Any] = {"rank": rank + 1, "priority": -float(keys[place])}
-            if learned is not None:
-                mean, deviation = learned[job].tolist()
-                belief |= {
-                    "remaining_s": float(np.exp(mean)),
-                    "remaining_factor": max(float(np.exp(deviation)), 1.0),
-                }
-            self.beliefs[job] = belief
+    def _believe(self, order: Priority, simulator: ClusterSimulator, jobs: IntArray) -> None:
+        """Note what the plan that is followed thinks of jobs, before anything is done."""
+        keys = order(simulator.state, jobs)
+        place = np.lexsort((jobs, keys))
+        jobs, told = jobs[place], {"priority": (-keys[place]).tolist()}
+        if isinstance(order, LearnedPriority):
+            remaining_s, factor = np.exp(order.believed[jobs]).T
+            told |= {
+                "remaining_s": remaining_s.tolist(),
+                "remaining_factor": np.maximum(factor, 1.0).tolist(),
+            }
+        for rank, job in enumerate(jobs.tolist()):
+            self.beliefs[job] = {"rank": rank + 1, **{k: v[rank] for k, v in told.items()}}
 
     def _fates(self) -> Iterator[dict[str, Any]]:
         unknown = dict.fromkeys(("rank", "priority", "remaining_s", "remaining_factor"))
-        midst, jobs = self.told.midst, None
-        if self.episode is not None:
-            jobs = self.episode.simulator.state.jobs
+        midst, simulator = self.told.midst, self.simulator
         stopped = {action["job"] for action in self.actions if action["action"] == "stop"}
         ran = np.zeros(len(self.told.order), np.bool_)
         ran[midst.running] = True
         for job in np.sort(np.concatenate([midst.waiting, midst.running])).tolist():
-            assert self.episode is not None
-            assert jobs is not None
-            runs, name = jobs[job]["status"] == RUNNING, self.told.job_ids[job]
+            assert simulator is not None
+            runs = simulator.state.jobs[job]["status"] == RUNNING
+            name = self.told.job_ids[job]
             if ran[job]:
                 decision = "stop" if not runs else "move" if name in stopped else "keep"
             else:
@@ -342,7 +369,7 @@ class _Instant:
             yield {
                 "job": name,
                 "decision": decision,
-                "on": self._on(self.episode.simulator.shares(job)) if runs else None,
+                "on": self._on(simulator.shares(job)) if runs else None,
                 **unknown,
                 **belief,
             }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from agents.cluster.shipped import scheduler_folder
 from envs.cluster.environment.duration_features import DurationFeatures
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import ClusterState
-from models.durations.bins import LONGEST_S, SHORTEST_S, middles, read_durations, upper_edges_s
-from models.durations.index import GittinsPriority
+from models.durations.bins import LONGEST_S, SHORTEST_S, middles, upper_edges_s
+from models.durations.index import read_posterior
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -38,7 +37,7 @@ class WorkLeft:
         if not folder.is_dir():
             folder = scheduler_folder(path) / "durations"
         self.folder = folder
-        self._posterior, self.history = _read(folder)
+        self._posterior, self.history = read_posterior(folder)
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """At the start of a simulation."""
@@ -69,9 +68,3 @@ class WorkLeft:
         """(A, 26) of the bins."""
         rows = self._features.rows(state, jobs)
         return self._posterior.chances(rows).astype(np.float64) if len(jobs) else np.zeros((0, 26))
-
-
-@lru_cache(maxsize=4)
-def _read(folder: Path) -> tuple[GittinsPriority, int]:
-    config, weights = read_durations(folder)
-    return GittinsPriority(weights), config.history

@@ -2,10 +2,11 @@
 
 python -m experiments.train model=priority agent.priority.path=<folder of model=durations>/durations
 
-The file `priority.json` in the run folder is what `adviser.priority.weights=...` takes, beside the
-posterior of durations that it was sought with, and `agent=migrating_learned
-agent.priority.weights=...` likewise. With MESHWRIGHT_DATA unset: splits.itp.data=<folder>
-splits.philly.data=<folder>.
+The folder `checkpoint` in the run folder is the plan with the weights of the best exam and the
+posterior of durations that they were sought with: `agent=checkpoint` replays with it,
+`experiments.serve` asks it. The file `priority.json` is what `adviser.priority.weights=...` takes,
+and `agent=migrating_learned agent.priority.weights=...` likewise. With MESHWRIGHT_DATA unset:
+splits.itp.data=<folder> splits.philly.data=<folder>.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from experiments.cluster.sampled_windows import (
     sources,
 )
 from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
 from experiments.pictures.learning import draw_search
 from experiments.run.artifacts import (
     METRICS_FILE,
@@ -50,7 +52,7 @@ from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
 from experiments.run.statistics import Interval, bootstrap
-from experiments.run.tables import TABLE_FILE, Table, write_tables
+from experiments.run.tables import TABLE_FILE, Table, markdown_table, write_tables
 from experiments.run.targets import build, no_such_thing
 from experiments.run.threads import one_thread_each
 from models.artifacts import sha256_of
@@ -215,6 +217,12 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
         {"weights": found, "exam": vars(best.ratio)}, portable(provenance), kind="priority_weights"
     )
     write_text(run.folder / WEIGHTS_FILE, to_json(document))
+    rows = [(str(exam.round), exam.ratio.text()) for exam in exams]
+    examined = Table("Exams", ("round", "mean JCT / before"), rows)
+    card = markdown_table(examined.columns, examined.rows)
+    policy = built_policy(weighted(config.agent, best.weights), "agent")
+    assert isinstance(policy, Migrating)
+    checkpoint = export_migrating(policy, run.folder / CHECKPOINT_FOLDER, card, provenance)
     write_text(run.folder / METRICS_FILE, metrics(exams))
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     title = f"What counts for a job: {settings.rounds} rounds of {settings.pairs} pairs of replays"
@@ -223,11 +231,7 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     )
     write_figure(run.folder / PICTURE_FILE, figure, provenance)
     cells = [(name, f"{before[name]:.2f}", f"{found[name]:.2f}") for name in NAMES]
-    examined = [(str(exam.round), exam.ratio.text()) for exam in exams]
-    sections = [
-        Table("Weights", ("of", "before", "after"), cells),
-        Table("Exams", ("round", "mean JCT / before"), examined),
-    ]
+    sections = [Table("Weights", ("of", "before", "after"), cells), examined]
     write_tables(run, "What counts for a job", sections, provenance, caption=CAPTION, width=WIDTH)
     values: dict[str, object] = {
         "rounds": settings.rounds,
@@ -238,6 +242,7 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
         "exam_high": best.ratio.high,
         "found": found,
         "weights": str(run.folder / WEIGHTS_FILE),
+        "checkpoint": str(checkpoint),
         "table": str(run.folder / TABLE_FILE),
         "picture": str(run.folder / PICTURE_FILE),
         "seconds": time.perf_counter() - began,

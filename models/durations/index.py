@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import exp, expm1, log, log1p
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import NEAR_WIDTH
+from models.artifacts import read_json_object, sha256_of
 from models.durations.bins import (
     ALIKE,
     EVIDENCE_WIDTH,
@@ -18,11 +21,13 @@ from models.durations.bins import (
     LEAST_CHANCE,
     SELF_WIDTH,
     SHORTEST_WORK_S,
+    SPEC_FILE,
     SPREADS,
     FloatArray,
     FloatRows,
     gittins_tables,
     middles,
+    read_durations,
     upper_edges_s,
 )
 
@@ -32,7 +37,6 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 128
 CERTAIN = -37.0  # deviations below which 1 + exp(deviations) is 1 in float64
 NOTHING_LEFT = 1.0 / (1.0 + exp(FAR))
-ABSENT = np.float32(-1e9)  # score of a neighbour who is not there
 
 
 class GittinsPriority:
@@ -113,15 +117,9 @@ class GittinsPriority:
             join(by_side, over, evidence[past:following] @ of_evidence, beside[first:], later)
             np.matmul(inputs, self.weights["near_again.weight"].T, out=states)
             states += self.weights["near_again.bias"]
-            weights = np.empty((len(part), sides + 1, heads), np.float32)
-            centre(
-                self._linear("attention", states).reshape(len(part), sides, heads), part, weights
-            )
-            np.exp(weights, out=weights)
-            normalise(weights)
+            scores = self._linear("attention", states).reshape(len(part), sides, heads)
             by_side = states.reshape(len(part), sides, width)
-            shares = weights[:, :-1].transpose(0, 2, 1)
-            np.matmul(shares, by_side, out=pooled[first : first + len(part)])
+            attend(scores, part, by_side, pooled[first:])
             copied[past:following] = np.maximum(by_side[over], 0.0)
             past = following
         return pooled.reshape(len(own), -1), copied
@@ -131,6 +129,23 @@ class GittinsPriority:
             inputs @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
         )
         return product
+
+
+def read_posterior(folder: Path) -> tuple[GittinsPriority, int]:
+    """The posterior in a folder, and K; read again only where the folder was written anew.
+
+    Raises:
+        InputError: the folder holds none.
+    """
+    read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
+    return _read(folder, sha256_of(folder / SPEC_FILE))
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
+    del spec_sha256
+    config, weights = read_durations(folder)
+    return GittinsPriority(weights), config.history
 
 
 @njit(cache=True, inline="always")
@@ -204,30 +219,27 @@ def join(
 
 
 @njit(cache=True)
-def centre(scores: FloatRows, near: FloatRows, weights: FloatRows) -> None:
-    """Write (A, 2 K + 1, heads) scores less their maximum: nobody, with score 0, is the last."""
+def attend(scores: FloatRows, near: FloatRows, states: FloatRows, pooled: FloatRows) -> None:
+    """Write (A, heads, H) means of (A, 2 K, H) by the softmax of (A, 2 K, heads) scores.
+
+    Nobody, with score 0 and no state, is always there as well.
+    """
     for row in range(scores.shape[0]):
         for head in range(scores.shape[2]):
             most = np.float32(0.0)
             for side in range(scores.shape[1]):
-                if near[row, side, 0] == 0.0:
-                    scores[row, side, head] = ABSENT
-                most = max(most, scores[row, side, head])
+                if near[row, side, 0] != 0.0:
+                    most = max(most, scores[row, side, head])
+            mean, whole = pooled[row, head], exp(-most)
+            mean[:] = 0.0
             for side in range(scores.shape[1]):
-                weights[row, side, head] = scores[row, side, head] - most
-            weights[row, scores.shape[1], head] = -most
-
-
-@njit(cache=True)
-def normalise(weights: FloatRows) -> None:
-    """Divide (A, 2 K + 1, heads) by their sums over all neighbours and nobody."""
-    for row in range(weights.shape[0]):
-        for head in range(weights.shape[2]):
-            whole = np.float32(0.0)
-            for side in range(weights.shape[1]):
-                whole += weights[row, side, head]
-            for side in range(weights.shape[1]):
-                weights[row, side, head] /= whole
+                if near[row, side, 0] != 0.0:
+                    weight = exp(scores[row, side, head] - most)
+                    whole += weight
+                    for column in range(states.shape[2]):
+                        mean[column] += weight * states[row, side, column]
+            for column in range(states.shape[2]):
+                mean[column] /= whole
 
 
 @njit(cache=True)
@@ -279,14 +291,28 @@ def mix(
                 survived = beyond(begun - took, spreads[k])
                 share = exp(copies[past, k] - most)
                 whole += share * survived
-                left = survived
-                for edge in range(len(edges_s)):
-                    then = beyond(in_all[edge] - took, spreads[k])
-                    mixed[edge] += share * (left - then)
-                    left = then
-                mixed[len(edges_s)] += share * left
+                add_copy(in_all, took, spreads[k], share, survived, mixed)
             past += 1
         chance[row] = mixed / whole + LEAST_CHANCE
+
+
+@njit(cache=True)
+def add_copy(
+    in_all: FloatArray, took: float, spread: float, share: float, left: float, mixed: FloatArray
+) -> None:
+    """Add the share of a copy of `took`, ln seconds, to the (26,) bins of a row in `mixed`.
+
+    It lasts into the first bin with the chance `left`; the others but the last end at `in_all`.
+    """
+    for edge in range(len(in_all)):
+        if in_all[edge] < took + CERTAIN * spread:
+            continue  # all of it is left, as before
+        then = beyond(in_all[edge] - took, spread)
+        mixed[edge] += share * (left - then)
+        left = then
+        if in_all[edge] >= took + FAR * spread:
+            break  # as little is left afterwards
+    mixed[len(in_all)] += share * left
 
 
 @njit(cache=True, inline="always")

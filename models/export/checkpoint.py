@@ -6,11 +6,16 @@ weights.safetensors   the weights by name
 spec.json             layout of observation and action, sizes, origin, sha256 of each file
 config.yaml           the configuration of the training run
 README.md             model card: evaluation, and the command that reproduces it
-durations/            only with an adviser that reads it: a posterior (`models.durations.network`)
+durations/            only with an order that reads it: a posterior (`models.durations.network`)
+
+Where a plan decides, `spec.json` describes it under `plan`, and there is no network: beside it lie
+README.md and the posterior alone.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +26,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from models.artifacts import check_hashes, read_json_object
+from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
 from models.layout import FieldLayout, Observation, num_cluster_actions
 
 KIND = "meshwright.scheduler"
@@ -30,6 +35,7 @@ CLUSTER = "cluster"  # the observation_kind
 ONNX_FILE, PT2_FILE, WEIGHTS_FILE = "policy.onnx", "policy.pt2", "weights.safetensors"
 SPEC_FILE, CONFIG_FILE, CARD_FILE = "spec.json", "config.yaml", "README.md"
 LISTED_FILES = (ONNX_FILE, PT2_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
+PLAN = "plan"  # key of a spec without a network
 DURATIONS_FOLDER = "durations"
 MOST = 2**20  # features of one thing
 
@@ -45,7 +51,7 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True)
 class AdviserSpec:
-    """The adviser whose action a policy is shown.
+    """The adviser whose action a policy is shown, or the plan that decides.
 
     Attributes:
         document: kind and numbers, for `spec.json`.
@@ -62,7 +68,7 @@ class SchedulerCheckpoint:
 
     folder: Path
     spec: dict[str, Any]
-    layout: tuple[FieldLayout, ...]
+    layout: tuple[FieldLayout, ...]  # of what the network takes; empty where a plan decides
 
     def arrays(self, observation: Observation) -> dict[str, NDArray[Any]]:
         """The arrays of `observation` as the policy takes them.
@@ -125,9 +131,9 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
             file=spec_file,
             field="schema_version",
         )
-    hashes = spec.get("sha256")
-    if not isinstance(hashes, dict) or set(hashes) != set(LISTED_FILES):
-        raise InputError(f"must list {', '.join(LISTED_FILES)}", file=spec_file, field="sha256")
+    hashes, expected = spec.get("sha256"), (CARD_FILE,) if PLAN in spec else LISTED_FILES
+    if not isinstance(hashes, dict) or set(hashes) != set(expected):
+        raise InputError(f"must list {', '.join(expected)}", file=spec_file, field="sha256")
     check_hashes(folder, hashes)
     folders = spec.get("folders", {})
     known = isinstance(folders, dict) and set(folders) <= {DURATIONS_FOLDER}
@@ -136,6 +142,8 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
         raise InputError(message, file=spec_file, field="folders")
     for name, listed in folders.items():
         check_hashes(folder / name, listed)
+    if PLAN in spec:
+        return SchedulerCheckpoint(folder, spec, ())
     if spec.get("observation_kind") != CLUSTER:
         told = f"is of kind {spec.get('observation_kind')!r}, not {CLUSTER!r}"
         raise InputError(told, file=spec_file, field="observation_kind")
@@ -149,6 +157,31 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     if not (isinstance(action, dict) and isinstance(action.get("preemption"), bool)):
         raise InputError("is not true or false", file=spec_file, field="action.preemption")
     return SchedulerCheckpoint(folder, spec, layout)
+
+
+def export_plan(plan: AdviserSpec, folder: Path, card: str, provenance: Mapping[str, Any]) -> Path:
+    """Write the checkpoint folder of a plan, whole or not at all; one already there is replaced."""
+    with atomic_folder(folder) as temporary:
+        spec = {PLAN: plan.document, "provenance": dict(provenance)}
+        describe(temporary, card, spec, plan.folders)
+    return folder
+
+
+def describe(folder: Path, card: str, spec: Mapping[str, Any], folders: Mapping[str, Path]) -> None:
+    """Write the card, copies of `folders`, and the spec of all that lies in a folder then."""
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    for name, source in folders.items():
+        (folder / name).mkdir()
+        for file in hashes_of(source):
+            shutil.copyfile(source / file, folder / name / file)
+    whole = {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        **spec,
+        "folders": {name: hashes_of(folder / name) for name in folders},
+        "sha256": hashes_of(folder),
+    }
+    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool")  # of an observation's arrays

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,19 +16,17 @@ from torch.export import Dim, ExportedProgram
 
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
-from models.artifacts import atomic_folder, hashes_of
+from models.artifacts import atomic_folder
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.export.checkpoint import (
-    CARD_FILE,
     CLUSTER,
     CONFIG_FILE,
-    KIND,
     ONNX_FILE,
     PT2_FILE,
-    SCHEMA_VERSION,
     SPEC_FILE,
     WEIGHTS_FILE,
     AdviserSpec,
+    describe,
 )
 from models.export.programs import program_of, write_onnx
 from models.layout import (
@@ -206,14 +202,7 @@ def export_scheduler(
         save_file(weights, temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
         parameters = sum(value.numel() for value in policy.parameters())
-        (temporary / CARD_FILE).write_text(card.markdown(parameters, form), encoding="utf-8")
-        for name, source in form.folders.items():
-            (temporary / name).mkdir()
-            for path in hashes_of(source):
-                shutil.copyfile(source / path, temporary / name / path)
         spec = {
-            "kind": KIND,
-            "schema_version": SCHEMA_VERSION,
             "units": {"logits": "1", "value": "reward"},
             "environment": card.environment,
             "observation_kind": CLUSTER,
@@ -237,11 +226,8 @@ def export_scheduler(
             "versions": {"torch": torch.__version__, "onnx": onnx.__version__},
             "provenance": dict(card.provenance),
             **form.more,
-            "folders": {name: hashes_of(temporary / name) for name in form.folders},
-            "sha256": hashes_of(temporary),
         }
-        text = json.dumps(spec, indent=2) + "\n"
-        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+        describe(temporary, card.markdown(parameters, form), spec, form.folders)
     return folder
 
 

@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from agents.cluster.checkpoint import CheckpointScheduler
-from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
-from envs.cluster.interference.rates import NoInterference
+from agents.cluster.live import ClusterDecider
 from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.told_state import document_of
@@ -49,20 +48,18 @@ def states(number: int = STATES) -> list[bytes]:
     trace = Trace.of("drawn", np.sort(rng.integers(0, span, JOBS)), duration, gpus)
     types = ("V100", "P100", "T4")
     cluster = Cluster.uniform(SERVERS, GPUS, nodes_per_rack=4, gpu_types=types)
-    scheduler = CheckpointScheduler(
-        "unknown_durations", 512, 1, ConsecutiveRacks(), OneQueue(), 0, 0.0, None, 0
-    )
-    overheads = Overheads(60.0, 0.0)
-    episode = scheduler.episode(cluster, trace, NoInterference(), overheads)
+    plan = ClusterDecider("unknown_durations").scheduler.plan
+    assert plan is not None
+    simulator = ClusterSimulator(cluster, trace, overheads=Overheads(60.0, 0.0))
+    plan.reset(simulator)
     found: list[bytes] = []
-    decisions, decided = 0, False
+    decisions = 0
     while len(found) < number:
-        if decisions >= FIRST and not decided:
-            found.append(json.dumps(document_of(episode.simulator, durations=False)).encode())
-        decided = not scheduler.step(episode)
-        if not decided:
-            decisions += 1
-            episode.wait()
+        simulator.advance(plan.wake(simulator))
+        if decisions >= FIRST:
+            found.append(json.dumps(document_of(simulator, durations=False)).encode())
+        decisions += 1
+        plan.decide(simulator)
     return found
 
 

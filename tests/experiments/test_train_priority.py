@@ -119,6 +119,25 @@ def test_a_policy_takes_the_weights(work: Path) -> None:
     assert len(finishes) > 1
 
 
+def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
+    common = ["trace.path=jobs.csv", "trace.format=canonical", "cluster.nodes=4"]
+    plan = ["agent.priority.path=posterior", "agent.priority.weights=run/priority.json"]
+    found = []
+    for number, agent in enumerate(
+        (["checkpoint", "agent.checkpoint=run/checkpoint"],
+         ["migrating_learned", "agent.wake_s=1200", *plan])
+    ):  # fmt: skip
+        folder = f"played{number}"
+        words = ["env=cluster", f"agent={agent[0]}", *agent[1:], *common]
+        assert evaluate([*words, "cluster.gpus_per_node=4", f"hydra.run.dir={folder}"]) == 0
+        found.append(document(work / folder / "result.json"))
+    assert found[0]["mean_jct_s"] == found[1]["mean_jct_s"]
+    assert found[0]["knows"] == found[1]["knows"] == "predictions"
+    card = (work / "run" / "checkpoint" / "README.md").read_text()
+    assert "| 4 |" in card
+    assert str(work) not in card
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

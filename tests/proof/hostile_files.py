@@ -14,9 +14,9 @@ from typing import Any
 import onnx
 import yaml
 
-from agents.cluster.shipped import SHIPPED
 from envs.graphs.storage import save_graph
 from models.artifacts import hashes_of
+from tests.agents.cluster.exported_schedulers import advised
 from tests.experiments.layered_step import layered_step
 from tests.paths import CONF
 
@@ -213,12 +213,12 @@ def _plans(folder: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> None:
-    """Copies of a shipped scheduler, each with one thing wrong; hashes are mended."""
-    shipped = sorted(path.parent for path in SHIPPED.glob("*/spec.json"))[0]
+    """Copies of an exported scheduler, each with one thing wrong; hashes are mended."""
+    sound = advised(folder / "ck")
 
     def copy(name: str, edit: Callable[[dict[str, Any]], object] | None = None) -> Path:
         made = folder / name
-        shutil.copytree(shipped, made)
+        shutil.copytree(sound, made)
         if edit is not None:
             spec = json.loads((made / "spec.json").read_text())
             edit(spec)
@@ -234,7 +234,6 @@ def _checkpoints(folder: Path) -> None:
         spec["sha256"] = {n: hashes_of(made)[n] for n in spec["sha256"]}
         (made / "spec.json").write_text(json.dumps(spec))
 
-    copy("ck")
     copy("ck_kind", lambda s: s.update(kind="x"))
     copy("ck_version", lambda s: s.update(schema_version=2))
     copy("ck_word_version", lambda s: s.update(schema_version="1"))
@@ -262,7 +261,7 @@ def _checkpoints(folder: Path) -> None:
     copy("ck_folder_name", lambda s: s.update(folders={"../durations": {}}))
     copy("ck_adviser", lambda s: s.update(adviser=5))
     copy("ck_adviser_kind", lambda s: s.update(adviser={"kind": "nobody"}))
-    copy("ck_gain", lambda s: s["adviser"].update(gain="much") if "adviser" in s else None)
+    copy("ck_gain", lambda s: s["adviser"].update(gain="much"))
     (copy("ck_no_onnx") / "policy.onnx").unlink()
     (copy("ck_empty_onnx") / "policy.onnx").write_bytes(b"")
     (copy("ck_no_spec") / "spec.json").unlink()

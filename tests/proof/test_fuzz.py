@@ -48,6 +48,7 @@ from experiments.step.problem import topology_file
 from models.artifacts import sha256_of
 from models.durations.network import load_durations
 from tests import strength
+from tests.agents.cluster.exported_schedulers import advised
 from tests.experiments.layered_step import layered_step
 from tests.paths import CONF
 from tests.proof import fuzzing
@@ -148,17 +149,17 @@ def checkpoint(folder: Path) -> object:
     return CheckpointScheduler(str(folder), 8, 1, MixedRacks(), QueueRouting(), 0, 0.0, None, 0)
 
 
-def in_folder(name: str, *, sealed: bool) -> Callable[[Path], object]:
-    """A reader of the shipped checkpoint with the damaged file in it.
+def in_folder(sound: Path, name: str, *, sealed: bool) -> Callable[[Path], object]:
+    """A reader of a checkpoint with the damaged file in it.
 
     Not `sealed`: its hash is made to fit, as by somebody who wants the file to be read.
     """
 
     def read(path: Path) -> object:
         folder = path.parent / "checkpoint"
-        (folder / "durations").mkdir(parents=True)
-        for file in scheduler_folder(SHIPPED).rglob("*"):
-            at = folder / file.relative_to(scheduler_folder(SHIPPED))
+        for file in sound.rglob("*"):
+            at = folder / file.relative_to(sound)
+            at.parent.mkdir(parents=True, exist_ok=True)
             if file.name == "spec.json":
                 shutil.copy(file, at)
             elif file.is_file() and at != folder / name:
@@ -204,7 +205,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     }  # fmt: skip
     for name, text in texts.items():
         (samples / name).write_text(text)
-    folder = scheduler_folder(SHIPPED)
+    folder, advised_by = scheduler_folder(SHIPPED), advised(samples / "checkpoint")
 
     def lenient(reader: Any) -> Callable[[Path], object]:
         return lambda path: (reader.read(path, False), reader.read(path, True))
@@ -235,21 +236,28 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         "gavel": Target(samples / "gavel.json", json_, read_gavel, 2),
         "flows": Target(samples / "flows.csv", csv_, read_flow_file, 2),
         "weights": Target(samples / "weights.json", json_, read_weights),
-        "spec": Target(folder / "spec.json", json_, in_folder("spec.json", sealed=True), 4),
-        "config": Target(folder / "config.yaml", yaml_, in_folder("config.yaml", sealed=False)),
+        "spec": Target(folder / "spec.json", json_, in_folder(folder, "spec.json", sealed=True), 4),
+        "network's spec": Target(
+            advised_by / "spec.json", json_, in_folder(advised_by, "spec.json", sealed=True), 4
+        ),
+        "config": Target(
+            advised_by / "config.yaml", yaml_, in_folder(advised_by, "config.yaml", sealed=False)
+        ),
         "onnx": Target(
-            folder / "policy.onnx", fuzzing.damaged_bytes, in_folder("policy.onnx", sealed=False)
+            advised_by / "policy.onnx", fuzzing.damaged_bytes,
+            in_folder(advised_by, "policy.onnx", sealed=False),
         ),
         "sealed onnx": Target(
-            folder / "policy.onnx", fuzzing.damaged_bytes, in_folder("policy.onnx", sealed=True)
+            advised_by / "policy.onnx", fuzzing.damaged_bytes,
+            in_folder(advised_by, "policy.onnx", sealed=True),
         ),
         "posterior": Target(
             folder / "durations" / "spec.json", json_,
-            in_folder("durations/spec.json", sealed=True), 2,
+            in_folder(folder, "durations/spec.json", sealed=True), 2,
         ),
         "posterior's weights": Target(
             folder / "durations" / "durations.safetensors", fuzzing.damaged_bytes,
-            in_folder("durations/durations.safetensors", sealed=False), 2,
+            in_folder(folder, "durations/durations.safetensors", sealed=False), 2,
         ),
     }  # fmt: skip
     for name, (_, reader) in CSVS.items():

@@ -16,9 +16,10 @@ from agents.cluster.migrating.policy import (
     STOP,
     check_whole_gpus,
     plan,
+    plan_spec,
     startable,
 )
-from agents.cluster.migrating.priorities import Priority, Spec, spec_of
+from agents.cluster.migrating.priorities import Priority, Spec
 from agents.cluster.policy import Knowledge
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
@@ -63,14 +64,7 @@ class MigrationAdviser:
         except TypeError as error:
             message = f"cannot make its order ({error})"
             raise InputError(message, field="adviser.priority") from error
-        priority, folder = spec_of(self.priority())
-        document = {
-            "kind": "migration",
-            "gain": float(self.gain),
-            "least_run_s": float(self.least_run_s),
-            "priority": priority,
-        }
-        return Spec(document, folder)
+        return plan_spec(self.priority(), gain=self.gain, least_run_s=self.least_run_s)
 
     def begin(self, episode: Situation) -> MigrationAdvice:
         """At the start of an episode.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 from reprlib import repr as shortened
@@ -30,22 +29,22 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.errors import InputError
-from models.artifacts import read_json_object, sha256_of
-from models.durations.bins import SPEC_FILE, read_durations
-from models.durations.index import GittinsPriority
+from models.artifacts import read_json_object
+from models.durations.index import read_posterior
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 SIBLINGS = 12  # of a job on either side
 FADES_RANKS = 4.0  # places in the order of submission in which a sibling's weight falls to 1 / e
+PATIENCE = 5.0  # times the work that a job is believed to be in all, after which it is overdue
 FADES_S = 3600.0  # seconds between two submissions in which it does
 
 RUNS = "runs"  # changes within an instant, and is no column
 COLUMNS = (
     "gpus", "fresh", "attained", "gpus_attained", "age", "expected", "spread", "unseen",
     "finished_long", "finished", "ahead_running", "ahead_waiting", "ahead_together",
-    "behind", "behind_running", "behind_together", "before", "before_together",
+    "behind", "behind_running", "behind_together", "before", "before_together", "overdue",
 )  # fmt: skip
 NAMES = (RUNS, *COLUMNS)
 
@@ -76,6 +75,7 @@ class PriorityFeatures:
     | behind_running | weight of those of them that run |
     | behind_together | weight of the siblings behind, together, / 4 |
     | before, before_together | weight of the siblings before / 2; together / 4 |
+    | overdue | ln of the age over 5 times its work done and expected, e^(mean of ln); 0: less |
 
     Args:
         simulator: at its start.
@@ -93,7 +93,7 @@ class PriorityFeatures:
         return twin
 
     def rows(self, state: ClusterState, jobs: IntArray, expected: FloatArray) -> FloatArray:
-        """(A, 18) of settled jobs that have arrived.
+        """(A, 19) of settled jobs that have arrived.
 
         Args:
             state: of the cluster.
@@ -135,6 +135,8 @@ def fill(
         row[4] = minutes(now - record.submit) - 1.5
         row[5] = (expected[place, 0] - 10.0) / 3.0
         row[6] = expected[place, 1] / 2.0 - 1.0
+        in_all = mine + exp(expected[place, 0])
+        row[18] = log(max((now - record.submit) / (PATIENCE * in_all), 1.0))
         compare(state, job, mine, siblings[job], usual, row)
 
 
@@ -296,8 +298,7 @@ def from_folder(path: str, weights: Mapping[str, float] | str) -> LearnedPriorit
             unknown or not finite.
     """
     folder = Path(path)
-    read_json_object(folder / SPEC_FILE)  # before its hash: says what is wrong with it
-    told, history = _read(folder, sha256_of(folder / SPEC_FILE))
+    told, history = read_posterior(folder)
     given = read_weights(Path(weights)) if isinstance(weights, str) else weights
     return LearnedPriority(told, history, given, folder)
 
@@ -315,11 +316,3 @@ def read_weights(file: Path) -> dict[str, float]:
         return checked(document["weights"])
     except InputError as error:
         raise InputError(error.message, file=file, field=error.field) from error
-
-
-@lru_cache(maxsize=4)
-def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
-    """What a posterior tells, and K; by the hash a folder that was written anew is another."""
-    del spec_sha256
-    config, weights = read_durations(folder)
-    return GittinsPriority(weights), config.history

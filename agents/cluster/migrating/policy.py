@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -9,7 +10,7 @@ from annotated_types import Ge, Gt, Lt
 from numba import njit
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.priorities import Priority
+from agents.cluster.migrating.priorities import Priority, Spec, spec_of
 from agents.cluster.policy import Knowledge, Scheduler
 from envs.bounds import bounded
 from envs.cluster.environment.play_kernel import room, start_on
@@ -25,6 +26,7 @@ from envs.errors import InputError
 IntArray = NDArray[np.int64]
 
 KEEP, WAIT, STOP, START = 0, 1, 2, 3  # what becomes of a job
+PLAN_KIND = "migration"  # in a checkpoint
 NOWHERE, SERVER, RACK, ALL_SERVERS = 0, 1, 2, 3  # kinds of targets; their index: slot, rack, 0
 
 
@@ -286,6 +288,16 @@ def startable(state: ClusterState, view: View, job: int, kind: int, index: int) 
     return bool(in_all >= wanted and not in_a_rack)
 
 
+def plan_spec(order: Priority, **numbers: float) -> Spec:
+    """What a checkpoint says of a plan in an order.
+
+    Raises:
+        InputError: no checkpoint can describe the order.
+    """
+    priority, folder = spec_of(order)
+    return Spec({"kind": PLAN_KIND, **numbers, "priority": priority}, folder)
+
+
 @bounded
 class Migrating(Scheduler):
     """Jobs in an order of priority get the fastest GPUs there are, and move to faster ones.
@@ -319,6 +331,10 @@ class Migrating(Scheduler):
         self.least_run_s, self.wake_s = least_run_s, wake_s
         self.knows: Knowledge = priority.knows
 
+    def spec(self) -> Spec:
+        numbers = {"gain": self.gain, "least_run_s": self.least_run_s, "wake_s": self.wake_s}
+        return plan_spec(self.priority, **numbers)
+
     def reset(self, simulator: ClusterSimulator) -> None:
         """All servers are its own.
 
@@ -333,6 +349,11 @@ class Migrating(Scheduler):
         self._view = view_of(cluster, simulator.tables, nodes, 0, largest)
 
     def decide(self, simulator: ClusterSimulator) -> None:
+        for _ in self.moves(simulator):
+            pass
+
+    def moves(self, simulator: ClusterSimulator) -> Iterator[tuple[int, int]]:
+        """STOP or START and the job, each when it is done; all stops before the first start."""
         simulator.settle()
         state, view = simulator.state, self._view
         status = state.jobs["status"]
@@ -342,20 +363,15 @@ class Migrating(Scheduler):
         order = jobs[np.lexsort((jobs, self.priority(state, jobs)))]
         fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
         plan(state, simulator.tables, view, order, self.gain, self.least_run_s, 0.0, fate, target)
-        for job in order[fate == STOP]:
-            simulator.preempt(int(job))
-        for job, (kind, index) in zip(order[fate >= STOP], target[fate >= STOP], strict=True):
+        for job in order[fate == STOP].tolist():
+            simulator.preempt(job)
+            yield STOP, job
+        going = fate >= STOP
+        for job, (kind, index) in zip(order[going].tolist(), target[going], strict=True):
             if kind != NOWHERE and startable(simulator.state, view, job, kind, index):
-                first, last = slots_at(view, kind, index)
-                start_on(
-                    simulator.state,
-                    simulator.tables,
-                    simulator.overheads,
-                    view,
-                    int(job),
-                    first,
-                    last,
-                )
+                at = slots_at(view, kind, index)
+                start_on(simulator.state, simulator.tables, simulator.overheads, view, job, *at)
+                yield START, job
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """While jobs wait and others run, from time to time."""

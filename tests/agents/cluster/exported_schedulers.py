@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
+from agents.cluster.checkpoint_adviser import described
+from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
+from envs.cluster.nodes import Cluster
+from envs.cluster.workload.trace import Trace
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
 from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec
@@ -67,6 +73,16 @@ def exported(
     )
     export_scheduler(policy, folder, card, adviser)
     return policy
+
+
+def advised(folder: Path) -> Path:
+    """Write the folder of a fresh policy that is shown an adviser's action."""
+    cluster = Cluster.uniform(4, 2, nodes_per_rack=1, gpu_types=("V100", "P100"))
+    trace, config = Trace.of("two", [0, 0], [600, 600], [1, 2]), trained_config()
+    adviser = MigrationAdviser(partial(AttainedServiceClasses, 600.0), 1.33, 120.0)
+    env = environment(cluster, trace, config, adviser)
+    exported(folder, env, config, adviser=described(adviser))
+    return folder
 
 
 def as_if_trained(source: Path, folder: Path, config: dict[str, Any]) -> Path:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.live import ClusterDecider
+from agents.cluster.migrating.policy import STOP, Migrating
 from agents.decision import Decision
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from tests.agents.cluster.told_state import document_of
@@ -32,9 +35,14 @@ def agrees_with_the_simulator(
 ) -> list[Decision]:
     """Assert that actions and probabilities are those of the scheduler in the simulator."""
     scheduler, decider = scheduler_of(folder), ClusterDecider(folder)
-    episode = scheduler.episode(
-        cluster, trace, rates or NoInterference(), Overheads(restart_s, 0.0), incidents
-    )
+    rates = rates or NoInterference()
+    if scheduler.plan is not None:
+        overheads = Overheads(restart_s, 0.0)
+        simulator = ClusterSimulator(
+            cluster, trace, rates=rates, overheads=overheads, incidents=incidents
+        )
+        return list(planned(scheduler.plan, decider, simulator))
+    episode = scheduler.episode(cluster, trace, rates, Overheads(restart_s, 0.0), incidents)
     decisions = []
     while not episode.ended:
         state = document_of(episode.simulator, decider.knows_durations)
@@ -45,6 +53,31 @@ def agrees_with_the_simulator(
         decisions.append(decision)
         assert episode.wait()
     return decisions
+
+
+def planned(
+    plan: Migrating, decider: ClusterDecider, simulator: ClusterSimulator
+) -> Iterator[Decision]:
+    """Assert that the actions are those of a plan in the simulator."""
+    plan.reset(simulator)
+    while not simulator.done:
+        assert simulator.advance(plan.wake(simulator))
+        state = document_of(simulator, decider.knows_durations)
+        decision = decider.decide_json(json.dumps(state).encode())
+        held = {int(job): simulator.shares(int(job)) for job in simulator.running()}
+        taken = []
+        for move, job in plan.moves(simulator):
+            shares = held[job] if move == STOP else simulator.shares(job)
+            taken.append(
+                {
+                    "action": "stop" if move == STOP else "start",
+                    "job": str(simulator.trace.job_id[job]),
+                    "on": {str(node): gpus for node, gpus in shares},
+                    "probability": 1.0,
+                }
+            )
+        assert decision.actions == taken
+        yield decision
 
 
 def played(

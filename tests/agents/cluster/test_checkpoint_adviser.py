@@ -27,13 +27,16 @@ from agents.cluster.checkpoint import (
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.learned_priority import NAMES, from_folder
+from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import (
     AttainedServiceClasses,
     RemainingService,
     RemainingTime,
 )
+from agents.cluster.replay import replay
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
+from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
@@ -41,7 +44,7 @@ from envs.errors import InputError
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.durations.network import DurationPosterior, save_durations
-from models.export.checkpoint import load_checkpoint
+from models.export.checkpoint import export_plan, load_checkpoint
 from tests.paths import CONF
 
 pytestmark = pytest.mark.slow
@@ -287,15 +290,75 @@ def test_an_adviser_that_is_not_known(
 ) -> None:
     folder = tmp_path / "c"
     shutil.copytree(learned.folder, folder)
-    spec = json.loads((folder / "spec.json").read_text())
-    node, *keys = spec, "adviser", *path
-    for key in keys[:-1]:
-        node = node[key]
-    node[keys[-1]] = value
-    (folder / "spec.json").write_text(json.dumps(spec))
+    changed(folder, ("adviser", *path), value)
     with pytest.raises(InputError) as caught:
         scheduler(folder)
     assert (caught.value.file, caught.value.field) == (folder / "spec.json", field)
+
+
+def planned(folder: Path, kind: str) -> tuple[Path, Migrating]:
+    """The checkpoint of a plan, and the plan."""
+    plan = Migrating(order_of(kind, folder)(), 1.33, 120.0, 600.0)
+    return export_plan(described(plan), folder / "checkpoint", "# A plan", {"seed": 3}), plan
+
+
+@pytest.mark.parametrize(
+    ("kind", "knows"), [("learned_gittins", "predictions"), ("remaining_service", "durations")]
+)
+def test_a_plan_alone_decides_as_it_does_anywhere(tmp_path: Path, kind: str, knows: str) -> None:
+    folder, plan = planned(tmp_path, kind)
+    trace = jobs()
+    settings: dict[str, Any] = {"rates": speeds(trace), "overheads": OVERHEADS}
+    expected = replay(plan, CLUSTER, trace, **settings)
+    assert expected.preemptions.sum() > 0
+    shutil.move(folder, tmp_path / "moved")
+    shutil.rmtree(tmp_path / "posterior", ignore_errors=True)
+    agent = scheduler(tmp_path / "moved")
+    assert agent.knows == knows
+    assert_same(agent.play(CLUSTER, trace, **settings), expected)
+    four = Cluster.uniform(4, 4, gpu_types=(*TYPES, "A100"))  # any types
+    assert agent.play(four, trace, rates=NoInterference(), overheads=OVERHEADS).finished.all()
+
+
+def test_several_schedulers_do_what_the_plan_advises(tmp_path: Path) -> None:
+    folder, _ = planned(tmp_path, "attained_service_classes")
+    trace = jobs()
+    adviser = MigrationAdviser(partial(AttainedServiceClasses, first=600.0), 1.33, 120.0)
+    expected = played(environment_of(adviser, 2, trace), lambda seen: int(seen["advised"][0]))
+    agent = scheduler(folder, 2, window=16)
+    found = agent.play(CLUSTER, trace, rates=speeds(trace), overheads=OVERHEADS)
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        ((), None, "plan"),
+        (("kind",), "os.system", "plan.kind"),
+        (("wake_s",), 0.0, "plan.wake_s"),
+        (("wake_s",), "soon", "plan.wake_s"),
+        (("least_run_s",), 0.0, "plan.least_run_s"),
+        (("priority", "weights"), 1.0, "plan.priority.weights"),
+    ],
+)
+def test_a_plan_that_is_not_known(
+    tmp_path: Path, path: tuple[str, ...], value: Any, field: str
+) -> None:
+    folder, _ = planned(tmp_path, "learned_gittins")
+    changed(folder, ("plan", *path), value)
+    with pytest.raises(InputError) as caught:
+        scheduler(folder)
+    assert (caught.value.file, caught.value.field) == (folder / "spec.json", field)
+
+
+def changed(folder: Path, path: tuple[str, ...], value: Any) -> None:
+    """Write another value into a spec."""
+    spec = json.loads((folder / "spec.json").read_text())
+    node = spec
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    (folder / "spec.json").write_text(json.dumps(spec))
 
 
 class Mine:

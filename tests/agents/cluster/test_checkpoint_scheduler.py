@@ -102,7 +102,6 @@ def test_replays_what_the_policy_plays(
     found = agent.play(CLUSTER, trace, rates=rates, overheads=OVERHEADS)
     np.testing.assert_array_equal(found.finish, expected.finish)
     np.testing.assert_array_equal(found.preemptions, expected.preemptions)
-    assert agent.decisions > len(trace)
 
 
 @pytest.mark.parametrize(("known", "knows"), [(False, "predictions"), (True, "durations")])

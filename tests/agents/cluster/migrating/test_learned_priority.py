@@ -178,6 +178,8 @@ def worked_out(simulator: ClusterSimulator, job: int, expected: NDArray[np.float
     row |= {"gpus": gpus, "fresh": float(did[job] == 0.0), "attained": time(did[job]) - 1.0}
     row |= {"gpus_attained": gpus * (did[job] > 0.0), "age": time(now - trace.submit_s[job]) - 1.5}
     row |= {"expected": (expected[0] - 10.0) / 3.0, "spread": expected[1] / 2.0 - 1.0}
+    patience = 5.0 * (did[job] + math.exp(expected[0]))
+    row["overdue"] = math.log(max((now - trace.submit_s[job]) / patience, 1.0))
     seen, ended = 0, []
     for rank, other in enumerate(alike):
         away = abs(rank - place)
