@@ -12,14 +12,16 @@ from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from agents.cluster.compiled import joint_choice as kernel
+from agents.cluster.compiled import joint_replay as compiled
 from agents.cluster.compiled.joint_choice import Memory, Owners, Rule
+from agents.cluster.compiled.pairs import Pairs, find, pairs_of
 from agents.cluster.hidden_durations import simulator_for
+from agents.cluster.pair_scorer import PairScorer, no_scorer
 from agents.cluster.policy import (
     Knowledge,
     Option,
     PartialGpuShares,
     Scheduler,
-    same_start,
 )
 from agents.cluster.prediction import Finished
 from agents.cluster.rule_numbers import Numbers, read_numbers
@@ -43,7 +45,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Reach = tuple[int, int]  # how far a gang is spread, and over how many nodes
 Order = Literal["queue", "shortest", "smallest", "dominant"]
-Arrival = Literal["routed", "least_load", "shortest_queue"]
+Arrival = Literal["routed", "least_load", "shortest_queue", "best_offer"]
 Choice = Literal["gain", "tightest", "loosest", "aligned"]
 ORDERS: dict[Order, int] = {
     "queue": kernel.QUEUE,
@@ -55,6 +57,7 @@ ARRIVALS: dict[Arrival, int] = {
     "routed": kernel.ROUTED,
     "least_load": kernel.LEAST_LOAD,
     "shortest_queue": kernel.SHORTEST_QUEUE,
+    "best_offer": kernel.BEST_OFFER,
 }
 CHOICES: dict[Choice, int] = {
     "gain": kernel.GAIN,
@@ -94,6 +97,8 @@ class JointChoice(Scheduler):
     never hold goes to the next whose nodes could. It comes to a queue as `routing` says, or at its
     arrival to the scheduler with the least load, of those that could hold it: GPU-seconds that
     wait, as predicted, per GPU, or jobs that wait; of equals to the one with the most free GPUs.
+    With "best_offer" it goes to the scheduler that has the best place for it that is good enough,
+    and only where nobody has one to the least loaded.
     At the first event after it has been in a queue for longer than `forward_s`, and as long again
     later, a job goes to the scheduler with the least load, its own not counted.
 
@@ -122,11 +127,12 @@ class JointChoice(Scheduler):
         prior_s: seconds that jobs are thought to take where none has finished.
         recency: weight of the latest duration in an average.
         posterior: of what jobs still need; None: averages.
+        scorer: a learned policy that may overrule the rule; None: it is held to.
         believed: how jobs are thought to slow each other down; None: as they do.
         schedulers: how many share the cluster.
         partition: who owns which racks.
         routing: to whose queue jobs come.
-        arrival: "routed" (as `routing` says), "least_load" or "shortest_queue".
+        arrival: "routed" (as `routing` says), "least_load", "shortest_queue" or "best_offer".
         forward_s: seconds after which a job may go to another queue; None: never.
         seed: of the routing.
         numbers: a file of `experiments.train model=rule`, whose numbers take the place of those
@@ -154,6 +160,7 @@ class JointChoice(Scheduler):
         prior_s: Positive,
         recency: Annotated[float, Gt(0.0), Le(1.0)],
         posterior: WorkLeft | None,
+        scorer: PairScorer | None,
         believed: RateModel | None,
         schedulers: Count,
         partition: RackOwners,
@@ -177,7 +184,7 @@ class JointChoice(Scheduler):
             forward_s=np.inf if forward_s is None else float(forward_s),
         )
         self.prior_s, self.recency = float(prior_s), float(recency)
-        self.posterior = posterior
+        self.posterior, self.scorer = posterior, scorer
         self.believed, self.schedulers = believed, int(schedulers)
         self.partition, self.routing, self.seed = partition, routing, seed
 
@@ -197,7 +204,7 @@ class JointChoice(Scheduler):
         holds = _holds(cluster, trace, types, of_node, self.schedulers)
         home = self.routing(trace, self.schedulers, np.random.default_rng(self.seed))
         home = first_that_holds(trace.name, home, holds)
-        if self.rule.arrival != kernel.ROUTED:
+        if self.schedulers > 1 and self.rule.arrival != kernel.ROUTED:
             home[:] = NONE
         self._owners = Owners(
             of_node=of_node,
@@ -209,6 +216,8 @@ class JointChoice(Scheduler):
             user=_users(trace),
             capacity=_capacity(cluster),
         )
+        nodes = cluster.num_nodes
+        self._scorer = no_scorer(nodes) if self.scorer is None else self.scorer.compiled(nodes)
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Learns from jobs that have finished, then every scheduler starts some of its own."""
@@ -225,44 +234,55 @@ class JointChoice(Scheduler):
         else:
             for job in self._finished.new(simulator):
                 kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
-        kernel.route(simulator.state, self._owners, memory, self.rule)
+        rates, room = self._rates, self._room
+        with _cases_of(rates, simulator):
+            kernel.route(simulator.state, rates.believed, self._owners, memory, self.rule, room)
 
     def choice(self, simulator: ClusterSimulator) -> Option | None:
         """What it starts next; None: nothing before the next event."""
         self.learn(simulator)
         with _cases_of(self._rates, simulator):
             for scheduler in range(self.schedulers):
-                job, shares = kernel.choose(
+                job, shares = compiled.next_start(
                     simulator.state, self._rates.believed, self._owners, self._memory, self.rule,
-                    self._room, scheduler,
+                    self._scorer, self._room, scheduler,
                 )  # fmt: skip
                 if job != NONE:
-                    return job, _taken(self._room, shares)
+                    return job, _taken(self._room, 1, shares)
         return None
 
     def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
-        """Starts worth a thought: of the first jobs of every scheduler, on their best places.
+        """Starts worth a thought: what the rule does, and alternatives to it, of every scheduler.
 
-        By the rule itself, by one for which every place is good enough, and by one that shares
-        no GPUs.
+        See `agents.cluster.compiled.pairs.find`.
         """
-        found: list[Option] = []
-        rates, room, state = self._rates, self._room, simulator.state
-        anywhere = self.rule._replace(own=0.0, others=0.0, fast=0.0, choice=kernel.GAIN)
-        rules = (self.rule, anywhere, anywhere._replace(share=False))
-        with _cases_of(rates, simulator):
-            for scheduler in range(self.schedulers):
-                looked = self.rule._replace(first=first)
-                count = kernel.look(state, self._owners, self._memory, looked, room, scheduler)
-                for job in room.window[:count].tolist():
-                    for rule in rules:
-                        shares, _ = kernel.best_place(
-                            state, rates.believed, self._owners, rule, room, job, True
-                        )
-                        option = (job, _taken(room, shares))
-                        if shares > 0 and not any(same_start(option, one) for one in found):
-                            found.append(option)
-        return found
+        pairs = pairs_of(first, simulator.cluster.num_nodes)
+        return [
+            option
+            for scheduler in range(self.schedulers)
+            for option in self.candidates(simulator, scheduler, pairs)
+            if option is not None
+        ]
+
+    def candidates(
+        self, simulator: ClusterSimulator, scheduler: int, pairs: Pairs
+    ) -> list[Option | None]:
+        """What a scheduler could do next, the rule's choice first; None: wait for the next event.
+
+        Args:
+            simulator: at a decision point, of which everything has been learned.
+            scheduler: its number.
+            pairs: written: the same in numbers.
+        """
+        with _cases_of(self._rates, simulator):
+            count = find(
+                simulator.state, self._rates.believed, self._owners, self._memory, self.rule,
+                self._room, pairs, scheduler, (len(pairs.job) - 2) // 3,
+            )  # fmt: skip
+        return [
+            None if pairs.job[k] == NONE else (int(pairs.job[k]), _taken(pairs, k, pairs.shares[k]))
+            for k in range(count)
+        ]
 
     def play_on(self, simulator: ClusterSimulator, *, hold: bool) -> None:
         """Decide in `simulator`, in which the same has happened so far, from now to its end.
@@ -286,17 +306,19 @@ class JointChoice(Scheduler):
         rates = self._rates
         with _cases_of(rates, simulator):
             for scheduler in range(self.schedulers):
-                kernel.decide(
+                compiled.decide(
                     simulator.state, rates.true, rates.believed, simulator.overheads, owners,
-                    memory, self.rule, self._room, scheduler,
+                    memory, self.rule, self._scorer, self._room, scheduler,
                 )  # fmt: skip
 
     def _run(self, simulator: ClusterSimulator, memory: Memory, owners: Owners) -> None:
         rates, overheads = self._rates, simulator.overheads
-        settings = (owners, memory, self.rule, self._room, self.schedulers)
+        settings = (owners, memory, self.rule, self._scorer, self._room, self.schedulers)
         simulator.lengthen_log()
         with _cases_of(rates, simulator):
-            while not kernel.run(simulator.state, rates.true, rates.believed, overheads, *settings):
+            while not compiled.run(
+                simulator.state, rates.true, rates.believed, overheads, *settings
+            ):
                 simulator.lengthen_log()
 
     def run(self, simulator: ClusterSimulator) -> bool:
@@ -308,9 +330,10 @@ class JointChoice(Scheduler):
         return True
 
 
-def _taken(room: kernel.Room, count: int) -> PartialGpuShares:
-    """The first shares that `room` holds as the best."""
-    nodes, gpus, sets = (column[1, :count].tolist() for column in room[:3])
+def _taken(places: kernel.Room | Pairs, row: int, count: int) -> PartialGpuShares:
+    """The first shares of a row."""
+    columns = (places.nodes, places.gpus, places.sets)
+    nodes, gpus, sets = (column[row, :count].tolist() for column in columns)
     joined = tuple(None if one == NONE else one for one in sets)
     return PartialGpuShares(list(zip(nodes, gpus, strict=True)), joined)
 

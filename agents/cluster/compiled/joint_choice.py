@@ -11,17 +11,12 @@ from numpy.typing import NDArray
 from agents.cluster.rules.eligible import holds, permitted
 from envs.cluster.interference.kernel import alone_rate, left_by_neighbours
 from envs.cluster.interference.rates import RateTables
-from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import (
-    NOTHING,
-    advance,
-    begin,
     give,
     give_partial,
-    log_is_short,
     ungive,
 )
-from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
+from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +25,7 @@ IntArray = NDArray[np.int64]
 # `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user
 QUEUE, SHORTEST, SMALLEST, DOMINANT = range(4)
 GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
-ROUTED, LEAST_LOAD, SHORTEST_QUEUE = range(3)  # `Rule.arrival`
+ROUTED, LEAST_LOAD, SHORTEST_QUEUE, BEST_OFFER = range(4)  # `Rule.arrival`
 
 
 class Rule(NamedTuple):
@@ -67,9 +62,11 @@ class Memory(NamedTuple):
 class Room(NamedTuple):
     """Scratch memory for N nodes and J jobs."""
 
-    nodes: IntArray  # (2, N) of the shares looked at, and of the best
-    gpus: IntArray  # (2, N)
-    sets: IntArray  # (2, N) or NONE: free GPUs
+    nodes: IntArray  # (4, N) of the shares looked at, and of the best places: see `best_places`
+    gpus: IntArray  # (4, N)
+    sets: IntArray  # (4, N) or NONE: free GPUs
+    shares: IntArray  # (4,) how many, 0: no such place
+    worth: FloatArray  # (4,)
     before: FloatArray  # of every share, what neighbours leave its job
     window: IntArray  # (J,) pending jobs, in their order
     key: FloatArray  # (J,)
@@ -78,9 +75,11 @@ class Room(NamedTuple):
 
 def room_of(nodes: int, shares: int, jobs: int) -> Room:
     return Room(
-        nodes=np.zeros((2, nodes), np.int64),
-        gpus=np.zeros((2, nodes), np.int64),
-        sets=np.zeros((2, nodes), np.int64),
+        nodes=np.zeros((4, nodes), np.int64),
+        gpus=np.zeros((4, nodes), np.int64),
+        sets=np.zeros((4, nodes), np.int64),
+        shares=np.zeros(4, np.int64),
+        worth=np.zeros(4),
         before=np.zeros(shares),
         window=np.zeros(jobs, np.int64),
         key=np.zeros(jobs),
@@ -130,18 +129,30 @@ def gpu_seconds(state: ClusterState, memory: Memory, job: int) -> float:
 
 
 @njit(cache=True)
-def route(state: ClusterState, owners: Owners, memory: Memory, rule: Rule) -> None:
+def route(
+    state: ClusterState,
+    believed: RateTables,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    room: Room,
+) -> None:
     """Jobs that have arrived come to a queue, and those that have waited for long may leave theirs.
 
     Who has been asked is asked again after `forward_s`.
     """
-    if rule.arrival == ROUTED and rule.forward_s == np.inf:
+    if len(owners.gpus) == 1 or (rule.arrival == ROUTED and rule.forward_s == np.inf):
         return
     now, job = state.clock[0].now, state.clock[0].head
     while job != NONE:
         waited = now - max(state.jobs[job].since, owners.asked[job])
         if owners.home[job] == NONE or waited > rule.forward_s:
-            owners.home[job] = least_loaded(state, owners, memory, rule, job)
+            its = NONE
+            if rule.arrival == BEST_OFFER:
+                its = best_offer(state, believed, owners, rule, room, job)
+            if its == NONE:
+                its = least_loaded(state, owners, memory, rule, job)
+            owners.home[job] = its
             owners.asked[job] = now
         job = state.jobs[job].after
 
@@ -173,6 +184,29 @@ def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule
         ):
             chosen = one
     return int(chosen)
+
+
+@njit(cache=True)
+def best_offer(
+    state: ClusterState, believed: RateTables, owners: Owners, rule: Rule, room: Room, job: int
+) -> int:
+    """The scheduler with the best place for `job` that is good enough and free now, or NONE.
+
+    A gain counts in GPUs times rate, whatever GPUs a scheduler has. Of equal ones the first.
+    """
+    before, chosen, most = owners.home[job], NONE, -np.inf
+    for one in range(len(owners.gpus)):
+        if not owners.holds[job, one]:
+            continue
+        owners.home[job] = one
+        best_places(state, believed, owners, rule, room, job, True, False)
+        worth = room.worth[1]
+        if rule.choice == GAIN:
+            worth *= owners.fastest[job, one]
+        if room.shares[1] > 0 and worth > most:
+            chosen, most = one, worth
+    owners.home[job] = before
+    return chosen
 
 
 @njit(cache=True)
@@ -247,7 +281,7 @@ def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> N
 
 
 @njit(cache=True)
-def best_place(
+def best_places(
     state: ClusterState,
     tables: RateTables,
     owners: Owners,
@@ -255,18 +289,18 @@ def best_place(
     room: Room,
     job: int,
     strict: bool,
-) -> tuple[int, float]:
-    """The best of the places that are good enough for `job`, into the second row of `room`.
+    wide: bool,
+) -> None:
+    """Find the best places for `job`, into rows of `room`.
 
     A place is a node, or a set of GPUs there; for gangs that are larger than all nodes a rack, or
-    all nodes. Unless `strict`, every place is good enough.
-
-    Returns:
-        How many shares it has, 0: there is none; and what it is worth.
+    all nodes. Row 1 is the best of those that are good enough; unless `strict`, every place is. If
+    `wide`, row 2 is the place anywhere, and row 3 that on free GPUs, with the greatest gain.
     """
     record, scheduler = state.jobs[job], owners.home[job]
     fastest = owners.fastest[job, scheduler]
-    chosen, most, anywhere = 0, -np.inf, False
+    room.shares[:], room.worth[:] = 0, -np.inf
+    anywhere = False
     for node in range(len(state.nodes)):
         place = state.nodes[node]
         if owners.of_node[node] != scheduler or not place.up or not permitted(place, record):
@@ -277,13 +311,11 @@ def best_place(
         )
         if place.gpus >= record.gpus:
             anywhere = True
-        if strict and rate < rule.fast * fastest:
+        if strict and not wide and rate < rule.fast * fastest:
             continue
         if holds(place, record, record.gpus):
             room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, NONE
-            worth = value(state, tables, rule, room, job, 1, fastest, strict)
-            if worth > most:
-                chosen, most = keep(room, 1), worth
+            consider(state, tables, rule, room, job, 1, fastest, strict, wide)
         if not rule.share or record.milli == WHOLE_GPU:
             continue
         if place.cpu < record.cpu or place.memory < record.memory:
@@ -293,33 +325,65 @@ def best_place(
             there = state.partials[index]
             if there.gpus == record.gpus and there.left >= record.milli:
                 room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, index
-                worth = value(state, tables, rule, room, job, 1, fastest, strict)
-                if worth > most:
-                    chosen, most = keep(room, 1), worth
+                consider(state, tables, rule, room, job, 1, fastest, strict, wide)
             index = there.next
     if anywhere:
-        return chosen, most
+        return
     racks = 0
     for node in range(len(state.nodes)):
         racks = max(racks, state.nodes[node].rack + 1)
     for rack in range(racks + 1):  # the last: all of them, where no rack is good enough
-        if rack == racks and chosen > 0:
+        if rack == racks and room.shares[1] > 0:
             break
         count = gather(state, owners, room, job, rack if rack < racks else NONE)
         if count > 0:
-            worth = value(state, tables, rule, room, job, count, fastest, strict)
-            if worth > most:
-                chosen, most = keep(room, count), worth
-    return chosen, most
+            consider(state, tables, rule, room, job, count, fastest, strict, wide)
 
 
 @njit(cache=True)
-def keep(room: Room, count: int) -> int:
-    """Remember the shares looked at as the best; how many."""
-    room.nodes[1, :count] = room.nodes[0, :count]
-    room.gpus[1, :count] = room.gpus[0, :count]
-    room.sets[1, :count] = room.sets[0, :count]
-    return count
+def consider(
+    state: ClusterState,
+    tables: RateTables,
+    rule: Rule,
+    room: Room,
+    job: int,
+    count: int,
+    fastest: float,
+    strict: bool,
+    wide: bool,
+) -> None:
+    """Keep the shares looked at wherever they are the best so far."""
+    alone, own, least, won = effect(state, tables, room, job, count)
+    gpus = state.jobs[job].gpus
+    gain = won / (max(gpus, 1) * fastest)
+    if wide:
+        if gain > room.worth[2]:
+            keep(room, 2, count, gain)
+        if room.sets[0, 0] == NONE and gain > room.worth[3]:
+            keep(room, 3, count, gain)
+    if strict and (alone < rule.fast * fastest or own < rule.own or least < rule.others):
+        return
+    worth = gain
+    if rule.choice != GAIN:
+        free = 0
+        for i in range(count):
+            free += state.nodes[room.nodes[0, i]].free
+        worth = float(free)
+        if rule.choice == ALIGNED:
+            worth *= gpus
+        elif rule.choice == TIGHTEST:
+            worth = -worth
+    if worth > room.worth[1]:
+        keep(room, 1, count, worth)
+
+
+@njit(cache=True)
+def keep(room: Room, row: int, count: int, worth: float) -> None:
+    """Remember the shares looked at in a row."""
+    room.nodes[row, :count] = room.nodes[0, :count]
+    room.gpus[row, :count] = room.gpus[0, :count]
+    room.sets[row, :count] = room.sets[0, :count]
+    room.shares[row], room.worth[row] = count, worth
 
 
 @njit(cache=True)
@@ -355,32 +419,6 @@ def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int)
         left -= gpus
         count += 1
     return count
-
-
-@njit(cache=True)
-def value(
-    state: ClusterState,
-    tables: RateTables,
-    rule: Rule,
-    room: Room,
-    job: int,
-    count: int,
-    fastest: float,
-    strict: bool,
-) -> float:
-    """What the shares looked at are worth; -inf: they are not good enough."""
-    alone, own, least, won = effect(state, tables, room, job, count)
-    if strict and (alone < rule.fast * fastest or own < rule.own or least < rule.others):
-        return -np.inf
-    gpus = state.jobs[job].gpus
-    if rule.choice == GAIN:
-        return float(won / (max(gpus, 1) * fastest))
-    free = 0
-    for i in range(count):
-        free += state.nodes[room.nodes[0, i]].free
-    if rule.choice == ALIGNED:
-        return float(gpus * free)
-    return float(-free if rule.choice == TIGHTEST else free)
 
 
 @njit(cache=True)
@@ -435,76 +473,19 @@ def choose(
     for place in range(state.clock[0].running):
         strict = strict or owners.home[state.heap[place]] == scheduler
     filled = look(state, owners, memory, rule, room, scheduler)
-    chosen, most, shares = NONE, -np.inf, 0
+    chosen, most = NONE, -np.inf
     for row in range(filled):
         job = int(room.window[row])
-        count, worth = best_place(state, believed, owners, rule, room, job, strict)
-        if count == 0:
+        best_places(state, believed, owners, rule, room, job, strict, False)
+        if room.shares[1] == 0:
             if rule.blocking:
                 break
             continue
-        worth -= rule.hurry * row
+        worth = room.worth[1] - rule.hurry * row
         if worth > most or chosen == NONE:
-            chosen, most, shares = job, worth, count
+            chosen, most = job, worth
         if not rule.joint:
             break
     if rule.joint and chosen != NONE:
-        shares, _ = best_place(state, believed, owners, rule, room, chosen, strict)
-    return chosen, shares
-
-
-@njit(cache=True)
-def decide(
-    state: ClusterState,
-    tables: RateTables,
-    believed: RateTables,
-    overheads: Overheads,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
-    room: Room,
-    scheduler: int,
-) -> int:
-    """Start jobs of a scheduler while any has a good place; how many."""
-    started = 0
-    while True:
-        chosen, shares = choose(state, believed, owners, memory, rule, room, scheduler)
-        if chosen == NONE:
-            return started
-        take(state, room, 1, chosen, shares)
-        begin(state, tables, overheads, chosen)
-        started += 1
-
-
-@njit(cache=True, nogil=True)
-def run(
-    state: ClusterState,
-    tables: RateTables,
-    believed: RateTables,
-    overheads: Overheads,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
-    room: Room,
-    schedulers: int,
-) -> bool:
-    """Simulate until nothing is to come; False: the log must be lengthened first."""
-    state, tables, believed = borrowed(state), borrowed(tables), borrowed(believed)
-    clock = state.clock[0]
-    while True:
-        if log_is_short(state):
-            return False
-        ran = clock.running
-        room.running[:ran] = state.heap[:ran]
-        if advance(state, tables, overheads, np.inf) == NOTHING:
-            return True
-        finished = 0
-        for place in range(ran):
-            if state.jobs[room.running[place]].status == FINISHED:
-                room.running[finished] = room.running[place]
-                finished += 1
-        for job in np.sort(room.running[:finished]):
-            learn(memory, job, state.jobs[job].attained)
-        route(state, owners, memory, rule)
-        for scheduler in range(schedulers):
-            decide(state, tables, believed, overheads, owners, memory, rule, room, scheduler)
+        best_places(state, believed, owners, rule, room, chosen, strict, False)
+    return chosen, (int(room.shares[1]) if chosen != NONE else 0)

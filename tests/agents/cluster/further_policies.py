@@ -28,7 +28,7 @@ def durations() -> RollingDuration:
 def joint_choice() -> JointChoice:
     rule = ("smallest", 8, True, False, True, 0.5, 0.5, 0.5, "gain", 0.0)
     return JointChoice(
-        *rule, 600.0, 0.3, None, None, 1, MixedRacks(), QueueRouting(), "routed", None, 0
+        *rule, 600.0, 0.3, None, None, None, 1, MixedRacks(), QueueRouting(), "routed", None, 0
     )
 
 

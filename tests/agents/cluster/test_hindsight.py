@@ -25,7 +25,7 @@ from envs.errors import InputError
 SETTINGS: dict[str, Any] = {
     "order": "queue", "first": 8, "joint": False, "blocking": False, "share": True,
     "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-    "recency": 0.25, "posterior": None, "believed": None, "schedulers": 1,
+    "recency": 0.25, "posterior": None, "scorer": None, "believed": None, "schedulers": 1,
     "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed",
     "forward_s": None, "seed": 0,
 }  # fmt: skip

@@ -40,7 +40,7 @@ TYPES = ("V100", "T4")
 SETTINGS: dict[str, Any] = {
     "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
     "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-    "recency": 0.25, "posterior": None, "believed": None, "schedulers": 1,
+    "recency": 0.25, "posterior": None, "scorer": None, "believed": None, "schedulers": 1,
     "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed", "forward_s": None,
     "seed": 0,
 }  # fmt: skip
@@ -177,9 +177,27 @@ class Twin:
             if self.home[job] == NONE or now - since > longest:
                 self.asked[job] = now
                 can = np.flatnonzero(self.policy._owners.holds[job]).tolist()
+                offers = self.offers(job, can) if self.settings["arrival"] == "best_offer" else {}
+                if offers:
+                    self.home[job] = max(offers, key=lambda one: offers[one])
+                    continue
                 best = min(can, key=lambda one: self.load(one, job))
                 if self.home[job] == NONE or self.load(best, job) < self.load(self.home[job], job):
                     self.home[job] = best
+
+    def offers(self, job: int, schedulers: list[int]) -> dict[int, float]:
+        """What its best place is worth to each that has one."""
+        found, before = {}, self.home[job]
+        world = Imagined(self.simulator, self.order, self.model)
+        for one in schedulers:
+            self.home[job] = one
+            best = self.best_place(world, job, True)
+            if best is not None:
+                gain = self.settings["choice"] == "gain"
+                fastest = float(self.policy._owners.fastest[job, one])
+                found[one] = best[0] * (fastest if gain else 1.0)
+        self.home[job] = before
+        return found
 
     def load(self, scheduler: int, but: int) -> tuple[float, int]:
         pending = self.simulator.pending().tolist()
@@ -353,7 +371,7 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
         "choice": str(rng.choice(["gain", "gain", "tightest", "loosest", "aligned"])),
         "hurry": float(rng.choice([0, 0.25])),
         "schedulers": schedulers,
-        "arrival": str(rng.choice(["routed", "least_load", "shortest_queue"])),
+        "arrival": str(rng.choice(["routed", "least_load", "shortest_queue", "best_offer"])),
         "forward_s": rng.choice([None, 5.0]),
         "seed": seed,
     }

@@ -1,0 +1,147 @@
+"""Schedulers that start the pairs of a job and a place they like best, from event to event."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from agents.cluster.compiled.joint_choice import (
+    Memory,
+    Owners,
+    Room,
+    Rule,
+    choose,
+    learn,
+    route,
+    take,
+)
+from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, scores
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
+from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, log_is_short
+from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
+
+
+class Scorer(NamedTuple):
+    """A network that may prefer another pair to the rule's, or to wait."""
+
+    weights: Weights
+    pairs: Pairs  # scratch memory
+    score: FloatRows  # (K,) the same
+    first: int  # jobs that it looks at; 0: there is no network
+    sure: float  # by which an alternative's score must exceed that of what the rule does
+    patience: float  # seconds; while a job has waited for longer, the rule decides alone
+
+
+def scorer_of(weights: Weights, nodes: int, first: int, sure: float, patience: float) -> Scorer:
+    pairs = pairs_of(first, nodes)
+    return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), first, sure, patience)
+
+
+@njit(cache=True)
+def next_start(
+    state: ClusterState,
+    believed: RateTables,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    scorer: Scorer,
+    room: Room,
+    scheduler: int,
+) -> tuple[int, int]:
+    """See `choose`, and what the network prefers to it."""
+    pairs, head = scorer.pairs, owner_head(state, owners, scheduler)
+    if (
+        scorer.first == 0
+        or head == NONE
+        or state.clock[0].now - state.jobs[head].submit > scorer.patience
+    ):
+        job, shares = choose(state, believed, owners, memory, rule, room, scheduler)
+        return int(job), int(shares)
+    count = find(state, believed, owners, memory, rule, room, pairs, scheduler, scorer.first)
+    best = 0
+    if count > 1:
+        scores(scorer.weights, pairs, count, len(state.nodes), scorer.score)
+        most = scorer.score[0] + np.float32(scorer.sure)
+        for k in range(1, count):
+            if scorer.score[k] > most:
+                best, most = k, scorer.score[k]
+    shares = int(pairs.shares[best])
+    room.nodes[1, :shares] = pairs.nodes[best, :shares]
+    room.gpus[1, :shares] = pairs.gpus[best, :shares]
+    room.sets[1, :shares] = pairs.sets[best, :shares]
+    return int(pairs.job[best]), shares
+
+
+@njit(cache=True)
+def owner_head(state: ClusterState, owners: Owners, scheduler: int) -> int:
+    """The pending job of a scheduler that was submitted first, or NONE."""
+    job, first = state.clock[0].head, NONE
+    while job != NONE:
+        if owners.home[job] == scheduler and (first == NONE or job < first):
+            first = int(job)
+        job = state.jobs[job].after
+    return first
+
+
+@njit(cache=True)
+def decide(
+    state: ClusterState,
+    tables: RateTables,
+    believed: RateTables,
+    overheads: Overheads,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    scorer: Scorer,
+    room: Room,
+    scheduler: int,
+) -> int:
+    """Start jobs of a scheduler while any has a good place; how many."""
+    started = 0
+    while True:
+        chosen, shares = next_start(state, believed, owners, memory, rule, scorer, room, scheduler)
+        if chosen == NONE:
+            return started
+        take(state, room, 1, chosen, shares)
+        begin(state, tables, overheads, chosen)
+        started += 1
+
+
+@njit(cache=True, nogil=True)
+def run(
+    state: ClusterState,
+    tables: RateTables,
+    believed: RateTables,
+    overheads: Overheads,
+    owners: Owners,
+    memory: Memory,
+    rule: Rule,
+    scorer: Scorer,
+    room: Room,
+    schedulers: int,
+) -> bool:
+    """Simulate until nothing is to come; False: the log must be lengthened first."""
+    state, tables, believed = borrowed(state), borrowed(tables), borrowed(believed)
+    clock = state.clock[0]
+    while True:
+        if log_is_short(state):
+            return False
+        ran = clock.running
+        room.running[:ran] = state.heap[:ran]
+        if advance(state, tables, overheads, np.inf) == NOTHING:
+            return True
+        finished = 0
+        for place in range(ran):
+            if state.jobs[room.running[place]].status == FINISHED:
+                room.running[finished] = room.running[place]
+                finished += 1
+        for job in np.sort(room.running[:finished]):
+            learn(memory, job, state.jobs[job].attained)
+        route(state, believed, owners, memory, rule, room)
+        for scheduler in range(schedulers):
+            decide(
+                state, tables, believed, overheads, owners, memory, rule, scorer, room, scheduler
+            )

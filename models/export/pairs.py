@@ -1,0 +1,50 @@
+"""A policy over pairs of a job and a place as a folder that needs no program: its weights, by name.
+
+weights.safetensors   the weights; spec.json, config.yaml and README.md as beside a placer's
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from envs.errors import InputError
+from models.artifacts import atomic_folder, read_checked_spec
+from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE
+from models.export.placer import PlacerCard, write_beside
+
+if TYPE_CHECKING:
+    from models.cluster.pairs import PairsPolicy
+
+KIND, VERSION = "meshwright.pairs", 1
+LISTED = (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
+
+
+def export_pairs(policy: PairsPolicy, folder: Path, card: PlacerCard) -> Path:
+    """Write the folder, whole or not at all; one already there is replaced."""
+    with atomic_folder(folder) as temporary:
+        spec = {"kind": KIND, "schema_version": VERSION, "config": asdict(policy.config)}
+        write_beside(policy, temporary, card, spec)
+    return folder
+
+
+def read_pairs(folder: Path) -> dict[str, NDArray[np.float32]]:
+    """The weights by name.
+
+    Raises:
+        InputError: the folder is none of these, or a file in it is damaged or foreign.
+    """
+    if not folder.is_dir():
+        raise InputError("is not a checkpoint folder", file=folder)
+    read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+    try:
+        found: dict[str, NDArray[np.float32]] = load_file(folder / WEIGHTS_FILE)
+    except (ValueError, SafetensorError) as error:
+        raise InputError(f"cannot be read ({error})", file=folder / WEIGHTS_FILE) from error
+    return found
