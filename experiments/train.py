@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 
 from experiments.learning.train_cluster import TrainClusterConfig, train_cluster
+from experiments.learning.train_decisions import TrainDecisionsConfig, train_decisions
 from experiments.learning.train_durations import TrainDurationsConfig, train_durations
 from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
 from experiments.learning.train_priority import TrainPriorityConfig, train_priority
@@ -33,6 +34,7 @@ VARIANTS = {
     "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
     "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
     "model=rule": Variant("train_rule", TrainRuleConfig, train_rule),
+    "env=decisions": Variant("train_decisions", TrainDecisionsConfig, train_decisions),
     "env=*problems": Variant("train_problems", TrainProblemsConfig, train_problems),
     "env=cluster*": Variant("train_cluster", TrainClusterConfig, train_cluster),
 }

@@ -204,3 +204,22 @@ class ArrayMemory:
 
     def labels(self, times: int) -> NDArray[np.int64] | None:
         return None
+
+
+class WholeEpisodes:
+    """Of `agents.rllib.subject.Lane`, where no episode goes on in the next iteration."""
+
+    slots: Sequence[tuple[Any, int]] = ()
+
+    def attach(self, slots: Sequence[tuple[Any, int]]) -> None:
+        self.slots = slots
+
+    def at_least(self) -> float:
+        return 0.0
+
+    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+        """Nothing: there is no running episode."""
+        return {}, {}
+
+    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+        """Nothing to take over."""

@@ -15,9 +15,10 @@ of allocators, where bandwidth is decided too, lies beside it: <run folder>/allo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.tracking import tracking_of
@@ -38,6 +39,9 @@ from experiments.run.targets import build, build_as, no_such_thing
 if TYPE_CHECKING:
     from agents.rllib.config import Training
     from agents.rllib.step.problems import Problems
+    from agents.rllib.subject import Subject
+    from models.architecture import Policy
+    from models.export.placer import PlacerCard
 
 ALLOCATOR_FOLDER = "allocator"  # beside the placer's
 SHOWN = (
@@ -88,20 +92,51 @@ def subject_of(config: TrainProblemsConfig) -> tuple[Training, Problems]:
 
 def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
     """Train (on), then write the learning curve and what the exams say."""
-    resume = config.resume is not None
-    if resume:
+    if config.resume is not None:
         config = resumed_config(run.folder, config, run.overrides)
-    tracking = tracking_of(config.tracking)
     training, subject = subject_of(config)
+    return learned(
+        config, run, training, subject, news, title="A placement policy", what="step times",
+        unit="step time",
+    )  # fmt: skip
+
+
+class Trains(Protocol):
+    """A config of this app or of one like it."""
+
+    tracking: Any
+    resume: str | None
+
+
+def learned(
+    config: Trains,
+    run: Run,
+    training: Training,
+    subject: Subject,
+    news: Callable[[Mapping[str, float]], str],
+    title: str,
+    what: str,
+    unit: str,
+) -> Result:
+    """Train (on), then write the checkpoint, the learning curve and what the exams say.
+
+    Args:
+        config: of the app, as it is taken up again where the run goes on.
+        run: its folder.
+        training: how it is learned.
+        subject: about what.
+        news: one iteration in a few words.
+        title: of the checkpoint's card.
+        what: of the exams, in the plural.
+        unit: of their outcomes, in the picture.
+    """
+    resume = config.resume is not None
+    tracking = tracking_of(config.tracking)
     if not resume:
         origin = stamp({}, run.provenance, kind="training_checkpoints")
         write_json(run.folder / "checkpoints" / "provenance.json", origin)
 
     from agents.rllib.training import train
-    from models.export.allocator import export_allocator
-    from models.export.placer import export_placer
-    from models.step.pipes import PipesPolicy
-    from models.step.placer import PlacerPolicy
 
     with ProgressDisplay(run.console) as display:
         shown = display.begin("ppo", training.budget_s)
@@ -110,27 +145,20 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
             display.update(shown, row["charts/seconds"], news(row))
 
         found = train(training, subject, run.folder, on_iteration, resume=resume, tracking=tracking)
-        display.end(shown, f"{found.best_score:.3f} times the reference at best")
+        display.end(shown, f"{found.best_score:.4f} times the reference at best")
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
     card = card_of(
-        title="A placement policy",
-        text=f"In {len(found.trained)} exams of the most probable tokens step times were "
-        f"{found.best_score:.3f} times the reference's in the mean, before training "
-        f"{found.exams[0][1]:.3f} times.",
+        title=title,
+        text=f"In {len(found.trained)} exams of the most probable actions {what} were "
+        f"{found.best_score:.4f} times the reference's in the mean, before training "
+        f"{found.exams[0][1]:.4f} times.",
         config=plain_config(config),
         provenance=run.provenance,
     )
     for policy in found.policies.values():
-        if isinstance(policy, PipesPolicy):
-            title = "A policy that allocates bandwidth"
-            export_allocator(
-                policy, checkpoint.with_name(ALLOCATOR_FOLDER), replace(card, title=title)
-            )
-        else:
-            assert isinstance(policy, PlacerPolicy)
-            export_placer(policy, checkpoint, card)
-    figure = draw_exams([read_exams(run.folder)], "exams in training", "step time")
+        _export(policy, checkpoint, card)
+    figure = draw_exams([read_exams(run.folder)], "exams in training", unit)
     write_figure(run.folder / "learning_curve.png", figure, run.provenance)
     values: dict[str, object] = {
         "iterations": found.iterations,
@@ -146,6 +174,25 @@ def train_problems(config: TrainProblemsConfig, run: Run) -> Result:
         "resumed": resume,
     }
     return Result(values, run.provenance, SHOWN)
+
+
+def _export(policy: Policy, checkpoint: Path, card: PlacerCard) -> None:
+    """Write a policy of one action an episode as a folder."""
+    from models.cluster.pairs import PairsPolicy
+    from models.export.allocator import export_allocator
+    from models.export.pairs import export_pairs
+    from models.export.placer import export_placer
+    from models.step.pipes import PipesPolicy
+    from models.step.placer import PlacerPolicy
+
+    if isinstance(policy, PairsPolicy):
+        export_pairs(policy, checkpoint, card)
+    elif isinstance(policy, PipesPolicy):
+        title = "A policy that allocates bandwidth"
+        export_allocator(policy, checkpoint.with_name(ALLOCATOR_FOLDER), replace(card, title=title))
+    else:
+        assert isinstance(policy, PlacerPolicy)
+        export_placer(policy, checkpoint, card)
 
 
 def news(row: Mapping[str, float]) -> str:

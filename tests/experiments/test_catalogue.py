@@ -15,7 +15,8 @@ SOURCES = {
     "labelled_problems",
     "joint_problems",
     "one_problem",
-}  # of whole problems: no environments
+    "decisions",
+}  # of whole problems, and of single decisions: no environments
 
 
 def test_each_option_has_its_page() -> None:

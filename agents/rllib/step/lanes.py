@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
-
-from torch import Tensor
 
 from agents.rllib.subject import Numbers, Solution
 from envs.errors import InputError
 from models.architecture import Architecture
-
-
-class WholeEpisodes:
-    """Of `agents.rllib.subject.Lane`, where no episode goes on in the next iteration."""
-
-    slots: Sequence[tuple[Any, int]] = ()
-
-    def attach(self, slots: Sequence[tuple[Any, int]]) -> None:
-        self.slots = slots
-
-    def at_least(self) -> float:
-        return 0.0
-
-    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
-        """Nothing: there is no running episode."""
-        return {}, {}
-
-    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
-        """Nothing to take over."""
 
 
 class KeepsBest:

@@ -1,0 +1,211 @@
+"""Decisions with paired futures as what is learned about: an episode is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH
+from agents.cluster.joint_choice import JointChoice
+from agents.cluster.paired_futures import Decision, PairedFutures
+from agents.rllib.subject import (
+    Array,
+    ArrayMemory,
+    Numbers,
+    Solution,
+    Stepped,
+    WholeEpisodes,
+)
+from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.errors import InputError
+from models.architecture import Architecture
+
+SCHEDULER = "scheduler"
+Worlds = Callable[[np.random.Generator], tuple[PairedFutures, ClusterSimulator]]
+
+
+@bounded
+class DecisionsConfig:
+    """What an episode is.
+
+    Args:
+        first: pending jobs whose places are candidates.
+        nodes: of a scheduler, at most; decisions with more are left out.
+        kept: decisions that are met again and again, in each process that samples.
+        most: seconds that count of what a candidate saves, as a share of those that the jobs of
+            the window take in all, so that no giant outweighs the others.
+        sure: standard errors by which the best candidate must save something to be imitated.
+        futures: makes of a base who forks its decisions.
+    """
+
+    def __init__(
+        self,
+        first: Count,
+        nodes: Count,
+        kept: Count,
+        most: Positive,
+        sure: NonNegative,
+        futures: Callable[[JointChoice], PairedFutures],
+    ) -> None:
+        self.first, self.nodes, self.kept = first, nodes, kept
+        self.most, self.sure, self.futures = most, sure, futures
+
+
+class Decisions:
+    """`agents.rllib.subject.Subject` about the decisions of schedulers that share one policy.
+
+    The reward of a candidate is what it saves, a percent of the seconds that the jobs of its window
+    take in all being 1; the reward of what the base does is 0. Schedulers of all numbers are mixed.
+
+    Args:
+        config: see there.
+        worlds: draws a window to train on, at its start, and who forks its decisions.
+        exam: the same for those of exams.
+    """
+
+    agents: Sequence[str] = (SCHEDULER,)
+    charts: Sequence[str] = ("saved_percent_mean", "other_share")
+    best: Solution | None = None
+    reference: Any = None
+
+    def __init__(self, config: DecisionsConfig, worlds: Worlds, exam: Worlds) -> None:
+        self.config, self.worlds, self.exam = config, worlds, exam
+        self.teacher: Any = self
+        self.kept: dict[int, Question] = {}
+        self._drawn: Iterator[Question] | None = None
+        self._examined: list[Question] = []
+        self._exams = self._questions(exam, 0)
+        self._last: tuple[int, Question] | None = None
+        most = 3 * config.first + 2
+        self.space = spaces.Dict(
+            {
+                "pair": _box(most, PAIR_WIDTH),
+                "node": _box(config.nodes, NODE_WIDTH),
+                "edge": _box(most, config.nodes, EDGE_WIDTH),
+                "action_mask": spaces.MultiBinary(most),
+            }
+        )
+
+    def module_of(self, agent: str) -> str:
+        return agent
+
+    def architectures(self, model: Any) -> dict[str, Architecture]:
+        if not isinstance(model, Architecture):
+            raise InputError(f"{type(model).__name__} describes no policy", field="model")
+        return {SCHEDULER: model}
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        return self.space, spaces.Discrete(self.space["action_mask"].shape[0])  # type: ignore[index]
+
+    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
+        return ArrayMemory(self.space, times, rows)
+
+    def lane(self, index: int) -> DecisionLane:
+        return DecisionLane(self, None)
+
+    def exam_lane(self, number: int) -> DecisionLane:
+        return DecisionLane(self, number)
+
+    def document(self) -> Numbers:
+        """Nothing: decisions are drawn anew."""
+        return {}
+
+    def restore(self, numbers: Numbers) -> None:
+        """Nothing to take over."""
+
+    def drawn(self, seed: int) -> Question:
+        """A decision to train on; alike lanes ask for it one after another."""
+        if self._last is None or self._last[0] != seed:
+            self._last = seed, self._of(seed)
+        return self._last[1]
+
+    def examined(self, number: int) -> Question:
+        """A decision of the exam."""
+        while len(self._examined) <= number:
+            self._examined.append(next(self._exams))
+        return self._examined[number]
+
+    def _of(self, seed: int) -> Question:
+        if self._drawn is None:
+            self._drawn = self._questions(self.worlds, seed)
+        number = seed % self.config.kept
+        if number not in self.kept:
+            self.kept[number] = next(self._drawn)
+        return self.kept[number]
+
+    def _questions(self, worlds: Worlds, seed: int) -> Iterator[Question]:
+        rng = np.random.default_rng(seed)
+        while True:
+            futures, simulator = worlds(rng)
+            whole = float(np.asarray(simulator.trace.duration_s, np.float64).sum())
+            for one in futures.decisions(simulator, rng, self.config.first):
+                if len(one.node) <= self.config.nodes:
+                    yield Question(one, whole, self.space, self.config)
+
+
+class Question:
+    """One decision as a policy meets it."""
+
+    def __init__(
+        self, one: Decision, whole_s: float, space: spaces.Dict, config: DecisionsConfig
+    ) -> None:
+        saved = np.clip(100.0 * one.saved / whole_s, -100.0 * config.most, 100.0 * config.most)
+        self.saved = saved.mean(axis=0)
+        error = saved.std(axis=0, ddof=1) / len(saved) ** 0.5 if len(saved) > 1 else 0.0
+        self.taught = int(np.argmax(self.saved - config.sure * error))
+        self._one, self._space = one, space
+
+    @property
+    def observation(self) -> Mapping[str, Array]:
+        """Padded."""
+        seen = {name: np.zeros(box.shape or (), box.dtype) for name, box in self._space.items()}
+        count, nodes = self._one.edge.shape[:2]
+        seen["pair"][:count], seen["node"][:nodes] = self._one.pair, self._one.node
+        seen["edge"][:count, :nodes], seen["action_mask"][:count] = self._one.edge, 1
+        return seen
+
+
+class DecisionLane(WholeEpisodes):
+    """`agents.rllib.subject.Lane`: a decision is drawn, a candidate taken, the episode over.
+
+    Args:
+        subject: whose it is.
+        exam: number of the only decision that it meets; None: whatever is drawn.
+    """
+
+    now = 0.0
+
+    def __init__(self, subject: Decisions, exam: int | None) -> None:
+        self.subject, self.exam = subject, exam
+
+    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
+        exam = self.exam
+        self.question = self.subject.drawn(seed) if exam is None else self.subject.examined(exam)
+
+    def observe(self, time: int) -> None:
+        seen = self.question.observation
+        for memory, row in self.slots:
+            memory.write(time, row, seen)
+
+    def step(self, actions: Sequence[Any]) -> Stepped:
+        self.chosen = int(actions[0])
+        return Stepped([float(self.question.saved[self.chosen])], 1.0, True, False)
+
+    def advice(self, agent: int) -> int:
+        return self.question.taught
+
+    def outcome(self) -> float:
+        """What the window takes, of what it takes with the base's choice."""
+        return 1.0 - float(self.question.saved[self.chosen]) / 100.0
+
+    def ended(self) -> Mapping[str, float]:
+        saved = float(self.question.saved[self.chosen])
+        return {"saved_percent_mean": saved, "other_share": float(self.chosen > 0)}
+
+
+def _box(*shape: int) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)

@@ -1,0 +1,135 @@
+"""Train a policy over what schedulers could do next, by futures that all candidates share.
+
+python -m experiments.train env=decisions training.budget_s=600
+python -m experiments.train env=decisions env.futures.posterior=null 'regimes=[shared_by_4]'
+python -m experiments.train env=decisions base.scorer='{_target_: \\
+    agents.cluster.pair_scorer.PairScorer, path: <run folder>/checkpoint, first: 8, sure: 2.0, \\
+    patience_s: 172800.0}'
+
+The policy of the best exam becomes a folder, <run folder>/checkpoint, which any policy of this
+kind follows by such a scorer, and with which the next one may begin. In exams and charts a decision
+counts by what its window takes in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agents.cluster.joint_choice import JointChoice
+from envs.bounds import Count
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.errors import InputError
+from experiments.cluster.headroom import JUDGING, LEARNING
+from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.regimes import RegimesConfig
+from experiments.cluster.sampled_windows import check_windows
+from experiments.learning.train_problems import learned
+from experiments.run.one_run import Result, Run
+from experiments.run.saved_run import resumed_config
+from experiments.run.targets import build_as, no_such_thing
+
+if TYPE_CHECKING:
+    from agents.cluster.paired_futures import PairedFutures
+    from agents.rllib.cluster.decisions import Decisions, DecisionsConfig, Worlds
+    from agents.rllib.config import Training
+
+
+@dataclass
+class TrainDecisionsConfig(RegimesConfig):
+    """`conf/train_decisions.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    base: Any
+    agent: Any
+    model: Any
+    learner: Any
+    tracking: Any
+    ray: Any
+    training: Any
+    regimes: list[str]
+    window: str
+    exam_window: str
+    windows: Count
+    exam_windows: Count
+    resume: str | None
+    json: bool
+
+    def __post_init__(self) -> None:
+        check_windows(self.splits, self.window, self.exam_window)
+        self.chosen = [self.named(name, "regimes") for name in self.regimes]
+
+
+def subject_of(config: TrainDecisionsConfig) -> tuple[Training, Decisions]:
+    """What a config trains, how, and on what.
+
+    Raises:
+        InputError: naming the config key.
+    """
+    from agents.rllib.cluster.decisions import Decisions, DecisionsConfig
+    from agents.rllib.config import Training
+    from models.cluster.pairs import PairsConfig
+
+    training = build_as(Training, config.training, "training", "training run")
+    if not isinstance(training.model, PairsConfig):
+        message = f"{type(training.model).__name__} scores no pairs: take model=pairs"
+        raise InputError(f"config key 'model': {message}")
+    env = build_as(DecisionsConfig, config.env, "env", "kind of decisions")
+    subject = Decisions(
+        env,
+        _worlds(config, env, config.window, LEARNING, config.windows),
+        _worlds(config, env, config.exam_window, JUDGING, config.exam_windows),
+    )
+    return training, subject
+
+
+def _worlds(
+    config: TrainDecisionsConfig, env: DecisionsConfig, window: str, purpose: int, count: int
+) -> Worlds:
+    """Draws from so many windows of every regime."""
+    found = []
+    for regime in config.chosen:
+        base = built_policy(regime.policy(config.base), "base")
+        if not isinstance(base, JointChoice):
+            raise no_such_thing("base", config.base, "joint_choice")
+        problems = config.problems(regime, window, purpose, count)
+        try:
+            found += [(env.futures(base), problem) for problem in problems]
+        except InputError as error:
+            told = f"config key 'env.futures.{error.field}': {error.message}"
+            raise InputError(told) from error
+    return partial(_drawn, found)
+
+
+def _drawn(
+    found: list[tuple[PairedFutures, ClusterProblem]], rng: np.random.Generator
+) -> tuple[PairedFutures, ClusterSimulator]:
+    futures, one = found[int(rng.integers(len(found)))]
+    return futures, ClusterSimulator(
+        one.cluster, one.trace, rates=one.rates, overheads=one.overheads, incidents=one.incidents
+    )
+
+
+def train_decisions(config: TrainDecisionsConfig, run: Run) -> Result:
+    """Train (on), then write the checkpoint, the learning curve and what the exams say."""
+    if config.resume is not None:
+        config = resumed_config(run.folder, config, run.overrides)
+    training, subject = subject_of(config)
+    return learned(
+        config, run, training, subject, news, title="A policy over pairs of a job and a place",
+        what="seconds that windows take after one decision", unit="seconds of all jobs",
+    )  # fmt: skip
+
+
+def news(row: Mapping[str, float]) -> str:
+    """One iteration in a few words."""
+    what = "imitation" if row["charts/cloning"] else "PPO"
+    return (
+        f"iteration {row['iteration']:.0f} ({what}), {row['charts/other_share']:.0%} other "
+        f"than the base's, {row['charts/saved_percent_mean']:.4f} % saved by each, "
+        f"{row['charts/SPS']:.0f} decisions/s"
+    )
