@@ -199,12 +199,12 @@ class CheckpointScheduler:
         runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
-        self.plan: Migrating | None = None
+        self.mover: Migrating | None = None
         self.adviser: MigrationAdviser | None
         self.trained: _Trained | _Planned
         if PLAN in self.checkpoint.spec:
-            self.adviser, self.plan = plan_of(self.checkpoint)
-            self.trained = _Planned(self.plan.wake_s)
+            self.adviser, self.mover = plan_of(self.checkpoint)
+            self.trained = _Planned(self.mover.wake_s)
         else:
             self.adviser, self.trained = rebuilt(self.checkpoint), _Trained(self.checkpoint)
         self.window, self.schedulers = window, schedulers
@@ -213,7 +213,7 @@ class CheckpointScheduler:
         if greedy is None:
             greedy = MostProbableJob() if self.adviser is None else MostProbableAction()
         self.greedy, self.seed = greedy, seed
-        self._run = None if self.plan is not None else runtime(self.checkpoint)
+        self._run = None if self.mover is not None else runtime(self.checkpoint)
         advised = self.adviser is not None and self.adviser.knows == "durations"
         looks = self.trained.known_durations or advised
         self.knows: Knowledge = "durations" if looks else "predictions"
@@ -235,9 +235,9 @@ class CheckpointScheduler:
                 never run.
             StuckError: jobs wait for ever.
         """
-        if self.plan is not None and self.schedulers == 1:
+        if self.mover is not None and self.schedulers == 1:
             how: Any = {"overheads": overheads, "incidents": incidents, "keep_runs": keep_runs}
-            return replay(self.plan, cluster, trace, rates=rates, **how)
+            return replay(self.mover, cluster, trace, rates=rates, **how)
         episode = self.episode(cluster, trace, rates, overheads, incidents, keep_runs)
         while not episode.ended:
             if self.step(episode) and not episode.wait():

@@ -203,7 +203,7 @@ class _Instant:
         overheads = Overheads(state.get("restart_s", restart_s), 0.0)
         self.simulator: ClusterSimulator | None = None
         self.episode: SchedulingEpisode | None = None
-        some, plan = len(told.midst.waiting) + len(told.midst.running) > 0, scheduler.plan
+        some, plan = len(told.midst.waiting) + len(told.midst.running) > 0, scheduler.mover
         if some and plan is None:
             self.episode = scheduler.episode(
                 told.cluster, told.trace, rates, overheads, incidents, begin=self._begin
@@ -238,8 +238,8 @@ class _Instant:
             view.capacity[:, 2] = (speed / speed.max())[self.told.cluster.gpu_type[view.node]]
             self._joined = self._labels()
             wait_probability, complete = self._until_it_waits(self.episode, most_actions)
-        elif self.simulator is not None and self.scheduler.plan is not None:
-            complete = self._carry_out(self.scheduler.plan, self.simulator, most_actions)
+        elif self.simulator is not None and self.scheduler.mover is not None:
+            complete = self._carry_out(self.scheduler.mover, self.simulator, most_actions)
         longest = self.scheduler.trained.actions.longest_wait_s
         now = self.told.midst.now
         content = {

@@ -72,7 +72,7 @@ def milliseconds(call: Callable[[Any], object], given: Callable[[], Any]) -> flo
 def main() -> None:
     """Print sizes and times."""
     decider = ClusterDecider(SCHEDULER)
-    policy = decider.scheduler.plan
+    policy = decider.scheduler.mover
     assert policy is not None
     simulator = full_cluster(policy)
     state, order = simulator.state, policy.priority.copy()

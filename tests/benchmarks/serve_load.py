@@ -48,7 +48,7 @@ def states(number: int = STATES) -> list[bytes]:
     trace = Trace.of("drawn", np.sort(rng.integers(0, span, JOBS)), duration, gpus)
     types = ("V100", "P100", "T4")
     cluster = Cluster.uniform(SERVERS, GPUS, nodes_per_rack=4, gpu_types=types)
-    plan = ClusterDecider("unknown_durations").scheduler.plan
+    plan = ClusterDecider("unknown_durations").scheduler.mover
     assert plan is not None
     simulator = ClusterSimulator(cluster, trace, overheads=Overheads(60.0, 0.0))
     plan.reset(simulator)

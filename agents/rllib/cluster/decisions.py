@@ -78,7 +78,7 @@ class Decisions:
         self.kept: dict[int, Question] = {}
         self._drawn: Iterator[Question] | None = None
         self._examined: list[Question] = []
-        self._exams = self._questions(exam, 0)
+        self._exams: Iterator[Question] | None = None
         self._last: tuple[int, Question] | None = None
         most = 3 * config.first + 2
         self.space = spaces.Dict(
@@ -125,6 +125,8 @@ class Decisions:
 
     def examined(self, number: int) -> Question:
         """A decision of the exam."""
+        if self._exams is None:
+            self._exams = self._questions(self.exam, 0)
         while len(self._examined) <= number:
             self._examined.append(next(self._exams))
         return self._examined[number]

@@ -36,12 +36,12 @@ def agrees_with_the_simulator(
     """Assert that actions and probabilities are those of the scheduler in the simulator."""
     scheduler, decider = scheduler_of(folder), ClusterDecider(folder)
     rates = rates or NoInterference()
-    if scheduler.plan is not None:
+    if scheduler.mover is not None:
         overheads = Overheads(restart_s, 0.0)
         simulator = ClusterSimulator(
             cluster, trace, rates=rates, overheads=overheads, incidents=incidents
         )
-        return list(planned(scheduler.plan, decider, simulator))
+        return list(planned(scheduler.mover, decider, simulator))
     episode = scheduler.episode(cluster, trace, rates, Overheads(restart_s, 0.0), incidents)
     decisions = []
     while not episode.ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_a_reward_is_what_is_saved_of_the_window_and_giants_are_cut() -> None:
 
 
 def test_alike_lanes_meet_one_decision_and_few_are_kept() -> None:
-    own = subject()
+    own = pickle.loads(pickle.dumps(subject()))  # as a runner gets it
     first, second = own.lane(0), own.lane(1)
     for seed in (5, 6, 5 + CONFIG.kept):
         for lane in (first, second):
