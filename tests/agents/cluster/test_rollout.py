@@ -61,7 +61,7 @@ def crowd(seed: int, jobs: int = 16, within_s: int = 4000, least: float = 3.0) -
 
 
 @given(data=st.data())
-@examples(30)
+@examples(100, 8)
 def test_whoever_knows_the_future_is_never_worse_than_its_base(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
     trace = data.draw(traces(cluster, most=10))
