@@ -277,7 +277,7 @@ class JointChoice(Scheduler):
         with _cases_of(self._rates, simulator):
             count = find(
                 simulator.state, self._rates.believed, self._owners, self._memory, self.rule,
-                self._room, pairs, scheduler, (len(pairs.job) - 2) // 3,
+                self._room, pairs, scheduler,
             )  # fmt: skip
         return [
             None if pairs.job[k] == NONE else (int(pairs.job[k]), _taken(pairs, k, pairs.shares[k]))

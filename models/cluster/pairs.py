@@ -53,13 +53,8 @@ class PairsPolicy(Policy):
         self.node, self.edge = matrix(width["node"]), matrix(width["edge"])
         self.pair, self.pooled = matrix(width["pair"]), matrix(2 * hidden)
         self.again, self.others = matrix(hidden), matrix(hidden)
-        self.message, self.alone = (
-            nn.Parameter(torch.zeros(hidden)),
-            nn.Parameter(torch.zeros(hidden)),
-        )
-        self.second, self.score = (
-            nn.Parameter(torch.zeros(hidden)),
-            nn.Parameter(torch.zeros(hidden)),
+        self.message, self.alone, self.second, self.score = nn.ParameterList(
+            nn.Parameter(torch.zeros(hidden)) for _ in range(4)
         )
 
     def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

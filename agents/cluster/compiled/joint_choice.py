@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from agents.cluster.rules.eligible import holds, permitted
+from agents.cluster.rules.eligible import Record, holds, permitted
 from envs.cluster.interference.kernel import alone_rate, left_by_neighbours
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import (
@@ -305,13 +305,9 @@ def best_places(
         place = state.nodes[node]
         if owners.of_node[node] != scheduler or not place.up or not permitted(place, record):
             continue
-        rate = (
-            tables.speed[record.profile, place.type]
-            * tables.locality[record.profile, place.type, 0, 0]
-        )
         if place.gpus >= record.gpus:
             anywhere = True
-        if strict and not wide and rate < rule.fast * fastest:
+        if strict and not wide and rate_on(tables, record, place) < rule.fast * fastest:
             continue
         if holds(place, record, record.gpus):
             room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, NONE
@@ -338,6 +334,15 @@ def best_places(
         count = gather(state, owners, room, job, rack if rack < racks else NONE)
         if count > 0:
             consider(state, tables, rule, room, job, count, fastest, strict, wide)
+
+
+@njit(cache=True, inline="always")
+def rate_on(tables: RateTables, job: Record, node: Record) -> float:
+    """A job's rate alone on the GPUs of one node."""
+    rate: float = (
+        tables.speed[job.profile, node.type] * tables.locality[job.profile, node.type, 0, 0]
+    )
+    return rate
 
 
 @njit(cache=True)
@@ -453,6 +458,15 @@ def look(
 
 
 @njit(cache=True)
+def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
+    """Whether a job of a scheduler runs."""
+    for place in range(state.clock[0].running):
+        if owners.home[state.heap[place]] == scheduler:
+            return True
+    return False
+
+
+@njit(cache=True)
 def choose(
     state: ClusterState,
     believed: RateTables,
@@ -469,9 +483,7 @@ def choose(
     Returns:
         The job, and of how many shares its place is: the second row of `room`.
     """
-    strict = False
-    for place in range(state.clock[0].running):
-        strict = strict or owners.home[state.heap[place]] == scheduler
+    strict = owns_running(state, owners, scheduler)
     filled = look(state, owners, memory, rule, room, scheduler)
     chosen, most = NONE, -np.inf
     for row in range(filled):

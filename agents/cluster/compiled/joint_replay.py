@@ -17,7 +17,7 @@ from agents.cluster.compiled.joint_choice import (
     route,
     take,
 )
-from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, scores
+from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, put, scores
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, log_is_short
@@ -28,16 +28,15 @@ class Scorer(NamedTuple):
     """A network that may prefer another pair to the rule's, or to wait."""
 
     weights: Weights
-    pairs: Pairs  # scratch memory
+    pairs: Pairs  # scratch memory, for as many jobs as it looks at; 0: there is no network
     score: FloatRows  # (K,) the same
-    first: int  # jobs that it looks at; 0: there is no network
     sure: float  # by which an alternative's score must exceed that of what the rule does
     patience: float  # seconds; while a job has waited for longer, the rule decides alone
 
 
 def scorer_of(weights: Weights, nodes: int, first: int, sure: float, patience: float) -> Scorer:
     pairs = pairs_of(first, nodes)
-    return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), first, sure, patience)
+    return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), sure, patience)
 
 
 @njit(cache=True)
@@ -52,15 +51,11 @@ def next_start(
     scheduler: int,
 ) -> tuple[int, int]:
     """See `choose`, and what the network prefers to it."""
-    pairs, head = scorer.pairs, owner_head(state, owners, scheduler)
-    if (
-        scorer.first == 0
-        or head == NONE
-        or state.clock[0].now - state.jobs[head].submit > scorer.patience
-    ):
+    pairs = scorer.pairs
+    if pairs.first == 0 or out_of_patience(state, owners, scorer, scheduler):
         job, shares = choose(state, believed, owners, memory, rule, room, scheduler)
         return int(job), int(shares)
-    count = find(state, believed, owners, memory, rule, room, pairs, scheduler, scorer.first)
+    count = find(state, believed, owners, memory, rule, room, pairs, scheduler)
     best = 0
     if count > 1:
         scores(scorer.weights, pairs, count, len(state.nodes), scorer.score)
@@ -68,22 +63,19 @@ def next_start(
         for k in range(1, count):
             if scorer.score[k] > most:
                 best, most = k, scorer.score[k]
-    shares = int(pairs.shares[best])
-    room.nodes[1, :shares] = pairs.nodes[best, :shares]
-    room.gpus[1, :shares] = pairs.gpus[best, :shares]
-    room.sets[1, :shares] = pairs.sets[best, :shares]
-    return int(pairs.job[best]), shares
+    put(pairs, best, room, 1)
+    return int(pairs.job[best]), int(pairs.shares[best])
 
 
 @njit(cache=True)
-def owner_head(state: ClusterState, owners: Owners, scheduler: int) -> int:
-    """The pending job of a scheduler that was submitted first, or NONE."""
-    job, first = state.clock[0].head, NONE
+def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, scheduler: int) -> bool:
+    """Whether a job of a scheduler has waited for too long."""
+    now, job = state.clock[0].now, state.clock[0].head
     while job != NONE:
-        if owners.home[job] == scheduler and (first == NONE or job < first):
-            first = int(job)
+        if owners.home[job] == scheduler and now - state.jobs[job].submit > scorer.patience:
+            return True
         job = state.jobs[job].after
-    return first
+    return False
 
 
 @njit(cache=True)

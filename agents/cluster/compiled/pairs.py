@@ -16,8 +16,11 @@ from agents.cluster.compiled.joint_choice import (
     Rule,
     best_places,
     effect,
+    gpu_seconds,
     look,
+    owns_running,
     predicted,
+    rate_on,
 )
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import attained_by
@@ -34,6 +37,7 @@ HOUR = 3600.0
 class Pairs(NamedTuple):
     """K pairs at most, on N nodes; the first is what the rule does, job NONE: waiting."""
 
+    first: int  # jobs of which there is room for places
     job: IntArray  # (K,)
     shares: IntArray  # (K,) how many
     nodes: IntArray  # (K, N)
@@ -44,10 +48,16 @@ class Pairs(NamedTuple):
     edge: FloatRows  # (K, N, EDGE_WIDTH)
 
 
+def most_pairs(first: int) -> int:
+    """Three places of each of the `first` jobs, what the rule does, and waiting."""
+    return 3 * first + 2
+
+
 def pairs_of(first: int, nodes: int) -> Pairs:
-    """Memory for three places of each of the `first` jobs, what the rule does, and waiting."""
-    most = 3 * first + 2
+    """Memory for the pairs of the `first` jobs."""
+    most = most_pairs(first)
     return Pairs(
+        first=first,
         job=np.zeros(most, np.int64),
         shares=np.zeros(most, np.int64),
         nodes=np.zeros((most, nodes), np.int64),
@@ -84,6 +94,15 @@ def add(pairs: Pairs, room: Room, count: int, job: int, row: int) -> int:
 
 
 @njit(cache=True)
+def put(pairs: Pairs, k: int, room: Room, row: int) -> None:
+    """Write the shares of a pair into a row of `room`."""
+    shares = pairs.shares[k]
+    room.nodes[row, :shares] = pairs.nodes[k, :shares]
+    room.gpus[row, :shares] = pairs.gpus[k, :shares]
+    room.sets[row, :shares] = pairs.sets[k, :shares]
+
+
+@njit(cache=True)
 def swap(pairs: Pairs, one: int, other: int) -> None:
     for column in (pairs.job, pairs.shares):
         column[one], column[other] = column[other], column[one]
@@ -102,14 +121,13 @@ def find(
     room: Room,
     pairs: Pairs,
     scheduler: int,
-    first: int,
 ) -> int:
     """Write what the rule does, and the alternatives to it; how many.
 
-    Of each of the `first` jobs: its best place by the rule, anywhere, and anywhere on free GPUs.
+    Of each of the first jobs: its best place by the rule, anywhere, and anywhere on free GPUs.
     And to wait, where anything of the scheduler runs.
     """
-    running = owns_running(state, owners, scheduler)
+    first, running = pairs.first, owns_running(state, owners, scheduler)
     deciding, usual, most = True, 0, -np.inf
     pairs.job[0], pairs.shares[0] = NONE, 0
     count = 1
@@ -161,14 +179,6 @@ def at_least(rule: Rule, first: int) -> Rule:
         rule.arrival,
         rule.forward_s,
     )
-
-
-@njit(cache=True)
-def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
-    for place in range(state.clock[0].running):
-        if owners.home[state.heap[place]] == scheduler:
-            return True
-    return False
 
 
 @njit(cache=True)
@@ -233,9 +243,8 @@ def describe(
     job = clock.head
     while job != NONE:
         if owners.home[job] == scheduler:
-            seconds = predicted(memory, job)
-            shortest = min(shortest, seconds)
-            work += seconds * jobs[job].gpus * (jobs[job].milli / WHOLE_GPU)
+            shortest = min(shortest, predicted(memory, job))
+            work += gpu_seconds(state, memory, job)
             waiting += 1
         job = jobs[job].after
     running, going = 0, 0.0
@@ -258,9 +267,7 @@ def describe(
         if job == NONE:
             continue
         record, shares = jobs[job], int(pairs.shares[k])
-        room.nodes[0, :shares] = pairs.nodes[k, :shares]
-        room.gpus[0, :shares] = pairs.gpus[k, :shares]
-        room.sets[0, :shares] = pairs.sets[k, :shares]
+        put(pairs, k, room, 0)
         alone, own, least, won = effect(state, tables, room, job, shares)
         fastest, seconds = owners.fastest[job, scheduler], predicted(memory, job)
         waited = clock.now - record.submit
@@ -301,11 +308,7 @@ def describe(
             if pairs.node[node, 0] == 0.0:
                 continue
             place, edge = nodes[node], pairs.edge[k, node]
-            speed = (
-                tables.speed[record.profile, place.type]
-                * tables.locality[record.profile, place.type, 0, 0]
-            )
-            edge[0] = speed / fastest
+            edge[0] = rate_on(tables, record, place) / fastest
             edge[1] = place.free >= record.gpus
             edge[2] = min(record.gpus / place.gpus, 2.0)
             edge[3] = ratio(soonest[node], seconds)

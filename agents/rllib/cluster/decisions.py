@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH
+from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH, most_pairs
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.paired_futures import Decision, PairedFutures
 from agents.rllib.subject import (
@@ -80,7 +80,7 @@ class Decisions:
         self._examined: list[Question] = []
         self._exams: Iterator[Question] | None = None
         self._last: tuple[int, Question] | None = None
-        most = 3 * config.first + 2
+        most = most_pairs(config.first)
         self.space = spaces.Dict(
             {
                 "pair": _box(most, PAIR_WIDTH),
