@@ -87,6 +87,7 @@ ZOO: Mapping[str, ZooModel] = {
     model.name: model
     for model in (
         _image("resnet50", 128, 4),
+        _image("vgg19", 64, 4),
         _image("vit_base", 64, 4),
         _text("bert_base", 32, 128, 4, "masked_lm", 512),
         _text("bert_large", 32, 128, 8, "masked_lm", 512),

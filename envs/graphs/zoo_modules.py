@@ -62,11 +62,11 @@ class MixtureOfExpertsConfig:
         return min(tokens, ceil(self.capacity_factor * self.top_k * tokens / self.experts))
 
 
-class MixtureOfExpertsOutput(NamedTuple):
-    """What the language model returns."""
+class ModelOutput(NamedTuple):
+    """What a model of our own returns."""
 
-    loss: Tensor  # () cross entropy and weighted load-balancing loss
-    logits: Tensor  # (batch, sequence, vocabulary)
+    loss: Tensor  # () cross entropy, and the weighted load-balancing loss of experts
+    logits: Tensor  # (batch, sequence, vocabulary), or (batch, classes)
 
 
 class FeedForward(nn.Module):
@@ -178,7 +178,7 @@ class MixtureOfExperts(nn.Module):
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.head.weight = self.token.weight
 
-    def forward(self, input_ids: Tensor, labels: Tensor) -> MixtureOfExpertsOutput:
+    def forward(self, input_ids: Tensor, labels: Tensor) -> ModelOutput:
         """Tokens and next-token labels, each (batch, sequence), to loss and logits."""
         length = input_ids.shape[1]
         weight = self.token.weight
@@ -196,7 +196,7 @@ class MixtureOfExperts(nn.Module):
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if penalties:
             loss = loss + self.config.balance_weight * torch.stack(penalties).sum()
-        return MixtureOfExpertsOutput(loss, logits)
+        return ModelOutput(loss, logits)
 
 
 PIXELS = 224
@@ -334,6 +334,47 @@ def _resnet50(model: ZooModel) -> Workload:
     return _workload(model, config, classes, {"pixel_values": _pixels}, _class_labels)
 
 
+# Simonyan and Zisserman (ICLR 2015), configuration E: channels of the convolutions, 0: pooling.
+VGG19 = (64, 64, 0, 128, 128, 0, *(256,) * 4, 0, *(512,) * 4, 0, *(512,) * 4, 0)
+
+
+class Vgg19(nn.Module):
+    """Sixteen convolutions and three fully connected layers; without labels, as `mean_square`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        features: list[nn.Module] = []
+        inside = 3
+        for channels in VGG19:
+            if channels:
+                features += [nn.Conv2d(inside, channels, 3, padding=1), nn.ReLU()]
+            else:
+                features.append(nn.MaxPool2d(2))
+            inside = channels or inside
+        self.features = nn.Sequential(*features)
+        self.classifier = nn.Sequential(
+            nn.Linear(512 * (PIXELS // 32) ** 2, 4096), nn.ReLU(), nn.Dropout(),
+            nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, CLASSES),
+        )  # fmt: skip
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ModelOutput:
+        hidden = self.classifier(self.features(pixel_values).flatten(1))
+        if labels is None:
+            return ModelOutput(hidden.square().mean(), hidden)
+        return ModelOutput(functional.cross_entropy(hidden, labels), hidden)
+
+
+def _vgg19(model: ZooModel) -> Workload:
+    return Workload(
+        module=Vgg19,
+        inputs=lambda: {
+            "pixel_values": _pixels(model),
+            **({} if model.head == "none" else {"labels": _class_labels(model)}),
+        },
+        loss=model_loss,
+    )
+
+
 def _vit_base(model: ZooModel) -> Workload:
     config = transformers.ViTConfig(
         image_size=PIXELS, num_labels=CLASSES, attn_implementation="eager"
@@ -355,6 +396,7 @@ def _moe(model: ZooModel) -> Workload:
 
 WORKLOADS: Mapping[str, Callable[[ZooModel], Workload]] = {
     "resnet50": _resnet50,
+    "vgg19": _vgg19,
     "vit_base": _vit_base,
     "bert_base": partial(_bert, layers=12, hidden=768, heads=12),
     "bert_large": partial(_bert, layers=24, hidden=1024, heads=16),

@@ -57,7 +57,8 @@ class Pipeline:
         rank: (S,) the rank of each stage.
         micro_batches: micro-batch k passes the stages of chain k mod `len(chains)`.
         forward, input_gradient, weight_gradient: (S,) durations.
-        communication: from rank to rank.
+        communication: from a stage to its neighbour on another rank: one number, or (S - 1,) for
+            stages s and s + 1 where they are one chain.
         chains: the stages of each chain in the order of the forward pass; every stage is on one.
     """
 
@@ -66,7 +67,7 @@ class Pipeline:
     forward: tuple[float, ...]
     input_gradient: tuple[float, ...]
     weight_gradient: tuple[float, ...]
-    communication: float
+    communication: float | tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
 
     @property
@@ -98,6 +99,12 @@ class Pipeline:
             total[self.rank[stage]] += self.seconds(Work.BACKWARD, stage)
         return tuple(total)
 
+    @property
+    def longest_communication(self) -> float:
+        """Between two ranks."""
+        longest = self.communication
+        return float(max(longest, default=0.0) if isinstance(longest, tuple) else longest)
+
     def chain(self, micro_batch: int) -> tuple[int, ...]:
         """The stages that a micro-batch passes."""
         return self.chains[micro_batch % len(self.chains)]
@@ -110,7 +117,11 @@ class Pipeline:
 
     def delay(self, source: int, destination: int) -> float:
         """From the end of one stage to the start of another."""
-        return self.communication if self.rank[source] != self.rank[destination] else 0
+        if self.rank[source] == self.rank[destination]:
+            return 0
+        if isinstance(self.communication, tuple):
+            return self.communication[min(source, destination)]
+        return self.communication
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 # published parameter counts
 PARAMETERS = {
     "resnet50": 25_557_032,
+    "vgg19": 143_667_240,
     "vit_base": 86_567_656,
     "bert_base": 109_514_298,
     "bert_large": 335_174_458,
@@ -43,7 +44,7 @@ PARAMETERS = {
 
 
 # One of every family; its larger twins differ in three numbers, and llama_7b is captured below.
-DAILY = ("resnet50", "vit_base", "bert_base", "gpt2", "t5_small", "moe")
+DAILY = ("resnet50", "vgg19", "vit_base", "bert_base", "gpt2", "t5_small", "moe")
 
 
 @cache

@@ -1,0 +1,203 @@
+"""`HybridPlan`: stages on groups of devices, and the order in which each group works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from envs.errors import InputError
+from envs.hybrid.problem import FloatArray, HybridProblem
+from envs.step.pipeline import Action, Orders, Pipeline, Work, play
+
+SUM_SLACK = 1e-9  # what shares may miss 1 by: rounding
+LETTERS = {Work.FORWARD: "F", Work.INPUT: "I", Work.WEIGHT: "W", Work.BACKWARD: "B"}
+_ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers `first`..`end` - 1 on a group of devices.
+
+    The group holds replicas of the stage, one after the other, of `shards` devices each; every
+    replica computes its share of each micro-batch, every shard its part of each layer.
+    """
+
+    first: int
+    end: int
+    devices: tuple[int, ...]
+    shards: int = 1
+    shares: tuple[float, ...] | None = None  # of a micro-batch, by replica; None: equal ones
+    recompute: bool = False  # keep the stage's input alone, and compute the rest again
+
+    @property
+    def replicas(self) -> int:
+        """How many there are."""
+        return len(self.devices) // self.shards
+
+    @property
+    def share(self) -> FloatArray:
+        """(R,) of a micro-batch, by replica."""
+        if self.shares is None:
+            return np.full(self.replicas, 1.0 / self.replicas)
+        return np.array(self.shares, dtype=np.float64)
+
+    def replica(self, number: int) -> tuple[int, ...]:
+        """The devices of a replica."""
+        return self.devices[number * self.shards : (number + 1) * self.shards]
+
+
+@dataclass(frozen=True)
+class HybridPlan:
+    """A step of `micro_batches`, gradients summed over replicas at its end.
+
+    Stages of the same devices take turns on them. A *rank* is such a group of devices; ranks are
+    numbered by their first stage.
+
+    Args:
+        stages: in the order of the layers.
+        orders: the list of actions of every rank; `envs.step.pipeline` says how they are run.
+    """
+
+    stages: tuple[Stage, ...]
+    micro_batches: int
+    orders: Orders
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """(S,) the rank of each stage."""
+        groups = list(dict.fromkeys(stage.devices for stage in self.stages))
+        return tuple(groups.index(stage.devices) for stage in self.stages)
+
+    def violations(self, problem: HybridProblem) -> list[str]:
+        """What is wrong with this plan, a sentence each; empty when it is feasible."""
+        found = self._wrong_stages(problem)
+        if found:
+            return found
+        try:
+            play(self.untimed(), self.orders)
+        except InputError as error:
+            return [f"orders: {error}"]
+        used = dict.fromkeys(device for stage in self.stages for device in stage.devices)
+        peak = peak_memory(problem, self)
+        return [
+            f"device {problem.topology.devices[d].name!r} needs {peak[d]:.0f} bytes, "
+            f"{peak[d] - problem.capacity[d]:.0f} too many"
+            for d in used
+            if peak[d] > problem.capacity[d]
+        ]
+
+    def untimed(self) -> Pipeline:
+        """The stages on their ranks, where every action takes one second."""
+        ones, ordered = (1.0,) * len(self.stages), tuple(range(len(self.stages)))
+        return Pipeline(self.rank, self.micro_batches, ones, ones, ones, 0.0, (ordered,))
+
+    def _wrong_stages(self, problem: HybridProblem) -> list[str]:
+        found, owner = [], dict[int, Stage]()
+        ends = [0, *(stage.end for stage in self.stages)]
+        if self.micro_batches != problem.micro_batches:
+            found.append(f"{self.micro_batches} micro-batches, not {problem.micro_batches}")
+        if not self.stages or ends[-1] != problem.num_layers:
+            found.append(f"the stages end at layer {ends[-1]} of {problem.num_layers}")
+        for number, (stage, begin) in enumerate(zip(self.stages, ends, strict=False)):
+            if stage.first != begin or stage.end <= stage.first:
+                found.append(
+                    f"stage {number} has layers {stage.first} to {stage.end} after {begin}"
+                )
+                continue
+            if not stage.devices or stage.shards not in problem.sharding.degrees:
+                known = ", ".join(map(str, problem.sharding.degrees))
+                found.append(f"stage {number} has {stage.shards} shards, none of {known}")
+                continue
+            outside = [d for d in stage.devices if not 0 <= d < problem.num_devices]
+            if outside or len(set(stage.devices)) < len(stage.devices):
+                found.append(f"stage {number} names a device that is none, or one twice")
+                continue
+            if len(stage.devices) % stage.shards or len(stage.share) != stage.replicas:
+                found.append(f"stage {number}: shards or shares do not go with its devices")
+            elif abs(stage.share.sum() - 1.0) > SUM_SLACK or (stage.share <= 0).any():
+                found.append(f"stage {number}: its shares do not add up to a micro-batch")
+            if np.isinf(problem.forward[stage.first : stage.end, stage.devices]).any():
+                found.append(f"stage {number} has a layer that a device of it cannot run")
+            for device in stage.devices:
+                other = owner.setdefault(device, stage)
+                if (other.devices, other.shards) != (stage.devices, stage.shards):
+                    name = problem.topology.devices[device].name
+                    found.append(f"device {name!r} is in two groups, or in one divided in two ways")
+        return found
+
+
+def ordered(
+    stages: Sequence[Stage], micro_batches: int, order: Callable[[int, int, int], Orders]
+) -> HybridPlan:
+    """The plan of `stages` in a published order (ranks, micro-batches, stages a rank)."""
+    bare = HybridPlan(tuple(stages), micro_batches, ())
+    ranks = max(bare.rank) + 1
+    return replace(bare, orders=order(ranks, micro_batches, len(stages) // ranks))
+
+
+def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
+    """(D,) bytes at worst: state, and the activations that the order keeps at once.
+
+    Activations of a micro-batch are there from its forward pass to its backward pass, or to the
+    gradient of the weights where that is apart. With recomputation only a stage's input stays, and
+    one micro-batch's activations come back for its backward pass.
+    """
+    peak = np.zeros(problem.num_devices)
+    sharding = problem.sharding
+    for rank, order in enumerate(plan.orders):
+        stages = [s for s, r in enumerate(plan.rank) if r == rank]
+        kept = {}  # (R,) bytes of a micro-batch on each device of a replica
+        again = {}
+        state = 0.0
+        group = plan.stages[stages[0]]
+        for number in stages:
+            stage = plan.stages[number]
+            row = sharding.degrees.index(stage.shards)
+            layers = slice(stage.first, stage.end)
+            state += float((problem.state_bytes * sharding.state[row])[layers].sum())
+            saved = float((problem.saved_bytes * sharding.saved[row])[layers].sum())
+            entry = float(problem.cut_bytes[stage.first])
+            kept[number] = (min(entry, saved) if stage.recompute else saved) * stage.share
+            again[number] = (saved if stage.recompute else 0.0) * stage.share
+        live, most = np.zeros(group.replicas), np.zeros(group.replicas)
+        for work, number, _, beside in order:
+            if work is Work.FORWARD:
+                live = live + kept[number]
+            most = np.maximum(most, live + (again[number] if work is not Work.FORWARD else 0.0))
+            if work in {Work.BACKWARD, Work.WEIGHT}:
+                live = live - kept[number]
+            if beside is not None:
+                most = np.maximum(most, live + again[beside[0]])
+                live = live - kept[beside[0]]
+        for replica in range(group.replicas):
+            peak[list(group.replica(replica))] = state + most[replica]
+    return peak
+
+
+def order_texts(orders: Orders) -> list[list[str]]:
+    """Every rank's list as texts: stage, F, I, W or B, micro-batch; "1F3"."""
+    return [
+        [f"{action.stage}{LETTERS[action.work]}{action.micro_batch}" for action in order]
+        for order in orders
+    ]
+
+
+def order_of_texts(texts: Sequence[Sequence[str]], file: object) -> list[list[Action]]:
+    """The lists that `order_texts` wrote.
+
+    Raises:
+        InputError: a text is no action.
+    """
+    works = {letter: work for work, letter in LETTERS.items()}
+    orders = []
+    for rank, row in enumerate(texts):
+        found = [_ACTION.fullmatch(text) if isinstance(text, str) else None for text in row]
+        if None in found:
+            wrong = row[found.index(None)]
+            fault = f"{wrong!r} is no action such as 0F0, 1B2, 1I2, 1W2"
+            raise InputError(fault, file=file, record=f"rank {rank}", field="orders")
+        orders.append([Action(works[m[2]], int(m[1]), int(m[3])) for m in found if m is not None])
+    return orders

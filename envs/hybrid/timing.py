@@ -1,0 +1,138 @@
+"""How long stages compute and what they exchange takes, on the devices they are on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from envs.hardware.topology import Topology
+from envs.hybrid.plan import Stage
+from envs.hybrid.problem import FloatArray, HybridProblem
+
+
+class StageSeconds(NamedTuple):
+    """Of one micro-batch, by replica: each of its shards is busy so long."""
+
+    forward: FloatArray  # (R,)
+    input_gradient: FloatArray  # (R,) with what is computed again before it
+    weight_gradient: FloatArray  # (R,)
+
+    @property
+    def total(self) -> float:
+        """Seconds of the slowest replica for a micro-batch."""
+        return float((self.forward + self.input_gradient + self.weight_gradient).max())
+
+
+class Move(NamedTuple):
+    """A part of what one stage passes to the next."""
+
+    source: int  # device
+    destination: int
+    share: float  # of the bytes of a whole micro-batch
+
+
+def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:
+    """Seconds of a micro-batch on `stage`.
+
+    Shards work in step with the slowest of them and send their partial results over the slowest
+    link of their ring: latency times messages, bytes over bandwidth.
+    """
+    layers = layer_seconds(problem, stage, slice(stage.first, stage.end))
+    return StageSeconds(*(column.sum(axis=0) for column in layers))
+
+
+def layer_seconds(problem: HybridProblem, stage: Stage, layers: slice) -> StageSeconds:
+    """As `stage_seconds`, (layers, R) for each of the layers."""
+    sharding = problem.sharding
+    row = sharding.degrees.index(stage.shards)
+    groups = np.array(stage.devices, dtype=np.int64).reshape(stage.replicas, stage.shards)
+    share, left = stage.share, sharding.compute[row, layers, None]
+    computing = [
+        column[layers][:, groups].max(axis=2) * left * share
+        for column in (problem.forward, problem.input_gradient, problem.weight_gradient)
+    ]
+    forward, backward = computing[0], computing[1]
+    if stage.shards > 1:
+        slowness = np.array([ring_slowness(problem.topology, [group]) for group in groups.tolist()])
+        latency, per_byte = slowness.T
+        forward = forward + (
+            sharding.forward_sent[row, layers, None] * share * per_byte
+            + sharding.forward_messages[row, layers, None] * latency
+        )
+        backward = backward + (
+            sharding.backward_sent[row, layers, None] * share * per_byte
+            + sharding.backward_messages[row, layers, None] * latency
+        )
+    return StageSeconds(forward, backward + forward if stage.recompute else backward, computing[2])
+
+
+def ring_slowness(topology: Topology, rings: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """(seconds, seconds per byte) of a message around rings of devices that run beside each other.
+
+    A ring goes through its devices server by server. Edges of several rings that leave by the same
+    port, or arrive by it, share the port's bandwidth.
+    """
+    latency, bandwidth = topology.latency, topology.bandwidth
+    edges = []
+    for ring in rings:
+        around = sorted(ring, key=lambda device: (topology.server[device], device))
+        edges += list(zip(around, [*around[1:], around[0]], strict=True)) if len(ring) > 1 else []
+    busy: dict[int, int] = defaultdict(int)
+    for a, b in edges:
+        busy[int(topology.send_port[a, b])] += 1
+        busy[int(topology.receive_port[a, b])] += 1
+    slowest = slowness = 0.0
+    for a, b in edges:
+        beside = max(busy[int(topology.send_port[a, b])], busy[int(topology.receive_port[a, b])])
+        slowest = max(slowest, float(latency[a, b]))
+        slowness = max(slowness, beside / float(bandwidth[a, b]))
+    return slowest, slowness
+
+
+def all_reduce_seconds(problem: HybridProblem, stage: Stage, nbytes: float) -> float:
+    """Seconds in which the replicas of `stage` sum gradients of `nbytes` per shard, by rings.
+
+    Shard k of every replica are a ring: 2 (R - 1) rounds, in each of which a device passes on
+    1 / R of the bytes (Patarasuk and Yuan, JPDC 2009).
+    """
+    if stage.replicas == 1:
+        return 0.0
+    rings = [stage.devices[shard :: stage.shards] for shard in range(stage.shards)]
+    latency, per_byte = ring_slowness(problem.topology, rings)
+    rounds = 2 * (stage.replicas - 1)
+    return rounds * (latency + nbytes / stage.replicas * per_byte)
+
+
+def moves(before: Stage, after: Stage) -> list[Move]:
+    """Which replica passes which part of a micro-batch to which: where their shares overlap.
+
+    The first shard of a replica speaks for it.
+    """
+    ends = [np.concatenate([[0.0], np.cumsum(stage.share)]) for stage in (before, after)]
+    found = []
+    for i in range(before.replicas):
+        for j in range(after.replicas):
+            share = min(ends[0][i + 1], ends[1][j + 1]) - max(ends[0][i], ends[1][j])
+            if share > 1e-12:
+                found.append(Move(before.replica(i)[0], after.replica(j)[0], float(share)))
+    return found
+
+
+def cut_seconds(topology: Topology, parts: Sequence[Move], nbytes: float) -> float:
+    """Seconds of passing a micro-batch of `nbytes` on, if nothing else is under way.
+
+    Every port carries its parts one after the other; the fullest one is waited for.
+    """
+    busy: dict[int, float] = defaultdict(float)
+    for source, destination, share in parts:
+        if source != destination and nbytes > 0:
+            seconds = float(
+                topology.latency[source, destination]
+                + share * nbytes / topology.bandwidth[source, destination]
+            )
+            busy[int(topology.send_port[source, destination])] += seconds
+            busy[int(topology.receive_port[source, destination])] += seconds
+    return max(busy.values(), default=0.0)
