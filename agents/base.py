@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from envs.hybrid.plan import HybridPlan
+from envs.hybrid.problem import HybridProblem
 from envs.partition.problem import PartitionProblem
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
@@ -122,3 +124,37 @@ class SharedPlanner(Protocol):
         deterministic_limit: int | None = None,
     ) -> PlannerResult:
         """As `Planner.plan`, under `communication` and starting from `plans`."""
+
+
+@dataclass(frozen=True)
+class HybridResult:
+    """What a planner of hybrid plans found.
+
+    `predicted` is what the planner's own formula says of its plan, in seconds of a step; `formula`
+    holds further figures of that formula by name. `lower_bound` is proved for the step time of
+    every plan (0 claims nothing).
+    """
+
+    plan: HybridPlan | None
+    status: Status
+    predicted: float
+    seconds: float  # wall time of the search
+    lower_bound: float = 0.0
+    evaluations: int = 0
+    reason: str = ""
+    formula: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class HybridPlanner(Protocol):
+    """Divides layers in a row into stages on groups of devices, replicated and sharded.
+
+    Knows:
+        Every layer's seconds on every device, what passes between layers, what replicas sum, the
+        memory, and the links between devices. It decides stages, devices, shares and the order.
+    """
+
+    def plan_hybrid(
+        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> HybridResult:
+        """The best plan found within `budget_s` seconds of wall time."""

@@ -272,7 +272,7 @@ class JointMilp:
         )  # fmt: skip
         planner = FusionMilp(
             coarse=self.coarse, levels=self.levels, formulation=formulation,
-            starts=None, polish=None, polish_share=0.0, seed=self.seed,
+            starts=None, polish=None, polish_share=0.0, hybrid=None, seed=self.seed,
         )  # fmt: skip
         if first.plan is not None:
             refinement.descend(first.plan.placement.device, budget_s)

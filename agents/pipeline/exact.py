@@ -103,9 +103,9 @@ class _Model:
             (Work.FORWARD, Work.INPUT, Work.WEIGHT) if split else (Work.FORWARD, Work.BACKWARD)
         )
         own = (*pipeline.forward, *pipeline.input_gradient, *pipeline.weight_gradient)
-        if not all(float(x).is_integer() for x in (pipeline.communication, *own)):
+        if not all(float(x).is_integer() for x in (pipeline.longest_communication, *own)):
             raise InputError("config key 'name': exact needs times that are whole numbers")
-        late = 2 * pipeline.communication * len(pipeline.tasks)
+        late = 2 * pipeline.longest_communication * len(pipeline.tasks)
         self.horizon = int(sum(pipeline.work) + late)  # one action at a time
         if self.horizon >= _LARGEST:
             raise InputError(f"config key 'name': exact needs times whose sum is below {_LARGEST}")

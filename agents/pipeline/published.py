@@ -2,7 +2,8 @@
 
 GPipe (Huang et al., NeurIPS 2019), 1F1B and interleaved 1F1B (Narayanan et al., SC 2021), looped
 BFS (Lamy-Poirier, MLSys 2023), ZB-H1 and ZB-V (Qi et al., ICLR 2024 and NeurIPS 2024), DualPipeV
-(DeepSeek-AI, 2025). The lists are those of `torch.distributed.pipelining` 2.13.
+(DeepSeek-AI, 2025). The lists are those of `torch.distributed.pipelining` 2.13. And DAPPLE's early
+backward (Fan et al., PPoPP 2021), whose policy A is 1F1B.
 """
 
 from __future__ import annotations
@@ -50,6 +51,14 @@ def one_f_one_b(ranks: int, micro_batches: int, chunks: int) -> Orders:
     """Rank r runs p-1-r forward passes, then forward and backward in turns."""
     return [
         _in_turns(rank, ranks, micro_batches, 1, ranks - 1 - rank, micro_batches, None)
+        for rank in range(ranks)
+    ]
+
+
+def early_backward(ranks: int, micro_batches: int, chunks: int) -> Orders:
+    """DAPPLE's policy B: rank r runs 2 (p-1-r) forward passes first, to hide messages."""
+    return [
+        _in_turns(rank, ranks, micro_batches, 1, 2 * (ranks - 1 - rank), micro_batches, None)
         for rank in range(ranks)
     ]
 
@@ -127,6 +136,7 @@ def dualpipe_v(ranks: int, micro_batches: int, chunks: int) -> Orders:
 PUBLISHED: dict[str, Callable[[int, int, int], Orders]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "early_backward": early_backward,
     "looped_bfs": looped_bfs,
     "interleaved": interleaved,
     "zb_h1": zb_h1,

@@ -108,7 +108,7 @@ def _facts(pipeline: Pipeline, memory: Memory) -> Facts:
         np.array(seconds, dtype=np.float64),
         np.array(adds, dtype=np.float64),
         np.full(len(ranks), memory.limit, dtype=np.float64),
-        float(pipeline.communication),
+        pipeline.longest_communication,
         pipeline.micro_batches,
     )
 
@@ -116,7 +116,7 @@ def _facts(pipeline: Pipeline, memory: Memory) -> Facts:
 def _budgets(pipeline: Pipeline) -> list[float]:
     """Idle times up to what 1F1B has."""
     most = pipeline.num_ranks * (max(pipeline.forward) + max(pipeline.input_gradient))
-    most += 2 * pipeline.num_ranks * pipeline.communication
+    most += 2 * pipeline.num_ranks * pipeline.longest_communication
     return [most * (k / _BUDGETS) ** 1.5 for k in range(_BUDGETS)] + [np.inf]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
-from agents.base import Planner, PlannerResult
+from agents.base import HybridPlanner, HybridResult, Planner, PlannerResult
 from agents.placement.integer_program.refinement import Refinement, compile_kernels
 from agents.placement.integer_program.rounds import (
     ROUND_NODES,
@@ -21,6 +21,8 @@ from agents.placement.integer_program.rounds import (
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.bounds import bounded
+from envs.errors import InputError
+from envs.hybrid.problem import HybridProblem
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -98,6 +100,7 @@ class FusionMilp:
         starts: planners whose plans are offered first, by name; None: HiGHS starts cold.
         polish: changes single operators of the best plan; or None.
         polish_share: of the budget, for `polish`, within 0..1.
+        hybrid: the same for layers in stages that are replicated and sharded; None: not planned.
         seed: of HiGHS and of what is drawn at random.
     """
 
@@ -110,11 +113,13 @@ class FusionMilp:
         starts: Mapping[str, Planner] | None,
         polish: Polish | None,
         polish_share: Annotated[float, Ge(0.0), Le(1.0)],
+        hybrid: HybridPlanner | None,
         seed: int,
     ) -> None:
         self.starts = tuple((starts or {}).values())
         self.polish = polish
         self.polish_share = polish_share
+        self.hybrid = hybrid
         self.coarse = tuple(coarse)
         self.levels = tuple(levels)
         self.formulation = formulation
@@ -144,6 +149,18 @@ class FusionMilp:
             limit = deterministic_limit and max(round(share * deterministic_limit), 1) * _MOVES
             judged = self.polish.improve(incumbent, budget_s, limit)
         return incumbent.result(evaluations=refinement.simulations + judged, reason=reason)
+
+    def plan_hybrid(
+        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> HybridResult:
+        """As `HybridPlanner.plan_hybrid`.
+
+        Raises:
+            InputError: there is no `hybrid`.
+        """
+        if self.hybrid is None:
+            raise InputError("plans no pipelines without it", file="FusionMilp", field="hybrid")
+        return self.hybrid.plan_hybrid(problem, budget_s, deterministic_limit)
 
     def _offer_starts(self, incumbent: StepIncumbent, budget_s: float) -> list[IntArray]:
         """(N,) placements of the plans of `starts`, which are offered, the best first."""

@@ -118,6 +118,7 @@ def placer() -> FusionMilp:
         starts=None,
         polish=None,
         polish_share=0.0,
+        hybrid=None,
         seed=0,
     )
 

@@ -45,6 +45,7 @@ def planner(
         starts=starts,
         polish=None,
         polish_share=0.0,
+        hybrid=None,
         seed=0,
     )
 

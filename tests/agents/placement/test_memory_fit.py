@@ -90,6 +90,7 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
         starts=None,
         polish=None,
         polish_share=0.0,
+        hybrid=None,
         seed=0,
     ),
 }

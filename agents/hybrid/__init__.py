@@ -1,0 +1,1 @@
+"""Planners of hybrid plans: stages, replicas and shards, on which devices, in what order."""

@@ -1,0 +1,251 @@
+"""Alpa's inter-operator program: contiguous layers on submeshes, sharded within each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from agents.base import HybridResult
+from agents.hybrid.limits import Limited, best_of_limits
+from agents.hybrid.machines import servers_of
+from agents.pipeline.published import one_f_one_b
+from envs.compilation import clock
+from envs.graphs.op_graph import FloatArray, IntArray
+from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.problem import HybridProblem
+from envs.hybrid.timing import all_reduce_seconds, layer_seconds
+
+_ROUNDING = 1 + 1e-12  # of limits that a stage just keeps to
+_UNBOUNDED = 2**31
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A pipeline of slices of layers."""
+
+    objective: float  # sum of the stages' seconds and (B - 1) times the slowest one's; inf: none
+    stages: tuple[tuple[int, int, int], ...]  # first layer, end, submesh
+    solved: int = 0  # programs
+
+
+def inter_operator(
+    stage_seconds: FloatArray,
+    submesh_devices: Sequence[int],
+    devices: int,
+    micro_batches: int,
+    max_successors: IntArray | None = None,
+    *,
+    until: float = math.inf,
+    most: int | None = None,
+) -> Slices:
+    """The pipeline of all layers on all `devices` with the least objective.
+
+    A dynamic program over the layers and devices that are left, for a limit on the slowest stage
+    (Zheng et al., "Alpa", OSDI 2022, section 5.2); limits that cannot be better are left out.
+
+    Args:
+        stage_seconds: (L, L + 1, K) of layers i..j - 1 on submesh k; inf: not allowed.
+        submesh_devices: (K,) how many each submesh has.
+        devices: of the cluster, all used.
+        micro_batches: B.
+        max_successors: (L, L + 1, K) stages that may follow, as memory allows; None: any number.
+        until: when to stop, by `envs.compilation.clock`.
+        most: programs to solve; None: any number.
+    """
+    layers = len(stage_seconds)
+    sizes = np.array(submesh_devices, dtype=np.int64)
+    counted = max_successors is not None
+    after = np.zeros((1, 1, 1), dtype=np.int64) if max_successors is None else max_successors
+    stages = min(layers, devices // int(sizes.min())) if counted else 1
+
+    def solve(limit: float) -> Limited[tuple[tuple[int, int, int], ...]] | None:
+        value, end, submesh = _slices(
+            limit * _ROUNDING, stage_seconds, sizes, devices, stages, after, counted
+        )
+        left = int(np.argmin(value[:, 0, devices]))
+        total = float(value[left, 0, devices])
+        if not math.isfinite(total):
+            return None
+        found, layer, free = [], 0, devices
+        while layer < layers:
+            chosen = int(submesh[left, layer, free])
+            found.append((layer, int(end[left, layer, free]), chosen))
+            layer, left, free = found[-1][1], left - counted, free - int(sizes[chosen])
+        slowest = max(float(stage_seconds[stage]) for stage in found)
+        return Limited(slowest, total, tuple(found))
+
+    best, solved = Slices(math.inf, ()), 0
+    limits = np.unique(stage_seconds[np.isfinite(stage_seconds)])
+    for found in best_of_limits(solve, limits, micro_batches - 1, until, most):
+        solved += 1
+        objective = found.other + (micro_batches - 1) * found.slowest
+        if objective < best.objective:
+            best = Slices(objective, found.plan)
+    return Slices(best.objective, best.stages, solved)
+
+
+@numba.njit(cache=True, nogil=True)
+def _slices(
+    limit: float,
+    seconds: FloatArray,
+    sizes: IntArray,
+    devices: int,
+    stages: int,
+    after: IntArray,
+    counted: bool,
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """(`stages` + 1, L + 1, `devices` + 1) least sum, end and submesh of the first stage.
+
+    By stages, first layer and devices of what is left of a pipeline. Where stages are not
+    `counted`, the last row holds pipelines of any number of them.
+    """
+    layers = len(seconds)
+    value = np.full((stages + 1, layers + 1, devices + 1), np.inf)
+    end = np.full(value.shape, _NONE)
+    submesh = np.full(value.shape, _NONE)
+    value[0 if counted else 1, layers, 0] = 0.0
+    for first in range(layers - 1, -1, -1):
+        for j in range(first + 1, layers + 1):
+            for q in range(len(sizes)):
+                took = seconds[first, j, q]
+                if not took <= limit:
+                    continue
+                most = min(stages, after[first, j, q] + 1) if counted else stages
+                for s in range(1, most + 1):
+                    rest = s - 1 if counted else s
+                    for d in range(sizes[q], devices + 1):
+                        total = took + value[rest, j, d - sizes[q]]
+                        if total < value[s, first, d]:
+                            value[s, first, d] = total
+                            end[s, first, d] = j
+                            submesh[s, first, d] = q
+    return value, end, submesh
+
+
+class _Way(NamedTuple):
+    """How a stage may use a submesh."""
+
+    devices: tuple[int, ...]  # of a submesh of this shape
+    shards: int
+    recompute: bool
+
+
+class Alpa:
+    """Slices of layers on submeshes, each replicated and sharded in the way that is fastest there.
+
+    Submeshes are 1, 2, 4, ... devices of a server and whole servers; servers of different sizes are
+    divided into equal ones. A stage's seconds are those of a micro-batch on its slowest replica:
+    both passes, what its shards exchange, and, as its gradients are summed once a step, an M-th of
+    that sum. What passes between stages is left out. Memory limits how many stages may follow; a
+    stage may recompute.
+
+    Guarantees:
+        The optimum of this objective, where the budget lasts, for devices and links that are alike.
+
+    Source:
+        Zheng et al., "Alpa", OSDI 2022, sections 5.2 and 5.3.
+    """
+
+    def plan_hybrid(
+        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> HybridResult:
+        """As `HybridPlanner.plan_hybrid`; the deterministic limit counts programs."""
+        begin = clock()
+        blocks = _blocks(problem)
+        ways = [
+            _Way(devices, shards, recompute)
+            for devices in _submeshes(blocks)
+            for shards in problem.sharding.degrees
+            if len(devices) % shards == 0
+            for recompute in (False, True)
+        ]
+        columns = [_costs(problem, way) for way in ways]
+        seconds = np.stack([column[0] for column in columns], axis=-1)
+        after = np.stack([column[1] for column in columns], axis=-1)
+        seconds[after < 0] = np.inf
+        sizes = [len(way.devices) for way in ways]
+        found = inter_operator(
+            seconds, sizes, problem.num_devices, problem.micro_batches, after,
+            until=begin + budget_s, most=deterministic_limit,
+        )  # fmt: skip
+        if not found.stages:
+            reason = "no slices of layers fit the memory of their submeshes"
+            return HybridResult(None, "limit", math.inf, clock() - begin, reason=reason)
+        groups = _placed([sizes[way] for _, _, way in found.stages], blocks)
+        stages = [
+            Stage(first, end, group, ways[way].shards, recompute=ways[way].recompute)
+            for (first, end, way), group in zip(found.stages, groups, strict=True)
+        ]
+        return HybridResult(
+            ordered(stages, problem.micro_batches, one_f_one_b),
+            "feasible",
+            found.objective,
+            clock() - begin,
+            evaluations=found.solved,
+        )
+
+
+def _blocks(problem: HybridProblem) -> list[tuple[int, ...]]:
+    """The devices in servers of one size."""
+    servers = servers_of(problem.topology)
+    size = math.gcd(*(len(server) for server in servers))
+    return [
+        tuple(server[start : start + size])
+        for server in servers
+        for start in range(0, len(server), size)
+    ]
+
+
+def _submeshes(blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """One submesh of each shape."""
+    size = len(blocks[0])
+    within = [2**k for k in range(size.bit_length()) if size % 2**k == 0 and 2**k < size]
+    whole = [sum(blocks[:count], ()) for count in range(1, len(blocks) + 1)]
+    return [*(blocks[0][:count] for count in within), *whole]
+
+
+def _costs(problem: HybridProblem, way: _Way) -> tuple[FloatArray, IntArray]:
+    """(L, L + 1) seconds of the stages of layers i..j - 1, and how many stages may follow."""
+    layers, sharding = problem.num_layers, problem.sharding
+    stage = Stage(0, layers, way.devices, way.shards, recompute=way.recompute)
+    row = sharding.degrees.index(way.shards)
+
+    def between(column: FloatArray) -> FloatArray:
+        """(L, L + 1, ...) sums of layers i..j - 1."""
+        total = np.concatenate([np.zeros((1, *column.shape[1:])), np.cumsum(column, axis=0)])
+        return np.asarray(total[None, :] - total[:-1, None])
+
+    passes = layer_seconds(problem, stage, slice(0, layers))
+    seconds = between(passes.forward + passes.input_gradient + passes.weight_gradient).max(axis=2)
+    gradients = between(problem.gradient_bytes * sharding.state[row])
+    once = all_reduce_seconds(problem, stage, 0.0)
+    per_byte = (all_reduce_seconds(problem, stage, 1e9) - once) / 1e9
+    summed = np.where(gradients > 0, once + gradients * per_byte, 0.0)
+    seconds += summed / problem.micro_batches
+    share = 1.0 / stage.replicas
+    state = between(problem.state_bytes * sharding.state[row])
+    kept = between(problem.saved_bytes * sharding.saved[row]) * share
+    if way.recompute:
+        state, kept = state + kept, np.minimum(problem.cut_bytes[:-1, None] * share, kept)
+    free = float(problem.capacity.min()) - state
+    under_way = np.full_like(free, np.inf)
+    np.floor(np.divide(free, kept, out=under_way, where=kept > 0), out=under_way)
+    under_way[free < 0] = 0.0
+    after = np.where(under_way >= problem.micro_batches, _UNBOUNDED, under_way) - 1
+    seconds[np.tri(layers, layers + 1, dtype=np.bool_)] = np.inf
+    return seconds, np.minimum(after, _UNBOUNDED).astype(np.int64)
+
+
+def _placed(sizes: Sequence[int], blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The devices of each stage, the largest first: each size divides what is left of a server."""
+    devices = sum(blocks, ())
+    groups: list[tuple[int, ...]] = [()] * len(sizes)
+    for stage in sorted(range(len(sizes)), key=lambda stage: -sizes[stage]):
+        groups[stage], devices = devices[: sizes[stage]], devices[sizes[stage] :]
+    return groups

@@ -1,0 +1,344 @@
+"""Fusion + MILP for hybrid plans: stages by a program over fused layers, then a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from agents.base import HybridPlanner, HybridResult, Status
+from agents.hybrid.stage_program import StageProgram, fused
+from agents.pipeline.published import early_backward, gpipe, interleaved, one_f_one_b, zb_h1
+from agents.pipeline.zero_bubble import Memory, zero_bubble
+from envs.bounds import Count, bounded
+from envs.compilation import clock
+from envs.errors import InputError
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
+from envs.hybrid.simulation import pipeline_of, simulate
+from envs.hybrid.timing import stage_seconds
+from envs.step.pipeline import Orders
+
+OrderRule = Callable[[int, int, int], Orders]
+
+_SEARCH = 0.5  # share of the budget by whose end the programs are solved
+_START = 0.1  # share of the budget for each start
+_SAME = 1e-9  # relative
+_VAIN = 100  # neighbours in a row that are known, after which the search ends
+_KEPT = 4  # plans from which the search goes on
+_ZERO_BUBBLE_TASKS = 4096  # actions of an order, at most, that a search for less idle time is given
+_TRIES = 200  # of that search
+
+
+@bounded
+class FusedStages:
+    """Divides fused layers into stages by MILP (HiGHS), then improves the plan in the simulator.
+
+    0. *Starts.* Plans of other planners are offered first: the result is never slower than theirs.
+    1. *Programs.* `StageProgram` over at most `groups` fused layers, for one stage at most, two,
+       four, and so on: the number of stages decides how many micro-batches are held at once.
+    2. *Orders.* Each plan is simulated in several orders: 1F1B, with twice its warm-up (early
+       backward, Fan et al., PPoPP 2021), GPipe, interleaved, and with gradients of weights apart
+       ZB-H1 and a search for less idle time within the memory.
+    3. *Search.* The best plans are changed: a boundary moves, a stage is recomputed or not, divided
+       or joined to the next, replicas become shards, devices come, go, or move to a neighbour. What
+       is faster in simulation stays; where no change helps, a few random ones lead away, until the
+       budget ends.
+
+    The plan returned is the fastest in simulation that fits; `predicted` is its simulated time.
+
+    Guarantees:
+        Never slower than the plans of `starts`. Each program's stages are the best of its model,
+        within `gap`, where its time was enough.
+
+    Source:
+        Own work.
+
+    Args:
+        groups: fused layers of the programs, at most.
+        starts: planners whose plans are offered first, by name.
+        gap: relative, at which HiGHS ends.
+        seed: of HiGHS and of the search.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: Count,
+        starts: Mapping[str, HybridPlanner] | None,
+        gap: Annotated[float, Ge(0.0)],
+        seed: int,
+    ) -> None:
+        self.groups = groups
+        self.starts = dict(starts or {})
+        self.gap = gap
+        self.seed = seed
+
+    def plan_hybrid(
+        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> HybridResult:
+        """As `HybridPlanner.plan_hybrid`; the deterministic limit counts simulations."""
+        search = _Search(problem, budget_s, deterministic_limit)
+        for planner in self.starts.values():
+            found = planner.plan_hybrid(problem, _START * budget_s, deterministic_limit)
+            if found.plan is not None:
+                search.offer(found.plan)
+                search.reorder(found.plan.stages)
+        program = StageProgram(problem, fused(problem, self.groups))
+        counts = [2**k for k in range(problem.num_devices.bit_length())]
+        counts = [count for count in counts if count <= min(problem.num_devices, self.groups)]
+        for number, most in enumerate(counts):
+            share = _SEARCH * (number + 1) / len(counts)
+            left = share * budget_s - search.seconds
+            if left <= 0:
+                continue
+            columns, _ = program.solve(most, max(left, 0.1), self.seed, self.gap)
+            if columns:
+                search.reorder(program.placed(columns))
+        search.improve(np.random.default_rng(self.seed))
+        return search.result()
+
+
+class _Search:
+    """The plans found so far, the fastest first."""
+
+    def __init__(self, problem: HybridProblem, budget_s: float, limit: int | None) -> None:
+        self.problem = problem
+        self.best: list[tuple[float, HybridPlan]] = []
+        self.simulations = 0
+        self._done = np.zeros((problem.num_layers + 1, problem.num_devices))  # seconds before
+        np.cumsum(problem.work(), axis=0, out=self._done[1:])
+        self._begin, self._budget, self._limit = clock(), budget_s, limit
+        self._seen: dict[tuple[tuple[Stage, ...], str], float] = {}
+        self._rules: dict[str, OrderRule] = {
+            "1f1b": one_f_one_b,
+            "early": early_backward,
+            "gpipe": gpipe,
+        }
+        if problem.splits_backward:
+            self._rules["zb_h1"] = zb_h1
+
+    @property
+    def seconds(self) -> float:
+        """Since the search began."""
+        return clock() - self._begin
+
+    def over(self) -> bool:
+        """Whether the budget is used."""
+        spent = self._limit is not None and self.simulations >= self._limit
+        return spent or self.seconds >= self._budget
+
+    def offer(self, plan: HybridPlan) -> float:
+        """Seconds of a plan, inf where it does not fit; it is kept where it is good."""
+        if plan.violations(self.problem):
+            return np.inf
+        self.simulations += 1
+        seconds = simulate(self.problem, plan).step_time
+        self.best.append((seconds, plan))
+        self.best.sort(key=lambda one: one[0])
+        del self.best[_KEPT:]
+        return seconds
+
+    def reorder(
+        self, stages: Sequence[Stage], only: str | None = None, below: float = np.inf
+    ) -> tuple[float, str]:
+        """Offer these stages in every order, or in `only` one; the least seconds, by which.
+
+        In every order they are divided among their devices in turns, too. What cannot come below
+        `below` is not simulated: inf.
+        """
+        if np.isfinite(below) and self._least(stages) >= below:
+            return np.inf, only or ""
+        groups = len({stage.devices for stage in stages})
+        variants = [tuple(stages)]
+        if only is None and groups == len(stages) and groups > 1:
+            variants += [t for t in (self._turns(tuple(stages), v) for v in (2, 3)) if t]
+        least, by = np.inf, only or ""
+        for divided in variants:
+            chunks = len(divided) // groups
+            rules = self._rules if chunks == 1 else {"interleaved": interleaved}
+            for name, rule in rules.items():
+                if (only is not None and name != only) or (self.over() and self.best):
+                    continue
+                known = self._seen.get((divided, name))
+                if known is None:
+                    known = self._seen[divided, name] = self._ordered(divided, name, rule)
+                if chunks == 1 and known < least:
+                    least, by = known, name
+        return least, by
+
+    def improve(self, rng: np.random.Generator) -> None:
+        """Descend from the plans that are kept, then from random neighbours of the best."""
+        for _, plan in list(self.best):
+            self._descend(plan.stages, rng)
+        vain = 0
+        while self.best and vain < _VAIN and not self.over() and not self._optimal:
+            stages, known = self.best[0][1].stages, len(self._seen)
+            for _ in range(int(rng.integers(2, 4))):
+                changes = list(self._changes(stages))
+                if not changes:
+                    return
+                stages = changes[int(rng.integers(len(changes)))]
+            self._descend(stages, rng)
+            vain = 0 if len(self._seen) > known else vain + 1
+
+    def _descend(self, stages: tuple[Stage, ...], rng: np.random.Generator) -> None:
+        """Change stages, in random order, as long as that makes them faster."""
+        seconds, order = self.reorder(stages)
+        better = np.isfinite(seconds)
+        while better and not self.over() and not self._optimal:
+            better = False
+            changes = list(self._changes(stages))
+            for number in rng.permutation(len(changes)).tolist():
+                found, _ = self.reorder(changes[number], order, seconds)
+                if found < seconds:
+                    stages, better = changes[number], True
+                    seconds, order = self.reorder(stages)
+                    break
+
+    def _least(self, stages: Sequence[Stage]) -> float:
+        """Seconds no order can beat: a stage's work, and a micro-batch's way there and back."""
+        filling = longest = 0.0
+        for stage in stages:
+            own = stage_seconds(self.problem, stage)
+            longest = max(longest, filling + self.problem.micro_batches * own.total)
+            filling += float((own.forward + own.input_gradient).min())
+        return longest
+
+    def _ordered(self, stages: tuple[Stage, ...], name: str, rule: OrderRule) -> float:
+        """Seconds of stages in an order; inf: not in this one."""
+        try:
+            plan = ordered(stages, self.problem.micro_batches, rule)
+        except InputError:  # micro-batches that do not go into rounds
+            return np.inf
+        seconds = self.offer(plan)
+        if name == "zb_h1" and plan in [one for _, one in self.best]:
+            self._fill(plan)
+        return seconds
+
+    @property
+    def _optimal(self) -> bool:
+        """Whether nothing can be faster."""
+        return bool(self.best) and self.best[0][0] <= self.problem.lower_bound() * (1.0 + _SAME)
+
+    def result(self) -> HybridResult:
+        """The fastest plan."""
+        bound = self.problem.lower_bound()
+        if not self.best:
+            reason = "no plan that was tried fits the memory of the devices"
+            return HybridResult(
+                None, "limit", np.inf, self.seconds, bound, self.simulations, reason
+            )
+        seconds, plan = self.best[0]
+        status: Status = "optimal" if self._optimal else "feasible"
+        return HybridResult(plan, status, seconds, self.seconds, bound, self.simulations)
+
+    def _fill(self, plan: HybridPlan) -> None:
+        """Search for less idle time, where every rank may hold what its devices have room for."""
+        actions = sum(len(order) for order in plan.orders)
+        if actions > _ZERO_BUBBLE_TASKS or len(set(plan.rank)) < len(plan.rank):
+            return
+        problem, kept = self.problem, []
+        for stage in plan.stages:
+            row = problem.sharding.degrees.index(stage.shards)
+            layers = slice(stage.first, stage.end)
+            state = float((problem.state_bytes * problem.sharding.state[row])[layers].sum())
+            saved = float((problem.saved_bytes * problem.sharding.saved[row])[layers].sum())
+            room = problem.capacity[list(stage.devices)].min() - state
+            if stage.recompute or room <= 0:
+                return
+            kept.append(saved * float(stage.share.max()) / room)
+        nothing = (0.0,) * len(kept)
+        memory = Memory(tuple(kept), nothing, tuple(-k for k in kept), 1.0)
+        found = zero_bubble(pipeline_of(problem, plan), memory, plan.orders, _TRIES, 0, 1.0)
+        self.offer(replace(plan, orders=found))
+
+    def _turns(self, stages: tuple[Stage, ...], chunks: int) -> tuple[Stage, ...] | None:
+        """The layers in `chunks` times as many stages, groups of devices taking turns."""
+        if self.problem.num_layers < chunks * len(stages):
+            return None
+        even = {(len(s.devices), s.shards, s.recompute) for s in stages}
+        if len(even) > 1 or any(stage.shares is not None for stage in stages):
+            return None
+        work, count = self._done[1:, stages[0].devices[0]], chunks * len(stages)
+        ends = np.searchsorted(work, work[-1] * np.arange(1, count) / count) + 1
+        ends = np.minimum(ends, len(work) - np.arange(count - 1, 0, -1))
+        borders = [0, *ends.tolist(), len(work)]
+        if any(b <= a for a, b in pairwise(borders)):
+            return None
+        return tuple(
+            replace(stages[k % len(stages)], first=a, end=b)
+            for k, (a, b) in enumerate(pairwise(borders))
+        )
+
+    def _changes(self, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
+        """Plans one change away."""
+        used = {device for stage in stages for device in stage.devices}
+        free = [d for d in range(self.problem.num_devices) if d not in used]
+        for k, stage in enumerate(stages):
+            before, after, group = stages[:k], stages[k + 1 :], stage.devices
+            changed = [replace(stage, recompute=not stage.recompute)]
+            if stage.shares is not None:
+                changed.append(replace(stage, shares=None))
+            changed += [
+                self._balanced(replace(stage, shards=shards, shares=None))
+                for shards in self.problem.sharding.degrees
+                if shards != stage.shards and len(group) % shards == 0
+            ]
+            changed += [self._with_devices(stage, (*group, d)) for d in free if stage.shards == 1]
+            if stage.replicas > 1:
+                changed.append(self._with_devices(stage, group[: -stage.shards]))
+            yield from ((*before, one, *after) for one in changed)
+            half = len(group) // 2 // stage.shards * stage.shards
+            for middle in range(stage.first + 1, stage.end) if half else ():
+                if self._is_middle(stage, middle):
+                    parts = replace(stage, end=middle), replace(stage, first=middle)
+                    groups = group[:half], group[half:]
+                    pair = (self._with_devices(*two) for two in zip(parts, groups, strict=True))
+                    yield (*before, *pair, *after)
+        for k, (a, b) in enumerate(pairwise(stages)):
+            before, after = stages[:k], stages[k + 2 :]
+            for step in (-4, -2, -1, 1, 2, 4):
+                if a.first < a.end + step < b.end:
+                    yield (*before, replace(a, end=a.end + step),
+                           replace(b, first=b.first + step), *after)  # fmt: skip
+            joined = replace(a, end=b.end)
+            yield (*before, self._with_devices(joined, a.devices + b.devices), *after)
+            yield (*before, replace(b, first=a.first, end=a.end),
+                   replace(a, first=b.first, end=b.end), *after)  # fmt: skip
+            if a.shards == b.shards:
+                for own, other in ((a, b), (b, a)):
+                    cut = len(own.devices) - own.shards
+                    if cut == 0:
+                        continue
+                    less = self._with_devices(own, own.devices[:cut])
+                    more = self._with_devices(other, other.devices + own.devices[cut:])
+                    yield (*before, *((less, more) if own is a else (more, less)), *after)
+
+    def _is_middle(self, stage: Stage, layer: int) -> bool:
+        """Whether half of the stage's work is done when `layer` begins."""
+        done = self._done[:, stage.devices[0]]
+        half = (done[stage.first] + done[stage.end]) / 2
+        return bool(done[layer - 1] < half <= done[layer])
+
+    def _with_devices(self, stage: Stage, devices: tuple[int, ...]) -> Stage:
+        """The stage on other devices, of which each gets what it can do."""
+        shards = stage.shards if len(devices) % stage.shards == 0 else 1
+        return self._balanced(replace(stage, devices=devices, shards=shards, shares=None))
+
+    def _balanced(self, stage: Stage) -> Stage:
+        return replace(stage, shares=self._by_speed(stage))
+
+    def _by_speed(self, stage: Stage) -> tuple[float, ...] | None:
+        """Shares for which all replicas compute equally long; None where equal ones do."""
+        seconds = (self._done[stage.end] - self._done[stage.first])[list(stage.devices)]
+        if seconds.max() - seconds.min() <= _SAME * seconds.max():
+            return None
+        speed = 1.0 / seconds.reshape(stage.replicas, stage.shards).max(axis=1)
+        share = speed / speed.sum()
+        share[-1] = 1.0 - share[:-1].sum()
+        return tuple(share.tolist())

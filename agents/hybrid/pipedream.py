@@ -1,0 +1,272 @@
+"""PipeDream's hierarchical optimizer: the slowest stage of a pipeline made as fast as possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numba
+import numpy as np
+
+from agents.base import HybridResult
+from agents.hybrid.machines import Rates, servers_of
+from agents.pipeline.published import one_f_one_b
+from envs.compilation import clock
+from envs.errors import InputError
+from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
+from envs.hardware.topology import Topology
+from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.problem import HybridProblem
+from envs.hybrid.states import AntichainStates, LayerGraph, antichain_states
+
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class Level:
+    """What `machines` of the level below are joined by."""
+
+    machines: int
+    bandwidth: float  # bytes/s
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Where a layer graph may be cut, and what is on each side: S + 1 cuts, 0 before everything."""
+
+    seconds: FloatArray  # (S + 1,) forward and backward, of all layers before a cut
+    parameters: FloatArray  # (S + 1,) bytes, likewise
+    sent: FloatArray  # (S + 1,) bytes of activations over a cut
+    before: BoolArray  # (S + 1, S + 1) [i, j]: the layers from i to j are a possible stage
+
+    @staticmethod
+    def of(states: AntichainStates, times: float = 1.0) -> Cuts:
+        """The states of a profile, `times` its batch."""
+        layers = states.layers
+        return Cuts(
+            states.total(layers.forward + layers.backward) * times,
+            states.total(layers.parameters),
+            np.concatenate([[0.0], states.cut_bytes]) * times,
+            states.contains,
+        )
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """The layers from cut `first` to cut `end`, once on each device of `devices`.
+
+    Devices are numbered machine by machine.
+    """
+
+    first: int
+    end: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What the optimizer predicts."""
+
+    seconds: float  # between two micro-batches; inf: no pipeline uses that many machines
+    data_parallel: float  # the same for replicas of the whole graph
+    stages: tuple[Replicated, ...]  # of single devices, in order
+
+
+def optimize(
+    cuts: Cuts,
+    levels: Sequence[Level],
+    *,
+    compression: float | None,
+    straight: bool,
+    fewer: bool,
+) -> Throughput:
+    """The pipeline over all machines whose slowest stage or transfer is fastest.
+
+    A stage of r machines of one level takes (C + 4 (r - 1) P / (b r)) / r seconds, where C is what
+    its layers take on one of them, P bytes their parameters and b the level's bandwidth. Over a cut
+    of A bytes, 2 A / (b r) seconds pass before and behind a stage that is not the first one. At the
+    next level C is what the best pipeline within a machine takes; its replicas of a first stage
+    divide their synchronisation by the machines of the level below.
+
+    Args:
+        cuts: of the layer graph.
+        levels: inner first.
+        compression: by which activations are divided; None: they take no time.
+        straight: no stage is replicated.
+        fewer: machines may be left out.
+
+    Source:
+        Narayanan et al., "PipeDream", SOSP 2019, section 3.1, and the authors' program.
+    """
+    if not levels:
+        raise InputError("there are no levels of machines")
+    share = 0.0 if compression is None else 1.0 / compression
+    count = len(cuts.seconds)
+    seconds = np.where(cuts.before, cuts.seconds - cuts.seconds[:, None], np.inf)
+    solved = []
+    inside = [math.prod(level.machines for level in levels[:depth]) for depth in range(len(levels))]
+    below, parallel = 1, float(cuts.seconds[-1])
+    for depth, level in enumerate(levels):
+        last = depth == len(levels) - 1
+        best, split, replicas = _level(
+            seconds, cuts.parameters, cuts.sent * share, cuts.before, level.machines,
+            level.bandwidth, below, straight, fewer, 1 if last else count,
+        )  # fmt: skip
+        solved.append((split, replicas))
+        shared = 4 * (level.machines - 1) * cuts.parameters[-1]
+        parallel += shared / (level.bandwidth * level.machines) / below
+        parallel, below = parallel / level.machines, level.machines
+        seconds = np.ascontiguousarray(best[:, :, -1])
+    total = float(seconds[0, -1])
+    stages = [Replicated(0, count - 1, (0,))] if np.isfinite(total) else []
+    for level, (split, replicas), below in reversed(list(zip(levels, solved, inside, strict=True))):
+        stages = [
+            part
+            for stage in stages
+            for part in _pipeline(split, replicas, stage, level.machines, below)
+        ]
+    return Throughput(total, parallel, tuple(stages))
+
+
+def _pipeline(
+    split: IntArray, replicas: IntArray, stage: Replicated, machines: int, inside: int
+) -> list[Replicated]:
+    """The stages of one level, of machines of `inside` devices, inside one of the level above.
+
+    Its devices are the first of every machine that the stage has.
+    """
+    parts = []
+    end, left = stage.end, machines
+    while end != _NONE:
+        first, used = (int(table[stage.first, end, left - 1]) for table in (split, replicas))
+        left -= used
+        devices = [start + k * inside for start in stage.devices for k in range(left, left + used)]
+        parts.append(Replicated(stage.first if first == _NONE else first, end, tuple(devices)))
+        end = first
+    return parts[::-1]
+
+
+class PipeDream:
+    """Stages of replicas, without shards, by PipeDream's optimizer, in the 1F1B order.
+
+    The optimizer plans for devices that are alike (the mean of them) on levels of links that are as
+    slow as the slowest one: servers of equal size, and the devices in each. It lets replicas sum
+    gradients after every micro-batch, as they do without a flush, and knows no memory: where its
+    plan does not fit, a straight pipeline is made, and then all stages recompute. `predicted` is
+    what the micro-batches of a step take once the pipeline is full. Of a profile `formula` has the
+    figures of PipeDream's own program, whose stages may part branches; the plan's are of a row.
+
+    Guarantees:
+        The optimum of its own formula.
+
+    Source:
+        Narayanan et al., "PipeDream", SOSP 2019.
+    """
+
+    def plan_hybrid(
+        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> HybridResult:
+        """As `HybridPlanner.plan_hybrid`; it is exact, and takes as long as it takes."""
+        begin = clock()
+        servers, levels = _levels(problem.topology)
+        seconds = (problem.forward + problem.input_gradient + problem.weight_gradient).mean(axis=1)
+        cuts = Cuts(
+            np.concatenate([[0.0], np.cumsum(seconds)]),
+            np.concatenate([[0.0], np.cumsum(problem.gradient_bytes)]),
+            problem.cut_bytes,
+            ~np.tri(problem.num_layers + 1, dtype=np.bool_),
+        )
+        for recompute, straight in product((False, True), (False, True)):
+            found = optimize(cuts, levels, compression=1.0, straight=straight, fewer=straight)
+            stages = [
+                Stage(s.first, s.end, tuple(servers[d] for d in s.devices), recompute=recompute)
+                for s in found.stages
+            ]
+            plan = ordered(stages, problem.micro_batches, one_f_one_b) if stages else None
+            if plan is not None and not plan.violations(problem):
+                predicted = problem.micro_batches * found.seconds
+                formula = _published(problem.profile, levels)
+                return HybridResult(plan, "feasible", predicted, clock() - begin, formula=formula)
+        reason = "the optimizer's plans do not fit the memory"
+        return HybridResult(None, "limit", math.inf, clock() - begin, reason=reason)
+
+
+def _published(profile: LayerGraph | None, levels: Sequence[Level]) -> dict[str, float]:
+    """What PipeDream's program says of a profile whose branches are cut at antichains, too.
+
+    Nothing where there is no profile, or too many antichains.
+    """
+    try:
+        states = antichain_states(profile) if profile is not None else None
+    except InputError:
+        return {}
+    if states is None:
+        return {}
+    found = optimize(Cuts.of(states), levels, compression=1.0, straight=False, fewer=False)
+    return {
+        "pipeline_time_per_stage_s": found.seconds,
+        "data_parallel_s": found.data_parallel,
+    }
+
+
+def _levels(topology: Topology) -> tuple[list[int], list[Level]]:
+    """The devices server by server, and what joins them; one level where servers differ."""
+    servers = servers_of(topology)
+    links = Rates.slowest(topology)
+    devices = [device for server in servers for device in server]
+    size = len(servers[0])
+    if any(len(server) != size for server in servers):
+        return devices, [Level(len(devices), min(links.inside, links.between))]
+    levels = [Level(size, links.inside), Level(len(servers), links.between)]
+    return devices, [level for level in levels if level.machines > 1] or levels[:1]
+
+
+@numba.njit(cache=True, nogil=True)
+def _level(
+    seconds: FloatArray,
+    parameters: FloatArray,
+    sent: FloatArray,
+    before: BoolArray,
+    machines: int,
+    bandwidth: float,
+    below: int,
+    straight: bool,
+    fewer: bool,
+    starts: int,
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """(`starts`, S + 1, machines) seconds, where the last stage begins, how often it is there."""
+    count = len(parameters)
+    best = np.full((starts, count, machines), np.inf)
+    split = np.full((starts, count, machines), _NONE)
+    replicas = np.zeros((starts, count, machines), dtype=np.int64)
+    most = 1 if straight else machines
+    for i in range(starts):
+        for j in range(i + 1, count):
+            if not before[i, j]:
+                continue
+            for m in range(1, most + 1):
+                summed = 4 * (m - 1) * (parameters[j] - parameters[i]) / (bandwidth * m)
+                best[i, j, m - 1] = (seconds[i, j] + summed / below) / m
+                replicas[i, j, m - 1] = m
+            for k in range(i + 1, j):
+                if not before[i, k] or not before[k, j]:
+                    continue
+                moved = 2 * max(sent[k], sent[j] if j < count - 1 else 0.0)
+                for used in range(1, min(most, machines - 1) + 1):
+                    summed = 4 * (used - 1) * (parameters[j] - parameters[k]) / (bandwidth * used)
+                    stage = max((seconds[k, j] + summed) / used, moved / (bandwidth * used))
+                    for m in range(used + 1, machines + 1):
+                        slowest = max(best[i, k, m - used - 1], stage)
+                        if slowest < best[i, j, m - 1]:
+                            best[i, j, m - 1] = slowest
+                            split[i, j, m - 1] = k
+                            replicas[i, j, m - 1] = used
+            if fewer:
+                for m in range(2, machines + 1):
+                    if best[i, j, m - 2] < best[i, j, m - 1]:
+                        best[i, j, m - 1] = best[i, j, m - 2]
+                        split[i, j, m - 1] = split[i, j, m - 2]
+                        replicas[i, j, m - 1] = replicas[i, j, m - 2]
+    return best, split, replicas

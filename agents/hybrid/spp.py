@@ -1,0 +1,406 @@
+"""SPP: partition, mapping and the order of micro-batches on devices that are joined in any way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import networkx as nx
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.base import HybridResult
+from envs.bounds import Count, bounded
+from envs.hardware.topology import Topology
+from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.problem import HybridProblem
+from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, moves, stage_seconds
+from envs.step.pipeline import Action, Orders, Work
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_SLACK = 1e-9  # relative: sums of floats in another order
+
+
+def list_order(ranks: int, micro_batches: int, chunks: int) -> Orders:
+    """Every rank takes its blocks by micro-batch + position in the chain, backward passes first.
+
+    The chain of a micro-batch is F_1, link, F_2, ..., F_S with B_S, link, ..., B_1: 4S - 3 blocks.
+    """
+    orders = []
+    for rank in range(ranks):
+        last = rank == ranks - 1  # where both passes are one block
+        blocks = [
+            (batch + at, (work is Work.FORWARD) != last, Action(work, rank, batch))
+            for batch in range(micro_batches)
+            for work, at in ((Work.FORWARD, 2 * rank), (Work.BACKWARD, 4 * (ranks - 1) - 2 * rank))
+        ]
+        orders.append([action for *_, action in sorted(blocks, key=lambda block: block[:2])])
+    return orders
+
+
+class Chain(NamedTuple):
+    """Stages and the links between them, per micro-batch; a link carries both ways in turns."""
+
+    forward: FloatArray  # (S,) seconds
+    backward: FloatArray  # (S,)
+    forward_link: FloatArray  # (S - 1,) seconds from stage s to the next
+    backward_link: FloatArray  # (S - 1,) and back
+
+    @property
+    def slowest(self) -> float:
+        """C: what the busiest stage or link does for a micro-batch."""
+        links = self.forward_link + self.backward_link
+        return float(max((self.forward + self.backward).max(), links.max(initial=0.0)))
+
+    def bound(self, micro_batches: int) -> float:
+        """(M + 4S - 4) C: the list order takes no longer (Luo et al., theorem 1)."""
+        return (micro_batches + 4 * len(self.forward) - 4) * self.slowest
+
+    def ends(self, micro_batches: int, *, backward_first: bool = True) -> FloatArray:
+        """(S,) when each stage has run its last backward pass, in list order.
+
+        Stages and links begin each block as soon as they are free and the block before it in its
+        micro-batch has ended.
+        """
+        stages = len(self.forward)
+        seconds, resource = np.zeros(4 * stages - 3), np.zeros(4 * stages - 3, dtype=np.int64)
+        there, back = 2 * np.arange(stages), 4 * stages - 4 - 2 * np.arange(stages)
+        for of, column in enumerate((self.forward, self.forward_link)):
+            at = there[: len(column)] + of
+            seconds[at], resource[at] = column, np.arange(len(column)) + stages * of
+        for of, column in enumerate((self.backward, self.backward_link)):
+            at = back[: len(column)] - of
+            seconds[at] += column  # the last stage's passes are one block
+            resource[at] = np.arange(len(column)) + stages * of
+        return np.asarray(_play(seconds, resource, micro_batches, backward_first)[back])
+
+
+@numba.njit(cache=True, nogil=True)
+def _play(seconds: FloatArray, resource: IntArray, count: int, backward_first: bool) -> FloatArray:
+    """(J,) when the last micro-batch has passed each block of the chain.
+
+    Blocks are taken by micro-batch + position: what a block waits for has a smaller sum, or the
+    same and another turn.
+    """
+    blocks = len(seconds)
+    free = np.zeros(resource.max() + 1)
+    ready = np.zeros(count)
+    last = np.zeros(blocks)
+    for key in range(count + blocks - 1):
+        for turn in range(blocks):
+            at = blocks - 1 - turn if backward_first else turn
+            batch = key - at
+            if 0 <= batch < count:
+                end = max(ready[batch], free[resource[at]]) + seconds[at]
+                ready[batch] = free[resource[at]] = end
+                if batch == count - 1:
+                    last[at] = end
+    return last
+
+
+def device_order(topology: Topology) -> list[int]:
+    """The devices in a row: cut in two where the least bandwidth is, and both halves again.
+
+    Every pair of devices is joined by its part of the ports between them, if all pairs share
+    these. The half with the smallest device comes first.
+    """
+    weight = np.zeros((topology.num_devices, topology.num_devices))
+    pairs = ~np.eye(topology.num_devices, dtype=bool)
+    sent, received = topology.send_port[pairs], topology.receive_port[pairs]
+    users = [np.bincount(port, minlength=topology.num_ports)[port] for port in (sent, received)]
+    weight[pairs] = topology.bandwidth[pairs] / np.maximum(*users)
+    return _halves(list(range(topology.num_devices)), weight + weight.T)
+
+
+def _halves(devices: list[int], weight: FloatArray) -> list[int]:
+    """By minimum cuts (Stoer and Wagner, J. ACM 44(4), 1997); equal devices stay as they are."""
+    between = weight[np.ix_(devices, devices)]
+    apart = ~np.eye(len(devices), dtype=bool)
+    if len(devices) < 3 or np.ptp(between[apart]) <= _SLACK * between.max():
+        return devices
+    _, (first, second) = nx.stoer_wagner(nx.from_numpy_array(between))
+    first, second = sorted([sorted(first), sorted(second)])
+    parts = ([devices[place] for place in half] for half in (first, second))
+    return [device for part in parts for device in _halves(part, weight)]
+
+
+@bounded
+class SPP:
+    """Synchronous pipeline planning: devices in a row, stages on parts of it, one order.
+
+    Devices are put in a row by minimum cuts (`device_order`). For every number of stages S, a
+    dynamic program over layers and the row finds the division into stages of replicas, on devices
+    next to each other, whose C is least: the seconds that the busiest stage (both passes, and its
+    part of the sum of gradients) or link (both ways) works for a micro-batch. Devices at the end of
+    the row may stay idle. A stage that would not fit the memory computes its activations again.
+    The number of stages is the one whose list order (`list_order`) and sums of gradients end first.
+
+    Guarantees:
+        C is least for each number of stages, among stages next to each other in this row; the
+        list order takes at most (M + 4S - 4) C.
+
+    Source:
+        Luo, Yi, Dong, Fan, Wu, Chu, "Efficient Pipeline Planning for Expedited Distributed DNN
+        Training", INFOCOM 2022, arXiv 2204.10562.
+
+    Args:
+        sizes: the largest cluster of which groups of all sizes are tried; of larger ones, powers of
+            two and three times such.
+    """
+
+    def __init__(self, *, sizes: Count) -> None:
+        self.sizes = sizes
+
+    def plan_hybrid(
+        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
+    ) -> HybridResult:
+        """As `HybridPlanner.plan_hybrid`; the limit is on numbers of stages.
+
+        `predicted` is when the last stage has summed its gradients and updated its weights.
+        """
+        start = time.perf_counter()
+        row = _Row(problem, device_order(problem.topology), self._group_sizes(problem.num_devices))
+        best: tuple[float, tuple[Stage, ...], Chain] | None = None
+        tried = 0
+        for stages in row.divisions(deterministic_limit):
+            tried += 1
+            if stages:
+                chain = chain_of(problem, stages)
+                seconds = _step_seconds(problem, stages, chain)
+                if best is None or seconds < best[0]:
+                    best = seconds, stages, chain
+            if time.perf_counter() - start > budget_s and best is not None:
+                break
+        wall = time.perf_counter() - start
+        if best is None:
+            reason = "no stages of replicas next to each other fit the memory"
+            return HybridResult(None, "limit", np.inf, wall, evaluations=tried, reason=reason)
+        seconds, stages, chain = best
+        plan = ordered(stages, problem.micro_batches, list_order)
+        formula = {"C": chain.slowest, "bound": chain.bound(problem.micro_batches)}
+        return HybridResult(plan, "feasible", seconds, wall, evaluations=tried, formula=formula)
+
+    def _group_sizes(self, devices: int) -> IntArray:
+        every = np.arange(1, devices + 1)
+        if devices <= self.sizes:
+            return every
+        odd = every // (every & -every)  # without its powers of two
+        return np.asarray(every[(odd == 1) | (odd == 3) | (every == devices)])
+
+
+def chain_of(problem: HybridProblem, stages: Sequence[Stage]) -> Chain:
+    """Seconds of a micro-batch, of the slowest replicas; a part of the sums is in each backward."""
+    seconds = [stage_seconds(problem, stage) for stage in stages]
+    forward = np.array([s.forward.max() for s in seconds])
+    backward = np.array([(s.input_gradient + s.weight_gradient).max() for s in seconds])
+    links = [
+        [cut_seconds(problem.topology, moves(*ends[::way]), problem.cut_bytes[ends[0].end])
+         for ends in pairwise(stages)]
+        for way in (1, -1)
+    ]  # fmt: skip
+    backward += _sum_seconds(problem, stages) / problem.micro_batches
+    return Chain(forward, backward, *np.array(links))
+
+
+def _step_seconds(problem: HybridProblem, stages: Sequence[Stage], chain: Chain) -> float:
+    """The list order, whose sums of gradients follow the last backward passes, and updates."""
+    sums = _sum_seconds(problem, stages)
+    passes = chain._replace(backward=chain.backward - sums / problem.micro_batches)
+    update = [problem.update[s.first : s.end, s.devices].sum(axis=0).max() for s in stages]
+    return float((passes.ends(problem.micro_batches) + sums + update).max())
+
+
+def _sum_seconds(problem: HybridProblem, stages: Sequence[Stage]) -> FloatArray:
+    """(S,) seconds in which the replicas of each stage sum their gradients."""
+    sizes = [float(problem.gradient_bytes[s.first : s.end].sum()) for s in stages]
+    pairs = zip(stages, sizes, strict=True)
+    return np.array([all_reduce_seconds(problem, stage, size) for stage, size in pairs])
+
+
+class _Row:
+    """Layers divided among devices next to each other: tables, and the dynamic program on them.
+
+    Groups are known by their first place in the row b and the number z of their size.
+    """
+
+    def __init__(self, problem: HybridProblem, row: list[int], sizes: IntArray) -> None:
+        self.problem, self.row, self.sizes = problem, row, sizes
+        layers, devices = problem.num_layers, problem.num_devices
+        shape = devices, len(sizes), layers + 1, layers + 1
+        self._plain = np.full(shape, np.inf)  # seconds of layers i..j-1
+        self._again = np.full(shape, np.inf)  # the same with recomputation
+        self._room = np.zeros(shape[:2])
+        for b in range(devices):
+            for z, size in enumerate(sizes.tolist()):
+                if b + size <= devices:
+                    group = row[b : b + size]
+                    self._plain[b, z], self._again[b, z] = self._group_seconds(group)
+                    self._room[b, z] = problem.capacity[group].min() * (1.0 - _SLACK)
+        topology, at = problem.topology, np.ix_(row, row)
+        ways = (topology.latency[at], topology.bandwidth[at])
+        ports = (topology.send_port[at], topology.receive_port[at])
+        self._links = _link_seconds(*ways, *ports, sizes, problem.cut_bytes)
+
+    def divisions(self, most: int | None) -> Iterator[tuple[Stage, ...]]:
+        """The best division into 1, 2, ... stages, at most so many; empty where none fits."""
+        problem, sizes = self.problem, self.sizes
+        layers, devices = problem.num_layers, problem.num_devices
+        held = [np.append(0.0, np.cumsum(c)) for c in (problem.state_bytes, problem.saved_bytes)]
+        after = np.full((layers + 1, devices + 1, len(sizes)), np.inf)
+        after[layers] = 0.0
+        ends, following = [], [np.zeros(0, dtype=np.int64)]
+        for count in range(1, min(layers, devices, most or devices) + 1):
+            live = min(problem.micro_batches, max(1, 4 * (count - 1)))
+            best, end = _best_ends(
+                self._plain, self._again, *held, problem.cut_bytes, self._room, sizes, live, after
+            )
+            ends.append(end)
+            first = int(best[0, 0].argmin())
+            found = np.isfinite(best[0, 0, first])
+            yield self._stages(ends, following, first) if found else ()
+            after, follow = _best_groups(best, self._links, sizes)
+            following.append(follow)
+
+    def _stages(
+        self, ends: Sequence[IntArray], following: Sequence[IntArray], z: int
+    ) -> tuple[Stage, ...]:
+        stages, i, b = [], 0, 0
+        for count in range(len(ends), 0, -1):
+            size, end = int(self.sizes[z]), int(ends[count - 1][i, b, z])
+            group = tuple(self.row[b : b + size])
+            stages.append(Stage(i, abs(end), group, recompute=end < 0))
+            i, b = abs(end), b + size
+            z = int(following[count - 1][i, b, z]) if count > 1 else z
+        return tuple(stages)
+
+    def _group_seconds(self, group: list[int]) -> tuple[FloatArray, FloatArray]:
+        """(L + 1, L + 1) seconds of layers i..j-1 and their part of sums, without and with F again.
+
+        As `chain_of` has them: the slowest replica's forward and backward pass.
+        """
+        problem, layers = self.problem, self.problem.num_layers
+        stage = Stage(0, layers, tuple(group))
+        forward, inputs, weights = layer_seconds(problem, stage, slice(0, layers))
+        able = np.isfinite(forward + inputs + weights)
+        nothing = all_reduce_seconds(problem, stage, 0.0)
+        whole = float(problem.gradient_bytes.sum())
+        per_byte = (all_reduce_seconds(problem, stage, whole) - nothing) / whole if whole else 0.0
+        spans = [
+            _spans(np.asarray(np.where(able, column, 0.0))).max(axis=2)
+            for column in (forward, inputs + weights, forward + inputs + weights)
+        ]
+        sums = nothing + per_byte * _spans(problem.gradient_bytes[:, None])[:, :, 0]
+        unable = _spans(np.asarray(~able, dtype=np.float64)).max(axis=2) > 0
+        part = np.where(unable, np.inf, sums / problem.micro_batches)
+        return spans[0] + spans[1] + part, spans[0] + spans[2] + part
+
+
+def _spans(values: FloatArray) -> FloatArray:
+    """(L + 1, L + 1, R) sums of the rows i..j-1 of `values` (L, R)."""
+    total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
+    return np.asarray(total[None, :] - total[:, None])
+
+
+@numba.njit(cache=True, nogil=True)
+def _best_ends(
+    plain: FloatArray, again: FloatArray, state: FloatArray, saved: FloatArray, entry: FloatArray,
+    room: FloatArray, sizes: IntArray, live: int, after: FloatArray,
+) -> tuple[FloatArray, IntArray]:  # fmt: skip
+    """(L + 1, D, Z) least C of the layers from i on, and where the first stage ends.
+
+    The first stage is on group (b, z) and holds `live` micro-batches; the end is negative where it
+    computes its activations again. `after` is the least C of what follows a stage that ends with
+    layer j and place b, of size z.
+    """
+    devices, count, layers = len(plain), len(sizes), len(state) - 1
+    best = np.full((layers + 1, devices, count), np.inf)
+    end = np.zeros((layers + 1, devices, count), dtype=np.int64)
+    for b in range(devices):
+        for z in range(count):
+            size = sizes[z]
+            if b + size > devices:
+                continue
+            for i in range(layers):
+                for j in range(i + 1, layers + 1):
+                    rest = after[j, b + size, z]
+                    if rest >= best[i, b, z]:
+                        continue
+                    own, free = (saved[j] - saved[i]) / size, room[b, z] - (state[j] - state[i])
+                    if live * own <= free:
+                        seconds, sign = plain[b, z, i, j], 1
+                    elif live * min(entry[i] / size, own) + own <= free:
+                        seconds, sign = again[b, z, i, j], -1
+                    else:
+                        break  # more layers need more still
+                    if max(seconds, rest) < best[i, b, z]:
+                        best[i, b, z], end[i, b, z] = max(seconds, rest), sign * j
+    return best, end
+
+
+@numba.njit(cache=True, nogil=True)
+def _best_groups(
+    best: FloatArray, links: FloatArray, sizes: IntArray
+) -> tuple[FloatArray, IntArray]:
+    """(L + 1, D + 1, Z) least C behind a stage that ends with layer j and place b, of size z.
+
+    And the number of the size that the next group has.
+    """
+    layers, devices, count = best.shape
+    after = np.full((layers, devices + 1, count), np.inf)
+    follow = np.zeros((layers, devices + 1, count), dtype=np.int64)
+    for j in range(1, layers):
+        for b in range(1, devices):
+            for z in range(count):
+                for y in range(count):
+                    if sizes[z] <= b and sizes[y] <= devices - b:
+                        seconds = max(links[j, b, z, y], best[j, b, y])
+                        if seconds < after[j, b, z]:
+                            after[j, b, z], follow[j, b, z] = seconds, y
+    return after, follow
+
+
+@numba.njit(cache=True, nogil=True)
+def _link_seconds(
+    latency: FloatArray, bandwidth: FloatArray, send: IntArray, receive: IntArray,
+    sizes: IntArray, cut_bytes: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """(L + 1, D, Z, Z) seconds both ways between the groups before and behind place b of the row.
+
+    As `envs.hybrid.timing.cut_seconds` of equal shares, for all groups at once.
+    """
+    devices, count = len(send), len(sizes)
+    seconds = np.zeros((len(cut_bytes), devices, count, count))
+    ports = max(send.max(), receive.max()) + 1
+    waits, slowness = np.zeros((2, ports)), np.zeros((2, ports))
+    for b in range(1, devices):
+        for z in range(count):
+            for y in range(count):
+                first, second = sizes[z], sizes[y]
+                if first > b or second > devices - b:
+                    continue
+                waits[:], slowness[:] = 0.0, 0.0
+                i = j = at = 0  # in parts of 1 / (first * second) of a micro-batch
+                while i < first and j < second:
+                    end = min((i + 1) * second, (j + 1) * first)
+                    u, v = b - first + i, b + j
+                    share = (end - at) / (first * second)
+                    for way in range(2):
+                        for port in (send[u, v], receive[u, v]):
+                            waits[way, port] += latency[u, v]
+                            slowness[way, port] += share / bandwidth[u, v]
+                        u, v = v, u
+                    i, j, at = i + (end == (i + 1) * second), j + (end == (j + 1) * first), end
+                used = np.flatnonzero(waits[0] + slowness[0] + waits[1] + slowness[1])
+                for layer in range(1, len(cut_bytes) - 1):
+                    for way in range(2):
+                        longest = 0.0
+                        for port in used:
+                            busy = waits[way, port] + slowness[way, port] * cut_bytes[layer]
+                            longest = max(longest, busy)
+                        seconds[layer, b, z, y] += longest
+    return seconds

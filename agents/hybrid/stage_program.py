@@ -1,0 +1,218 @@
+"""Stages, replicas, shards and recomputation as a set-partitioning program over fused layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from agents.linear_program import LinearProgram
+from envs.hybrid.plan import Stage
+from envs.hybrid.problem import HybridProblem
+from envs.hybrid.timing import all_reduce_seconds, layer_seconds
+
+_SAME = 1e-9  # relative; a column that is better by less is not
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Devices of one kind: whole servers of equal size."""
+
+    servers: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of groups: powers of two inside a server, whole servers beyond."""
+        inside, whole = len(self.servers[0]), len(self.servers)
+        small = [2**k for k in range(inside.bit_length()) if 2**k < inside]
+        return [*small, *(inside * count for count in range(1, whole + 1))]
+
+    def first(self, count: int) -> tuple[int, ...]:
+        """So many devices, server by server."""
+        return tuple(device for server in self.servers for device in server)[:count]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A possible stage: fused layers `begin`..`end` - 1 on `size` devices of a pool."""
+
+    begin: int
+    end: int
+    pool: int
+    size: int
+    shards: int
+    recompute: bool
+    seconds: float  # of a micro-batch, with what it receives
+    closing: float  # of summing gradients and updating, once a step
+
+
+def pools_of(problem: HybridProblem) -> list[Pool]:
+    """The devices by kind and size of server."""
+    topology = problem.topology
+    servers: dict[int, list[int]] = {}
+    for number, server in enumerate(topology.server.tolist()):
+        servers.setdefault(server, []).append(number)
+    kinds: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
+    for devices in servers.values():
+        kind = tuple(problem.work()[:, devices[0]].tolist()), problem.capacity[devices[0]]
+        kinds.setdefault((len(devices), *kind), []).append(tuple(devices))
+    return [Pool(tuple(group)) for group in kinds.values()]
+
+
+def fused(problem: HybridProblem, groups: int) -> list[int]:
+    """(G + 1,) borders of at most `groups` groups of layers, the quickest neighbours joined."""
+    work = problem.work().min(axis=1)
+    borders = list(range(problem.num_layers + 1))
+    total = np.concatenate([[0.0], np.cumsum(work)])
+    while len(borders) - 1 > groups:
+        span = total[borders[2:]] - total[borders[:-2]]
+        del borders[int(span.argmin()) + 1]
+    return borders
+
+
+class StageProgram:
+    """min sum of stages' seconds + (M - 1) of the slowest + the longest closing.
+
+    The first two are the time of a synchronous pipeline of M micro-batches (Fan et al., PPoPP 2021;
+    Zheng et al., OSDI 2022), the third what is left when the last backward pass has ended.
+
+    Args:
+        problem: layers and devices.
+        borders: (G + 1,) of the fused layers.
+    """
+
+    def __init__(self, problem: HybridProblem, borders: Sequence[int]) -> None:
+        self.problem = problem
+        self.borders = list(borders)
+        self.pools = pools_of(problem)
+        self._bandwidth = _fastest(problem)
+
+    def columns(self, in_flight: int) -> list[Column]:
+        """Stages that hold `in_flight` micro-batches; none worse than another of its place."""
+        found = []
+        for number, pool in enumerate(self.pools):
+            for size in pool.sizes:
+                options = [
+                    self._columns(number, size, shards, again, in_flight)
+                    for shards in self.problem.sharding.degrees
+                    if size % shards == 0 and shards <= len(pool.servers[0])
+                    for again in (False, True)
+                ]
+                for same in zip(*options, strict=True):
+                    found += _undominated([c for c in same if c is not None])
+        return found
+
+    def solve(
+        self, most: int, time_limit: float, seed: int, gap: float
+    ) -> tuple[list[Column], float]:
+        """At most `most` stages in their order, and the proved bound of the objective.
+
+        The stages are none where no such plan fits or the time was too short.
+        """
+        columns = self.columns(min(most, self.problem.micro_batches))
+        groups, m = len(self.borders) - 1, self.problem.micro_batches
+        if not columns:
+            return [], np.inf
+        program = LinearProgram()
+        seconds = np.array([c.seconds for c in columns])
+        closing = np.array([c.closing for c in columns])
+        chosen = program.add_columns(len(columns), cost=seconds, upper=1.0, integer=True)
+        slowest = program.add_columns(1, cost=m - 1.0)
+        tail = program.add_columns(1, cost=1.0)
+        begin, end = (np.array([getattr(c, key) for c in columns]) for key in ("begin", "end"))
+        for group in range(groups):
+            over = np.flatnonzero((begin <= group) & (group < end))
+            if not len(over):
+                return [], np.inf
+            program.add_row([(chosen[over], 1.0)], lower=1.0, upper=1.0)
+            program.add_row([(slowest, 1.0), (chosen[over], -seconds[over])], lower=0.0)
+            program.add_row([(tail, 1.0), (chosen[over], -closing[over])], lower=0.0)
+        size, pool = (np.array([getattr(c, key) for c in columns]) for key in ("size", "pool"))
+        for number, own in enumerate(self.pools):
+            here = np.flatnonzero(pool == number)
+            devices = sum(len(server) for server in own.servers)
+            program.add_row([(chosen[here], size[here])], upper=float(devices))
+        program.add_row([(chosen, 1.0)], upper=float(most))
+        solver = program.solver(time_limit=time_limit, seed=seed)
+        solver.setOptionValue("mip_rel_gap", gap)
+        solver.run()
+        info = solver.getInfo()
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            infeasible = solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible
+            return [], np.inf if infeasible else 0.0
+        values = np.array(solver.getSolution().col_value)[chosen]
+        picked = [columns[k] for k in np.flatnonzero(values > 0.5).tolist()]
+        return sorted(picked, key=lambda c: c.begin), float(info.mip_dual_bound)
+
+    def placed(self, columns: Sequence[Column]) -> list[Stage]:
+        """The stages on devices: each in the first servers of its pool with room for it."""
+        free = [[list(server) for server in pool.servers] for pool in self.pools]
+        stages = []
+        for column in columns:
+            servers, wanted = free[column.pool], column.size
+            fitting = [server for server in servers if len(server) >= wanted]
+            source = [min(fitting, key=len)] if fitting else sorted(servers, key=len, reverse=True)
+            devices: list[int] = []
+            for server in source:
+                taken = server[: wanted - len(devices)]
+                del server[: len(taken)]
+                devices += taken
+            first, end = self.borders[column.begin], self.borders[column.end]
+            stages.append(Stage(first, end, tuple(devices), column.shards, None, column.recompute))
+        return stages
+
+    def _columns(
+        self, number: int, size: int, shards: int, recompute: bool, in_flight: int
+    ) -> list[Column | None]:
+        """One of every range of groups, in the same order; None: it does not fit."""
+        problem, borders = self.problem, np.array(self.borders)
+        group = self.pools[number].first(size)
+        stage = Stage(0, problem.num_layers, group, shards, None, recompute)
+        row = problem.sharding.degrees.index(shards)
+        timed = layer_seconds(problem, stage, slice(0, problem.num_layers))
+        per_layer = sum(column.max(axis=1) for column in timed)
+        state = problem.state_bytes * problem.sharding.state[row]
+        sums = problem.gradient_bytes * problem.sharding.state[row]
+        saved = problem.saved_bytes * problem.sharding.saved[row]
+        update = problem.update[:, group[0]] * problem.sharding.state[row]
+        columns = (per_layer, state, sums, saved, update)
+        total = [np.concatenate([[0.0], np.cumsum(column)])[borders] for column in columns]
+        replicas = size // shards
+        latency = all_reduce_seconds(problem, stage, 0.0)
+        per_byte = all_reduce_seconds(problem, stage, 1.0) - latency
+        room = problem.capacity[list(group)].min()
+        found: list[Column | None] = []
+        for begin in range(len(borders) - 1):
+            for end in range(begin + 1, len(borders)):
+                seconds, held, nbytes, kept, updating = (t[end] - t[begin] for t in total)
+                entry = problem.cut_bytes[borders[begin]]
+                small = min(entry, kept) if recompute else kept
+                again = kept if recompute else 0.0
+                if held + (in_flight * small + again) / replicas > room:
+                    found.append(None)
+                    continue
+                passing = 2.0 * entry / self._bandwidth
+                closing = latency + nbytes * per_byte if replicas > 1 else 0.0
+                found.append(
+                    Column(begin, end, number, size, shards, recompute,
+                           float(seconds + passing), float(closing + updating))
+                )  # fmt: skip
+        return found
+
+
+def _fastest(problem: HybridProblem) -> float:
+    """bytes/s of the fastest link, which a stage may hope to have to the one before."""
+    bandwidth = problem.topology.bandwidth
+    inside = bandwidth[np.isfinite(bandwidth)]
+    return float(inside.max()) if len(inside) else np.inf
+
+
+def _undominated(columns: list[Column]) -> list[Column]:
+    """Those of one place that no other is as quick as in both respects."""
+    kept: list[Column] = []
+    for column in sorted(columns, key=lambda c: (c.seconds, c.closing)):
+        if not kept or column.closing < kept[-1].closing * (1.0 - _SAME):
+            kept.append(column)
+    return kept

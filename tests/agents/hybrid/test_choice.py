@@ -1,0 +1,124 @@
+"""The choice of options: brute force on random graphs, and OneFlow's three operators."""
+
+import json
+import os
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.hybrid import choice
+from agents.hybrid.choice import ChoiceProgram, choose
+from agents.placement.constraint_program.solver import CpSettings
+from envs.errors import InputError
+from envs.hybrid.signatures import BROADCAST, FEATURES, PARTIAL, ROWS, boxing_bytes
+
+SBP = {str(form): form for form in (ROWS, FEATURES, BROADCAST, PARTIAL)}
+ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
+SETTINGS = CpSettings(workers=1, seed=0)
+
+
+def draw(seed: int, *, memory: bool) -> ChoiceProgram:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 4, size=rng.integers(1, 7))
+    n = len(sizes)
+    pairs = [(u, v) for u in range(n) for v in range(u + 1, n) if rng.random() < 0.6]
+    pairs += pairs[:1]
+    tables = [rng.integers(0, 20, size=(sizes[u], sizes[v])).astype(float) for u, v in pairs]
+    for table in tables:
+        table[rng.random(table.shape) < 0.1] = np.inf
+    held = tuple(rng.integers(0, 9, size=s).astype(float) for s in sizes) if memory else ()
+    return ChoiceProgram(
+        tuple(rng.integers(0, 20, size=s).astype(float) for s in sizes),
+        tuple(pairs), tuple(tables), held, float(3.0 * n) if memory else np.inf,
+    )  # fmt: skip
+
+
+def brute_force(program: ChoiceProgram) -> float:
+    every = product(*(range(len(table)) for table in program.seconds))
+    return min(program.value(np.array(options)) for options in every)
+
+
+def check(program: ChoiceProgram) -> None:
+    found, best = choose(program, SETTINGS, 20.0), brute_force(program)
+    assert found.seconds == best
+    assert found.status == ("optimal" if np.isfinite(best) else "infeasible")
+    if found.options is not None:
+        assert program.value(found.options) == best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_dynamic_program_is_the_optimum(seed: int) -> None:
+    check(draw(seed, memory=False))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cp_sat_is_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_TABLE", 0)
+    check(draw(seed, memory=False))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_binds(seed: int) -> None:
+    check(draw(seed, memory=True))
+
+
+def test_a_chain_of_many_operators() -> None:
+    rng = np.random.default_rng(0)
+    n, o = 400, 5
+    seconds, tables = rng.random((n, o)), rng.random((n - 1, o, o))
+    best = seconds[0]
+    for table, own in zip(tables, seconds[1:], strict=True):
+        best = (best[:, None] + table).min(axis=0) + own
+    chain = tuple((u, u + 1) for u in range(n - 1))
+    found = choose(ChoiceProgram(tuple(seconds), chain, tuple(tables)), SETTINGS, 1.0)
+    assert found.status == "optimal"
+    assert found.seconds == pytest.approx(best.min(), rel=1e-12)
+
+
+MATMUL = [("S0", "B", "S0"), ("B", "S1", "S1"), ("S1", "S0", "P"), ("P", "B", "P"),
+          ("B", "P", "P"), ("B", "B", "B")]  # fmt: skip
+RELU = [("S0", "S0"), ("S1", "S1"), ("B", "B")]
+
+
+@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
+def test_three_operators_of_oneflow() -> None:
+    oracle = json.loads((ORACLES / "sbp_boxing.json").read_text())["mini_planner"]
+    for case in oracle["cases"]:
+        found = choose(_three_operators(case), SETTINGS, 1.0)
+        assert found.status == "optimal"
+        assert found.seconds == pytest.approx(case["total"], rel=1e-12)
+
+
+def _three_operators(case: dict[str, Any]) -> ChoiceProgram:
+    """X, W1, W2 as they are stored; product, ReLU, product; the result wanted as B."""
+    b, d, h, p = (case[name] for name in "bdhp")
+    stored = ["S0", "S1"]
+    forms = [[case["x"]], stored, stored, MATMUL, RELU, MATMUL, ["B"]]
+    work = [
+        case["lam"] * 2 * b * d * h * np.array([1 / p if _split(s) else 1.0 for s in MATMUL]),
+        case["lam"] * b * h * np.array([1 / p if _split(s) else 1.0 for s in RELU]),
+    ]
+    free = [np.zeros(len(options)) for options in forms]
+    seconds = (*free[:3], work[0], work[1], work[0], free[6])
+    edges = [(0, 3, 0, b * d), (1, 3, 1, d * h), (3, 4, 0, b * h), (4, 5, 0, b * h),
+             (2, 5, 1, h * d), (5, 6, 0, b * d)]  # fmt: skip
+    tables = []
+    for u, v, slot, elements in edges:
+        given = [s if isinstance(s, str) else s[-1] for s in forms[u]]
+        wanted = [s if isinstance(s, str) else s[slot] for s in forms[v]]
+        tables.append(np.array([[_boxing(a, c, 4.0 * elements, p) for c in wanted] for a in given]))
+    return ChoiceProgram(seconds, tuple((u, v) for u, v, *_ in edges), tuple(tables))
+
+
+def _split(signature: tuple[str, ...]) -> bool:
+    return any(form.startswith("S") for form in signature[:-1])
+
+
+def _boxing(source: str, target: str, size: float, p: int) -> float:
+    try:
+        return boxing_bytes(SBP[source], SBP[target], size, p)
+    except InputError:
+        return np.inf

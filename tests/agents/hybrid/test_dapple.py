@@ -1,0 +1,174 @@
+"""DAPPLE: the program's formula and plans, the pivot latency, early backward."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.hybrid.dapple import Dapple, pivot_latency
+from agents.hybrid.machines import Rates, all_groups
+from agents.hybrid.pipedream import Level, optimize
+from agents.pipeline.published import early_backward, gpipe, one_f_one_b
+from envs.step.pipeline import Pipeline, Work, play
+from tests.agents.hybrid.dapple_program import PROGRAM, GroupStage, Searched, latency, search
+from tests.agents.hybrid.profiles import needs_oracles, oracle, profile
+from tests.agents.hybrid.test_pipedream import random_cuts
+from tests.envs.hybrid.rows_of_layers import random_row, servers
+
+PLANS: list[dict[str, Any]] = oracle("dapple_planner").get("plans", [])
+
+
+@cache
+def searched(name: str, profiled: int, batch: int, machines: tuple[int, ...]) -> Searched:
+    """Our best plan of the program's space."""
+    cuts = profile(name, batch / profiled)
+    return search(cuts, machines, PROGRAM, batch=batch, budget_s=20)
+
+
+def sizes_of(seps: list[int]) -> list[int]:
+    return [b - a for a, b in pairwise([0, *seps])]
+
+
+@needs_oracles
+@pytest.mark.parametrize("number", range(len(PLANS)))
+def test_formula_and_search_of_the_program(number: int) -> None:
+    plan = PLANS[number]
+    cuts = profile(plan["profile"], plan["gbs"] / plan["pbs"])
+    machine = np.repeat(np.arange(len(plan["seps"])), sizes_of(plan["seps"]))
+    last = len(cuts.seconds) - 1
+    stages = [
+        GroupStage(
+            first, last if end == last - 1 and number == len(plan["stages"]) - 1 else end,
+            tuple(np.bincount(machine[gpus], minlength=len(plan["seps"])).tolist()),
+        )
+        for number, (first, end, _, gpus) in enumerate(plan["stages"])
+    ]  # fmt: skip
+    passes = 1.0 if len(stages) == 2 else 2.0
+    seconds = latency(cuts, stages, PROGRAM, batch=plan["gbs"], replicas=plan["rp"], passes=passes)
+    assert cuts.seconds[-1] / seconds == pytest.approx(plan["speedup"], rel=1e-9)
+    machines = tuple(sizes_of(plan["seps"]))
+    found = searched(plan["profile"], plan["pbs"], plan["gbs"], machines)
+    assert found.seconds <= seconds * (1 + 1e-12)
+
+
+@needs_oracles
+@pytest.mark.parametrize(
+    ("name", "profiled", "ratio"),
+    [
+        ("image_classification-vgg16", 64, 1.937),
+        ("image_classification-alexnet", 256, 1.641),
+        ("translation-gnmt", 64, 1.718),
+        ("image_classification-resnet50", 64, 3.771),
+    ],
+)
+def test_gain_over_pipedreams_plan_under_the_same_formula(
+    name: str, profiled: int, ratio: float
+) -> None:
+    levels = [Level(8, 25e9), Level(2, 1e9)]
+    theirs = optimize(
+        profile(f"{name}.txt"), levels, compression=1.0, straight=False, fewer=False
+    ).stages
+    cuts = profile(f"{name}.txt", 2048 / profiled)
+    stages = [
+        GroupStage(s.first, s.end, (sum(d < 8 for d in s.devices), sum(d >= 8 for d in s.devices)))
+        for s in theirs
+    ]
+    seconds = latency(cuts, stages, PROGRAM, batch=2048, replicas=1, passes=1.0)
+    ours = searched(f"{name}.txt", profiled, 2048, (8, 8))
+    assert seconds / ours.seconds == pytest.approx(ratio, abs=0.001)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_search_finds_the_best_plan_of_single_devices(seed: int) -> None:
+    """On machines of one device the policies reach all groups: all plans are tried."""
+    rng = np.random.default_rng(seed)
+    count, machines, batch = int(rng.integers(1, 5)), int(rng.integers(1, 5)), 4
+    cuts = random_cuts(rng, count)
+    rates = Rates(inside=9.0, between=2.0, collective=3.0, pairs=True)
+    best = np.inf
+    for replicas in {machines // units for units in range(1, machines + 1)}:
+        units = machines // replicas
+        for stages in range(1, min(count, units) + 1):
+            for inner, parts in product(
+                combinations(range(1, count), stages - 1),
+                product(range(1, units + 1), repeat=stages),
+            ):
+                if sum(parts) > units:
+                    continue
+                ends = [0, *inner, count]
+                at, placed = 0, []
+                for first, end, part in zip(ends, ends[1:], parts, strict=False):
+                    group = [0] * machines
+                    group[at : at + part * replicas] = [1] * (part * replicas)
+                    at += part * replicas
+                    placed.append(GroupStage(first, end, tuple(group)))
+                passes = 1.0 if stages == 2 else 2.0
+                best = min(
+                    best,
+                    latency(cuts, placed, rates, batch=batch, replicas=replicas, passes=passes),
+                )
+    found = search(cuts, [1] * machines, rates, batch=batch, budget_s=20)
+    assert found.seconds == pytest.approx(best, rel=1e-9)
+
+
+def test_policies_take_fresh_machines_machines_in_use_and_all_in_turn() -> None:
+    groups = all_groups([4, 4], 1)
+    assert groups is not None
+    first = {groups.steps[step].group for step in groups.first}
+    assert {(0, 3), (1, 2)} <= {tuple(sorted(group)) for group in first if sum(group) == 3}
+    one = next(step for step in groups.first if groups.steps[step].group == (1, 0))
+    after = {groups.steps[then].group for step, then in groups.arcs if step == one}
+    assert {group for group in after if sum(group) == 3} == {(0, 3), (3, 0), (2, 1)}
+
+
+def test_stages_get_devices_that_are_free() -> None:
+    groups = all_groups([2, 3], 1)
+    assert groups is not None
+    row = [groups.first[0]]
+    while following := [after for step, after in groups.arcs if step == row[-1]]:
+        row.append(following[0])
+    devices = [d for step in row for d in groups.steps[step].devices([[0, 1], [2, 3, 4]])]
+    assert sorted(devices) == list(range(5))
+
+
+def test_pivot_latency_is_exact_where_one_stage_is_slow() -> None:
+    """The pivot never waits: warm-up, its work, what is left behind it."""
+    forward, backward = (1.0, 5.0, 1.0), (2.0, 7.0, 1.0)
+    played = play(
+        Pipeline((0, 1, 2), 6, forward, backward, (0.0,) * 3, 0.0, ((0, 1, 2),)),
+        one_f_one_b(3, 6, 1),
+    )
+    assert pivot_latency(forward, backward, (0.0,) * 3, 6) == played.makespan == 1 + 6 * 12 + 2
+    assert pivot_latency((2.0,), (4.0,), (3.0,), 5) == 5 * 6 + 3
+    # The gradients of the last stage are summed while the pivot still works.
+    assert pivot_latency(forward, backward, (0.0, 0.0, 9.0), 6) == 1 + 5 + 5 * 12 + 9
+    assert pivot_latency(forward, backward, (4.0, 0.0, 0.0), 6) == 1 + 5 + 5 * 12 + 9 + 4
+
+
+def test_early_backward_warms_up_twice_and_keeps_less_than_gpipe() -> None:
+    orders = early_backward(3, 6, 1)
+    assert [[a.work for a in order].index(Work.BACKWARD) for order in orders] == [5, 3, 1]
+    ones = (1.0,) * 3
+    pipeline = Pipeline((0, 1, 2), 6, ones, ones, ones, 2.0, ((0, 1, 2),))
+    early, one, all_first = (
+        play(pipeline, rule(3, 6, 1)) for rule in (early_backward, one_f_one_b, gpipe)
+    )
+    assert early.makespan < one.makespan  # messages of 2 seconds are hidden
+    assert one.peak_live(Work.WEIGHT) == [3, 2, 1]
+    assert early.peak_live(Work.WEIGHT) == [5, 3, 1]
+    assert all_first.peak_live(Work.WEIGHT) == [6, 6, 6]
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (3, 1), (4,), (1, 1, 1), (8, 8, 8, 8)])
+def test_plans_fit_their_problem(counts: tuple[int, ...]) -> None:
+    topology = servers(counts, inside=10.0, between=1.0)
+    problem = random_row(np.random.default_rng(1), topology, 6, 4)
+    found = Dapple().plan_hybrid(problem, 5.0)
+    assert found.plan is not None
+    assert found.plan.violations(problem) == []
+    again = Dapple().plan_hybrid(problem, 5.0)
+    assert again.plan == found.plan

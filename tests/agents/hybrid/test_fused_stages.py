@@ -1,0 +1,117 @@
+"""The program of stages against brute force, and the planner against all plans of tiny problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.hybrid.fusion import FusedStages
+from agents.hybrid.stage_program import Column, StageProgram, fused
+from agents.pipeline.published import gpipe, one_f_one_b
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
+from envs.hybrid.simulation import simulate
+from tests.envs.hybrid.rows_of_layers import random_row, row, servers
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def planner(**given: object) -> FusedStages:
+    arguments = {"groups": 12, "starts": None, "gap": 0.0, "seed": 0, **given}
+    return FusedStages(**arguments)  # type: ignore[arg-type]
+
+
+def covers(columns: list[Column], groups: int, begin: int = 0) -> Iterator[list[Column]]:
+    """All rows of stages over the groups from `begin` on."""
+    if begin == groups:
+        yield []
+    for column in columns:
+        if column.begin == begin:
+            for rest in covers(columns, groups, column.end):
+                yield [column, *rest]
+
+
+@given(SEEDS)
+def test_the_program_finds_the_best_row_of_stages(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_row(rng, servers([2, 2], 4, 1), 4, int(rng.integers(1, 5)))
+    problem = replace(problem, capacity=np.full(4, float(rng.integers(30, 90))))
+    program, m = StageProgram(problem, range(5)), problem.micro_batches
+    for most in (1, 2, 4):
+        columns = program.columns(min(most, m))
+        values = [
+            sum(c.seconds for c in picked)
+            + (m - 1) * max(c.seconds for c in picked)
+            + max(c.closing for c in picked)
+            for picked in covers(columns, 4)
+            if len(picked) <= most and sum(c.size for c in picked) <= 4
+        ]
+        stages, bound = program.solve(most, 10.0, 0, 0.0)
+        assert bool(stages) == bool(values)
+        if values:
+            assert bound == pytest.approx(min(values), rel=1e-6)
+            assert [c.begin for c in stages] == [0, *(c.end for c in stages[:-1])]
+
+
+def all_plans(problem: HybridProblem) -> Iterator[HybridPlan]:
+    """Every division of the layers on every division of some devices, in two orders."""
+    layers, devices = problem.num_layers, range(problem.num_devices)
+    for count in range(1, min(layers, problem.num_devices) + 1):
+        for ends in combinations(range(1, layers), count - 1):
+            borders = [0, *ends, layers]
+            for used in range(count, problem.num_devices + 1):
+                for chosen in permutations(devices, used):
+                    for cuts in combinations(range(1, used), count - 1):
+                        edges = [0, *cuts, used]
+                        stages = [
+                            Stage(borders[k], borders[k + 1], chosen[edges[k] : edges[k + 1]])
+                            for k in range(count)
+                        ]
+                        for order in (gpipe, one_f_one_b):
+                            yield ordered(stages, problem.micro_batches, order)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_planner_is_as_fast_as_the_best_of_all_plans(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_row(rng, servers([2, 1], 8, 2), 3, 2)
+    least = min(simulate(problem, plan).step_time for plan in all_plans(problem))
+    found = planner().plan_hybrid(problem, 20.0, 120)
+    assert found.plan is not None
+    assert found.plan.violations(problem) == []
+    assert found.predicted == simulate(problem, found.plan).step_time
+    assert found.predicted <= least * (1 + 1e-9)
+
+
+def test_uneven_devices_get_uneven_shares() -> None:
+    """Three times as fast: three quarters of every micro-batch, and no idle second."""
+    problem = row(servers([1, 1], 1e9, 1e9), [4], [4], [4], micro_batches=4, speed=[3, 1])
+    found = planner().plan_hybrid(problem, 10.0, 100)
+    assert found.plan is not None
+    assert found.plan.stages[0].shares == (0.75, 0.25)
+    assert found.predicted == pytest.approx(12.0)
+    assert found.status == "optimal"
+
+
+def test_what_does_not_fit_is_computed_again() -> None:
+    problem = row(
+        servers([1], 1, 1), [1, 1], [1, 1], [1, 1], cuts=[1], saved=[50, 50], micro_batches=4
+    )
+    tight = replace(problem, capacity=np.array([110.0]))
+    found = planner().plan_hybrid(tight, 10.0, 100)
+    assert found.plan is not None
+    assert found.plan.violations(tight) == []
+    nothing = planner().plan_hybrid(replace(tight, capacity=np.array([90.0])), 10.0, 100)
+    assert nothing.plan is None
+    assert "fits the memory" in nothing.reason
+
+
+def test_fusion_joins_the_quickest() -> None:
+    problem = row(servers([1], 1, 1), [1, 9, 1, 1, 9], [0] * 5, [0] * 5)
+    assert fused(problem, 3) == [0, 1, 2, 5] or fused(problem, 3) == [0, 2, 4, 5]

@@ -1,0 +1,100 @@
+"""What sharing a layer costs: Megatron's count of collectives, state and activations."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from agents.hybrid import sharding
+from agents.hybrid.sharding import sharding_of
+from envs.errors import InputError
+from envs.graphs.motifs import Sketch, step_graph
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+
+ROWS, WIDTH = 2048.0, 1024.0
+ACTIVATION = 4 * ROWS * WIDTH  # bytes
+
+
+def transformer(blocks: int, state: float | None = 2.0) -> tuple[OpGraph, NDArray[np.int64], int]:
+    """An embedding, blocks, and the product with a vocabulary and its loss, a layer each."""
+    sketch = Sketch(np.random.default_rng(0), ACTIVATION, WIDTH, taps=1, spread=0.0)
+    source = sketch.add(Kind.EMBEDDING, (), 0.0, ACTIVATION, sketch.table(4 * 50_000 * WIDTH))
+    layer = [0]
+    for block in range(blocks):
+        normal = sketch.add(Kind.NORMALIZATION, (source,), 0.0, ACTIVATION, sketch.table(4 * WIDTH))
+        mixed = sketch.free(Kind.ATTENTION, sketch.dense(normal, wide=3.0), flop_per_byte=64.0)
+        sketch.layers[-1] = sketch.layers[-1]._replace(written=ACTIVATION)
+        added = sketch.free(Kind.ELEMENTWISE, source, sketch.dense(mixed))
+        normal = sketch.add(Kind.NORMALIZATION, (added,), 0.0, ACTIVATION, sketch.table(4 * WIDTH))
+        wide = sketch.free(Kind.ELEMENTWISE, sketch.dense(normal, wide=4.0))
+        source = sketch.free(Kind.ELEMENTWISE, added, sketch.dense(wide, narrow=4.0))
+        layer += [block + 1] * (len(sketch.layers) - len(layer))
+    logits = sketch.dense(source, wide=50.0)
+    softmax = sketch.free(Kind.NORMALIZATION, logits)
+    sketch.add(Kind.REDUCTION, (softmax,), 0.0, 4.0, NONE)
+    layer += [blocks + 1] * 3
+    graph = step_graph(sketch, "transformer", 2, state)
+    of = np.full(graph.num_operators, NONE)
+    for op in np.flatnonzero((graph.phase == Phase.FORWARD) & (graph.micro_batch == 0)).tolist():
+        of[op] = layer[int(graph.op_names[op].split("/")[-1])]
+    return graph, of, blocks + 2
+
+
+def test_two_all_reduces_forward_and_two_backward_as_in_megatron() -> None:
+    found = sharding_of(*transformer(3), (1, 2, 4, 8))
+    for row, p in enumerate(found.degrees):
+        for block in (1, 2, 3):
+            for column in (found.forward_sent, found.backward_sent):
+                assert column[row, block] == pytest.approx(2 * 2 * (p - 1) / p * ACTIVATION)
+            for column in (found.forward_messages, found.backward_messages):
+                assert column[row, block] == 2 * 2 * (p - 1)
+        assert found.state[row, 1:4] == pytest.approx(1 / p, rel=2e-3)
+        assert (found.compute[row] >= 1 / p).all()
+    assert (np.diff(found.compute[:, 1:], axis=0) < 0).all()
+    assert (np.diff(found.saved[:, 1:4], axis=0) < 0).all()
+
+
+def test_the_loss_is_of_split_logits() -> None:
+    """Only statistics of rows and the gradient of the last activation are sent, never logits."""
+    found = sharding_of(*transformer(1), (1, 4))
+    statistics = 2 * 3 / 4 * 4 * ROWS  # bytes of an all-reduce of a number for every row
+    assert found.forward_sent[1, 2] == pytest.approx(2 * statistics)
+    assert found.backward_sent[1, 2] == pytest.approx(statistics + 2 * 3 / 4 * ACTIVATION)
+    assert found.state[1, 2] == 1 / 4
+
+
+def test_one_device_sends_nothing() -> None:
+    found = sharding_of(*transformer(1), (1,))
+    assert (found.compute == 1).all()
+    assert (found.forward_sent == 0).all()
+
+
+def test_a_forward_pass_alone_sends_nothing_back() -> None:
+    found = sharding_of(*transformer(1, state=None), (1, 2))
+    assert found.forward_sent[1, 1] == pytest.approx(2 * ACTIVATION)
+    assert found.backward_sent[1, 1] == 0
+
+
+def test_equal_layers_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved, share = [], sharding._share
+
+    def counted(layer: object, degree: int) -> object:
+        solved.append(degree)
+        return share(layer, degree)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sharding, "_share", counted)
+    sharding_of(*transformer(20), (1, 2, 4))
+    assert len(solved) == 2 * 5  # the first and the last block are not like those between
+
+
+@pytest.mark.parametrize("degrees", [(), (2, 4), (1, 4, 2), (1, 1)])
+def test_degrees_ascend_from_one(degrees: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="ascend from 1"):
+        sharding_of(*transformer(1), degrees)
+
+
+def test_layers_of_nothing_but_constants_are_not_shared() -> None:
+    graph, _, _ = transformer(1)
+    nowhere = np.full(graph.num_operators, NONE)
+    found = sharding_of(graph, nowhere, 2, (1, 4))
+    assert (found.compute == 1).all()
+    assert (found.forward_sent == 0).all()

@@ -1,0 +1,53 @@
+"""What every planner of pipelines promises, on random rows of layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from agents.base import HybridPlanner
+from envs.hybrid.simulation import simulate
+from experiments.run.targets import build
+from tests.envs.hybrid.rows_of_layers import random_row, servers
+from tests.paths import CONF
+from tests.strength import examples
+
+NAMES = ("alpa", "dapple", "pipedream", "sbp", "spp", "fused_stages")
+BUDGET, LIMIT = 20.0, 40
+
+
+@pytest.fixture(params=NAMES, scope="module")
+def planner(request: pytest.FixtureRequest) -> HybridPlanner:
+    with initialize_config_dir(str(CONF), version_base=None):
+        node = compose("plan", [f"agent={request.param}", "problem=pipeline", "seed=3"])
+    described = cast(dict[str, Any], OmegaConf.to_container(node.agent, resolve=True))
+    if "starts" in described:
+        described["starts"] = {}
+    return cast(HybridPlanner, build(described))
+
+
+@examples(60)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_plans_are_feasible_or_said_not_to_be(planner: HybridPlanner, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_row(
+        rng, servers([2, 2], 8, 2), int(rng.integers(1, 7)), int(rng.integers(1, 7))
+    )
+    room = float(rng.choice([np.inf, 400.0, 90.0]))
+    problem = replace(problem, capacity=np.full(4, room))
+    found = planner.plan_hybrid(problem, BUDGET, LIMIT)
+    if found.plan is None:
+        assert found.reason
+        assert np.isfinite(room)
+        return
+    assert found.plan.violations(problem) == []
+    assert np.isfinite(found.predicted)
+    seconds = simulate(problem, found.plan).step_time
+    assert seconds >= max(problem.lower_bound(), found.lower_bound) * (1 - 1e-9)
