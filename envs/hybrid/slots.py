@@ -1,0 +1,191 @@
+"""Workers whose speed, bandwidth and rent change from slot to slot: read, or generated."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Protocol, runtime_checkable
+
+import numpy as np
+from annotated_types import Ge, Gt, Lt, MinLen
+from numpy.typing import NDArray
+
+from envs.bounds import Count, NonNegative, Positive, Share, bounded
+from envs.errors import InputError
+from envs.files import read_content, write_atomically
+
+FloatArray = NDArray[np.float64]
+Rng = np.random.Generator
+
+COLUMNS = ("slot", "worker", "speed", "bandwidth", "rent")
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """W workers in T slots; a slot is as long as one batch takes, and constant inside."""
+
+    workers: tuple[str, ...]
+    speed: FloatArray  # (T, W) times that of the device on which the layers were timed
+    bandwidth: FloatArray  # (T, W) bytes/s of a worker's port, in each direction
+    rent: FloatArray  # (T, W) what a worker costs in a slot in which it takes part
+
+    @property
+    def mean(self) -> Slots:
+        """One slot of the means over time."""
+        arrays = (self.speed, self.bandwidth, self.rent)
+        return Slots(self.workers, *(array.mean(axis=0, keepdims=True) for array in arrays))
+
+
+@runtime_checkable
+class SlotSource(Protocol):
+    """Where slots come from."""
+
+    def draw(self, seed: int) -> Slots:
+        """The slots of a seed."""
+
+
+@bounded
+@dataclass(frozen=True)
+class Markov:
+    """A chain over levels: it stays with probability `stay`, else jumps to any of the others."""
+
+    levels: Annotated[tuple[Positive, ...], MinLen(1)]
+    stay: Share
+
+    def factors(self, rng: Rng, slots: int, chains: int) -> FloatArray:
+        """(slots, chains), started in equilibrium: every level as likely."""
+        count = len(self.levels)
+        shift = rng.integers(1, max(count, 2), size=(slots, chains))
+        shift[rng.random((slots, chains)) < self.stay] = 0
+        shift[0] = rng.integers(count, size=chains)
+        return np.asarray(np.array(self.levels)[np.cumsum(shift, axis=0) % count])
+
+
+@bounded
+@dataclass(frozen=True)
+class Walk:
+    """A random walk of the logarithm, reflected at `least` and at 1."""
+
+    step: NonNegative  # standard deviation of a slot's change of the logarithm
+    least: Annotated[float, Gt(0.0), Lt(1.0)]
+
+    def factors(self, rng: Rng, slots: int, chains: int) -> FloatArray:
+        """(slots, chains), started anywhere between the limits."""
+        span = -math.log(self.least)
+        steps = self.step * rng.standard_normal((slots, chains))
+        steps[0] = rng.uniform(0.0, span, chains)
+        folded = np.cumsum(steps, axis=0) % (2.0 * span)
+        return np.exp(-np.minimum(folded, 2.0 * span - folded))
+
+
+Change = Markov | Walk
+
+
+@bounded
+@dataclass(frozen=True)
+class GeneratedSlots:
+    """Workers of different speeds; each one's speed, bandwidth and rent change independently.
+
+    Fastest over slowest is `heterogeneity`, the others between them in geometric steps; ports
+    differ as much, in an order drawn at random. The rent of a worker is in proportion to its full
+    speed, 1 for the fastest.
+    """
+
+    workers: Annotated[int, Ge(2)]
+    slots: Count
+    heterogeneity: Annotated[float, Ge(1.0), Lt(math.inf)]
+    bandwidth: Positive  # bytes/s of the fastest port
+    speed_change: Change
+    bandwidth_change: Change
+    rent_change: Change
+
+    def draw(self, seed: int) -> Slots:
+        """The slots of a seed."""
+        rng = np.random.default_rng(seed)
+        full = np.geomspace(1.0, 1.0 / self.heterogeneity, self.workers)
+        shape = self.slots, self.workers
+        speed = full * self.speed_change.factors(rng, *shape)
+        ports = self.bandwidth * rng.permutation(full)
+        bandwidth = ports * self.bandwidth_change.factors(rng, *shape)
+        rent = full * self.rent_change.factors(rng, *shape)
+        return Slots(tuple(f"worker{w}" for w in range(self.workers)), speed, bandwidth, rent)
+
+
+@dataclass(frozen=True)
+class SlotFile:
+    """The slots of a CSV file, the same for every seed."""
+
+    path: str
+
+    def draw(self, seed: int) -> Slots:
+        """What `read_slots` reads."""
+        del seed
+        return read_slots(self.path)
+
+
+def write_slots(slots: Slots, path: Path) -> None:
+    """A row per slot and worker, with the columns `COLUMNS`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    table = np.stack([slots.speed, slots.bandwidth, slots.rent], axis=2).tolist()
+    for slot, rows in enumerate(table):
+        for worker, row in zip(slots.workers, rows, strict=True):
+            writer.writerow([slot, worker, *map(repr, row)])
+    write_atomically(path, text.getvalue().encode())
+
+
+def read_slots(path: str | Path) -> Slots:
+    """The slots of a CSV file, plain or gzip, with the columns `COLUMNS` and a row per worker.
+
+    Slots are numbered from 0; workers stand in the order of their first rows.
+
+    Raises:
+        InputError: naming file, row and column; a worker is missing in a slot, or stands twice.
+    """
+    try:
+        reader = csv.DictReader(read_content(path).decode("utf-8-sig").splitlines())
+        rows = list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"is no CSV in UTF-8 ({error})", file=path) from error
+    for name in COLUMNS:
+        if list(reader.fieldnames or ()).count(name) != 1:
+            raise InputError("is not there once", file=path, record="header", field=name)
+    found: dict[tuple[int, str], list[float]] = {}
+    for place, row in enumerate(rows, start=1):
+        where = f"row {place}"
+        slot = _number(row, "slot", path, where)
+        if slot != int(slot):
+            raise InputError(f"{slot} is no whole number", file=path, record=where, field="slot")
+        worker = str(row["worker"] or "").strip()
+        if not worker or (int(slot), worker) in found:
+            fault = f"{worker!r} stands twice in slot {int(slot)}" if worker else "is missing"
+            raise InputError(fault, file=path, record=where, field="worker")
+        found[int(slot), worker] = [_number(row, name, path, where) for name in COLUMNS[2:]]
+    if not found:
+        raise InputError("holds no slot", file=path)
+    workers = tuple(dict.fromkeys(worker for _, worker in found))
+    count = max(slot for slot, _ in found) + 1
+    for slot in range(count if count * len(workers) != len(found) else 0):
+        for worker in workers:
+            if (slot, worker) not in found:
+                raise InputError(f"{worker!r} is missing", file=path, record=f"slot {slot}")
+    table = np.array([[found[slot, worker] for worker in workers] for slot in range(count)])
+    return Slots(workers, table[..., 0], table[..., 1], table[..., 2])
+
+
+def _number(row: dict[str, str], field: str, path: str | Path, where: str) -> float:
+    cell = (row[field] or "").strip()
+    try:
+        value = float(cell)
+    except ValueError:
+        fault = f"{cell!r} is no number" if cell else "is missing"
+        raise InputError(fault, file=path, record=where, field=field) from None
+    positive = field in ("speed", "bandwidth")
+    if not math.isfinite(value) or value < 0.0 or (positive and value == 0.0):
+        fault = "is not positive and finite" if positive else "is negative or not finite"
+        raise InputError(f"{cell} {fault}", file=path, record=where, field=field)
+    return value

@@ -1,0 +1,151 @@
+"""Policies for changing workers side by side: seeds, budgets, and what each policy made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.hybrid.clairvoyant import Clairvoyant, clairvoyant
+from agents.hybrid.grouping import UNLIMITED, search
+from agents.hybrid.lyapunov import (
+    Greedy,
+    Lyapunov,
+    Played,
+    Policy,
+    Static,
+    best_kept,
+    even,
+    play,
+)
+from envs.bounds import Count, Positive
+from envs.errors import InputError
+from envs.hybrid.batch_time import COSTS, BatchTime, Layers
+from envs.hybrid.slots import Slots, SlotSource
+from experiments.run.statistics import Interval, bootstrap
+from experiments.run.targets import SEEDS, build_as
+
+FloatArray = NDArray[np.float64]
+
+BASE, OURS, PROGRAM = "static", "lyapunov", "clairvoyant"
+COLUMNS = (
+    "policy", "batch time, s", f"over {BASE}", "rent", "traffic", "largest queue", "moving, s",
+)  # fmt: skip
+
+
+@dataclass
+class BudgetConfig:
+    """Of a slot on average, over what plain data parallelism costs on mean rents; None: none."""
+
+    rent: Positive | None
+    traffic: Positive | None
+
+
+@dataclass
+class DynamicConfig:
+    """`conf/dynamic.yaml`; `layers` and `slots` are objects by `_target_`."""
+
+    layers: Any
+    slots: Any
+    samples: Count
+    budget: BudgetConfig
+    weight: Positive
+    seeds: Count
+    bootstrap: Count
+    seed: int
+    json: bool
+
+
+@dataclass(frozen=True, eq=False)
+class OneSeed:
+    """All policies on the slots of one seed, and the program that knew them beforehand."""
+
+    slots: Slots
+    played: dict[str, Played]
+    yardstick: Clairvoyant
+
+
+def run_seed(config: DynamicConfig, layers: Layers, slots: Slots) -> OneSeed:
+    """Let every policy decide.
+
+    Raises:
+        InputError: no plans keep to the budgets.
+    """
+    times = [BatchTime(layers, config.samples, slots, t) for t in range(len(slots.speed))]
+    mean = BatchTime(layers, config.samples, slots.mean, 0)
+    share = [getattr(config.budget, name) for name in COSTS]
+    budget = mean.of(even(mean)).cost * [np.inf if part is None else part for part in share]
+    kept = search(mean, limit=budget)
+    policies: dict[str, Policy] = {
+        "even": Static(even(mean)),
+        BASE: Static(kept.plan),
+        "greedy": Greedy(UNLIMITED),
+        "greedy_budget": Greedy(budget),
+        OURS: Lyapunov(config.weight, kept.seconds, budget),
+    }
+    played = {name: play(policy, times, budget) for name, policy in policies.items()}
+    met = [own for name, own in played.items() if name != "even"]
+    played["static_hindsight"] = play(best_kept(times, budget, met), times, budget)
+    known = [[own.batches[t] for own in played.values()] for t in range(len(times))]
+    return OneSeed(slots, played, clairvoyant(times, budget, known))
+
+
+def all_seeds(config: DynamicConfig) -> list[OneSeed]:
+    """The policies on the slots of `seed`, `seed` + 1, ...
+
+    Raises:
+        InputError: a node of the config describes no such thing, or as `run_seed`.
+    """
+    if config.seed + config.seeds > SEEDS:
+        raise InputError(f"config key 'seeds': seeds above {SEEDS - 1} are needed")
+    layers = build_as(Layers, config.layers, "layers", "layers")
+    source = build_as(SlotSource, config.slots, "slots", "source of slots")
+    return [
+        run_seed(config, layers, source.draw(seed))
+        for seed in range(config.seed, config.seed + config.seeds)
+    ]
+
+
+def rows(found: Sequence[OneSeed], samples: int, seed: int) -> list[dict[str, Any]]:
+    """What `result.json` says of each policy, and of the program; ratios with their interval."""
+    base = np.array([one.played[BASE].seconds.mean() for one in found])
+    table = []
+    for name in (*found[0].played, PROGRAM):
+        own = [one.played[name] for one in found if name != PROGRAM]
+        seconds = [x.seconds.mean() for x in own] or [one.yardstick.seconds for one in found]
+        ratio = bootstrap((np.array(seconds) / base)[:, None], samples, seed)
+        row: dict[str, Any] = {
+            "policy": name,
+            "mean_batch_s": float(np.mean(seconds)),
+            f"over_{BASE}": asdict(ratio),
+            "reduction_percent": 100.0 * (1.0 - ratio.mean),
+        }
+        if own:
+            spent = np.mean([played.spent.mean(axis=0) for played in own], axis=0).tolist()
+            row["cost_over_budget"] = dict(zip(COSTS, spent, strict=True))
+            row["largest_queue"] = max(float(played.queue.max()) for played in own)
+            row["mean_moving_s"] = float(np.mean([played.moving.mean() for played in own]))
+        table.append(row)
+    return table
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of the table, as texts."""
+    spent = row.get("cost_over_budget", {})
+    numbers = [spent.get(name) for name in COSTS]
+    numbers += [row.get("largest_queue"), row.get("mean_moving_s")]
+    texts = ["" if number is None else f"{number:.3f}" for number in numbers]
+    over = Interval(**row[f"over_{BASE}"]).text()
+    return [row["policy"], f"{row['mean_batch_s']:.4g}", over, *texts]
+
+
+def beyond_the_theorem(found: Sequence[OneSeed]) -> float:
+    """The most that an average cost is above budget + queue(T) / T, in budgets: rounding only."""
+    return max(
+        float((own.spent.mean(axis=0) - 1.0 - own.queue[-1] / len(own.queue)).max())
+        for one in found
+        for own in one.played.values()
+    )
