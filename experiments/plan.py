@@ -2,19 +2,21 @@
 
 python -m experiments.plan agent=heft graph=bert_large topology=mixed_v100_p100 json=true
 python -m experiments.plan agent=dp problem=max_load problem.contiguous=true graph=<graph file>
+python -m experiments.plan agent=dapple problem=pipeline graph=llama_7b topology=a100_4x8
 python -m experiments.plan agent=convex problem=bandwidth problem.plan=plan.json topology=planes_4x1
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envs.bounds import Count, Positive
 from experiments.run.app import run_app
 from experiments.run.one_run import Result, Run
 from experiments.run.targets import build, build_as
+from experiments.step.hybrid import Pipeline, plan_hybrid
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask, rehearse
 from experiments.step.problem import load_problem
@@ -44,8 +46,15 @@ class PlanConfig:
 
 def plan(config: PlanConfig, run: Run) -> Result:
     """Search a plan, judge it, write it."""
-    objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     agent, target = build(config.agent, "agent"), config.agent.get("_target_")
+    asked = build(config.problem, "problem")
+    if isinstance(asked, Pipeline):
+        layers = asked.load(config.env, config.graph, config.topology, config.cost)
+        budgets = config.budget_s, config.deterministic_limit
+        result = plan_hybrid(agent, target, asked, layers, *budgets, run)
+        name = run.choice("agent", config.agent)
+        return replace(result, values={"agent": name, **result.values})
+    objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     rehearse(agent, objective, target)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())

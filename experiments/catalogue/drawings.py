@@ -18,7 +18,7 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from agents.base import BandwidthPlanner, JointPlanner, Planner, SharedPlanner
+from agents.base import BandwidthPlanner, HybridPlanner, JointPlanner, Planner, SharedPlanner
 from agents.cluster.lower_bound import completion_bound
 from agents.cluster.shipped import SHIPPED
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
@@ -36,6 +36,7 @@ from experiments.pictures.step import draw_gantt
 from experiments.pictures.style import LIMIT, in_words
 from experiments.run.declared import CONFIG_MODULE
 from experiments.run.targets import build
+from experiments.step.hybrid import Pipeline, ask_hybrid
 from experiments.step.problem import communication_of
 from experiments.step.tasks import BandwidthTask, JointTask, SharedTask, StepTask, Verdict
 
@@ -114,6 +115,8 @@ def _environment(entry: Entry) -> Any:
 def _plan(entry: Entry) -> Any:
     """A Gantt chart of the plan that a planner makes of the example."""
     agent = _built(entry.name)
+    if isinstance(agent, HybridPlanner) and not isinstance(agent, Planner):
+        return _stages(entry, agent)
     task = _task(agent)
     search = task.search(agent)
     assert search is not None
@@ -122,6 +125,19 @@ def _plan(entry: Entry) -> Any:
     assert found.plan is not None, found.reason
     verdict = task.judge(found.plan, found.allocation)
     return _gantt(entry, verdict, max(task.bound(), found.lower_bound))
+
+
+def _stages(entry: Entry, agent: HybridPlanner) -> Any:
+    """The step of a plan of stages."""
+    asked = Pipeline(layers=16, micro_batches=4, degrees=[2])
+    planned = ask_hybrid(agent, asked.of(example_step(network=False)), BUDGET_S)
+    assert planned.step is not None, planned.found.reason
+    seconds = planned.step.step_time * 1e3
+    bound = planned.problem.lower_bound() * 1e3
+    title = (
+        f"{entry.name}: a step of four micro-batches takes {seconds:.2f} ms, {bound:.2f} at best"
+    )
+    return draw_gantt(planned.step.macro, planned.step.timeline, title)
 
 
 def _gantt(entry: Entry, verdict: Verdict, bound: float) -> Any:

@@ -22,6 +22,7 @@ from hydra.utils import get_object
 
 from agents.base import (
     BandwidthPlanner,
+    HybridPlanner,
     JointPlanner,
     PartitionPlanner,
     Planner,
@@ -32,11 +33,14 @@ from experiments.run.declared import CONFIG_MODULE
 Kind = Literal["environment", "planner", "learner", "scheduler"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 FACTS = ("Knows", "Guarantees", "Source")
-PLANNERS = (Planner, PartitionPlanner, BandwidthPlanner, JointPlanner, SharedPlanner)
+PLANNERS = (
+    Planner, PartitionPlanner, BandwidthPlanner, JointPlanner, SharedPlanner, HybridPlanner,
+)  # fmt: skip
 ASKED = {  # how the commands that a user copies ask each kind of planner
     Planner: "graph=gpt2 topology=mixed_v100_p100",
     BandwidthPlanner: "problem=bandwidth graph=gpt2 topology=planes_4x1",
     JointPlanner: "problem=joint graph=gpt2 topology=planes_4x1",
+    HybridPlanner: "problem=pipeline graph=gpt2 topology=a100_4x8",
     SharedPlanner: "problem=shared 'problem.plans=[<plan file>]' graph=gpt2 topology=planes_4x1",
 }
 KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`

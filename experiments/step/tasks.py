@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from agents.base import (
     BandwidthPlanner,
+    HybridPlanner,
     JointPlanner,
     PartitionPlanner,
     Planner,
@@ -47,6 +48,7 @@ PARTITION_SCHEMA_VERSION = 1
 ANSWERS: dict[type, str] = {  # kinds of planners, and the problems they are asked for
     Planner: "makespan, joint", PartitionPlanner: "max_load, latency",
     BandwidthPlanner: "bandwidth", JointPlanner: "joint", SharedPlanner: "shared",
+    HybridPlanner: "pipeline",
 }  # fmt: skip
 
 Search = Callable[[float, int | None], PlannerResult]  # budget in seconds, deterministic limit

@@ -1,0 +1,214 @@
+"""Hybrid plans asked of one planner, and judged by the simulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from agents.base import HybridPlanner, HybridResult
+from agents.hybrid.sharding import sharding_of
+from envs.bounds import Count, bounded
+from envs.errors import InputError
+from envs.graphs.op_graph import Phase
+from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
+from envs.hybrid.problem import HybridProblem, Sharding
+from envs.hybrid.simulation import HybridStep, simulate
+from envs.step.problem import StepProblem
+from experiments.pictures.step import draw_gantt
+from experiments.run.artifacts import write_figure
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import Provenance
+from experiments.run.tables import Table, write_tables
+from experiments.step.hybrid_file import write_hybrid_plan
+from experiments.step.problem import SECOND, LoadedProblem, Node, load_problem
+from experiments.step.tasks import problems_of
+
+PLAN_FILE, PICTURE_FILE = "hybrid_plan.json", "hybrid_plan.png"
+MOST_DRAWN = 32  # devices
+SHOWN = (
+    "graph", "topology", "devices", "agent", "status", "reason", "predicted_s", "objective_s",
+    "lower_bound_s", "gap", "feasible", "seconds", "peak_memory_bytes", "plan", "picture",
+)  # fmt: skip
+
+
+@bounded
+@dataclass(frozen=True)
+class Pipeline:
+    """The time of one step of stages, replicas and shards of the graph's layers."""
+
+    name: ClassVar[str] = "pipeline"
+    layers: Count  # into which a captured graph is divided, at most
+    micro_batches: Count | None  # of a step, each like the graph's first; None: the graph's own
+    degrees: Sequence[int]  # of tensor shards that a plan may have, beside 1
+
+    def load(self, env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
+        """The step of a graph; a file with a forward pass alone is read as training, if it can be.
+
+        Raises:
+            InputError: as `load_problem`, or the graph has no backward pass.
+        """
+        loaded = load_problem(env, graph, topology, cost)
+        if (loaded.problem.graph.phase == Phase.BACKWARD).any():
+            return loaded
+        if graph.get("micro_batches", 1) is not None:
+            raise InputError("has no backward pass", file=f"graph {loaded.problem.graph.name}")
+        return load_problem(env, {**graph, "micro_batches": 1}, topology, cost)
+
+    def of(self, step: StepProblem) -> HybridProblem:
+        """The layers of `step`.
+
+        Raises:
+            InputError: the graph has no forward pass.
+        """
+        profile = bool(step.graph.profile_classes)
+        layer = profiled_layers(step.graph) if profile else layers_of(step, self.layers)
+        rule = _unshared if profile else partial(sharding_of, degrees=(1, *self.degrees))
+        micro_batches = self.micro_batches or step.graph.num_micro_batches
+        return hybrid_problem(step, layer, micro_batches, rule)
+
+
+def _unshared(graph: object, layer: object, count: int) -> Sharding:
+    return Sharding.none(count)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedHybrid:
+    """What a planner found, and what the simulator says of it."""
+
+    problem: HybridProblem
+    found: HybridResult
+    step: HybridStep | None  # None: there is no plan
+    violations: tuple[str, ...]
+    seconds: float  # wall time of the search
+
+    def document(self) -> dict[str, object]:
+        """The figures, for `result.json`; seconds."""
+        found, step = self.found, self.step
+        bound = max(found.lower_bound, self.problem.lower_bound())
+        values: dict[str, object] = {
+            "status": found.status,
+            "reason": found.reason,
+            "seconds": self.seconds,
+            "evaluations": found.evaluations,
+            "layers": self.problem.num_layers,
+            "micro_batches": self.problem.micro_batches,
+            "predicted_s": found.predicted if found.plan is not None else None,
+            "formula": dict(found.formula),
+            "lower_bound_s": bound,
+            "unit": SECOND.name,
+            "unit_s": SECOND.seconds,
+            "trajectory": [],
+        }
+        if step is None or found.plan is None:
+            return {**values, "objective_s": None, "feasible": False, "violations": []}
+        return {
+            **values,
+            "objective_s": step.step_time,
+            "gap": step.step_time / bound - 1.0 if bound > 0 else None,
+            "peak_memory_bytes": float(step.peak_memory.max()),
+            "feasible": not self.violations,
+            "violations": list(self.violations),
+            "stages": self.stages(),
+        }
+
+    def stages(self) -> list[dict[str, Any]]:
+        """One row a stage."""
+        if self.found.plan is None:
+            return []
+        names = self.problem.layer_names
+        devices = self.problem.topology.devices
+        return [
+            {
+                "layers": [stage.first, stage.end],
+                "first_layer": names[stage.first],
+                "last_layer": names[stage.end - 1],
+                "devices": [devices[number].name for number in stage.devices],
+                "replicas": stage.replicas,
+                "shards": stage.shards,
+                "shares": None if stage.shares is None else list(stage.shares),
+                "recompute": stage.recompute,
+            }
+            for stage in self.found.plan.stages
+        ]
+
+    def write(self, run: Run, title: str, provenance: Provenance) -> dict[str, str]:
+        """The plan file and, of few devices, the picture of the step; their paths by name."""
+        if self.step is None or self.found.plan is None:
+            return {}
+        path = run.folder / PLAN_FILE
+        seconds = {"predicted_s": self.found.predicted, "step_time_s": self.step.step_time}
+        write_hybrid_plan(path, self.found.plan, self.problem, provenance, **seconds)
+        if self.problem.num_devices > MOST_DRAWN:
+            return {"plan": str(path)}
+        picture = run.folder / PICTURE_FILE
+        figure = draw_gantt(self.step.macro, self.step.timeline, title)
+        write_figure(picture, figure, provenance)
+        return {"plan": str(path), "picture": str(picture)}
+
+
+def ask_hybrid(
+    planner: HybridPlanner, problem: HybridProblem, budget_s: float, limit: int | None = None
+) -> PlannedHybrid:
+    """What `planner` finds, judged by the problem and the simulator, never by itself."""
+    start = time.perf_counter()
+    found = planner.plan_hybrid(problem, budget_s, limit)
+    seconds = time.perf_counter() - start
+    if found.plan is None:
+        return PlannedHybrid(problem, found, None, (), seconds)
+    violations = tuple(found.plan.violations(problem))
+    step = simulate(problem, found.plan)
+    return PlannedHybrid(problem, found, step, violations, seconds)
+
+
+def plan_hybrid(
+    agent: object, target: object, objective: Pipeline, loaded: LoadedProblem, budget_s: float,
+    limit: int | None, run: Run,
+) -> Result:  # fmt: skip
+    """The plan of `agent`, which the config calls `target`: written, drawn, its stages printed.
+
+    Raises:
+        InputError: the agent does not plan pipelines.
+    """
+    if not isinstance(agent, HybridPlanner):
+        instead = problems_of(agent)
+        told = f"; it plans problem={instead}" if instead else ""
+        raise InputError(
+            f"config key 'agent': {target} does not plan problem={objective.name}{told}"
+        )
+    problem = objective.of(loaded.problem)
+    planned = ask_hybrid(agent, problem, budget_s, limit)
+    provenance = loaded.stamp_on(run.provenance)
+    for violation in planned.violations:
+        run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)
+    columns = ["stage", "layers", "from", "to", "devices", "replicas x shards", "recompute"]
+    rows = [
+        [
+            str(number), "{}-{}".format(*row["layers"]), row["first_layer"], row["last_layer"],
+            shortened_devices(row["devices"]), f"{row['replicas']} x {row['shards']}",
+            "yes" if row["recompute"] else "",
+        ]
+        for number, row in enumerate(planned.stages())
+    ]  # fmt: skip
+    title = f"{problem.name} on {problem.topology.name}"
+    if rows:
+        write_tables(run, title, [Table("Stages", columns, rows)], provenance)
+    values = {
+        "problem": objective.name,
+        "graph": problem.name,
+        "topology": problem.topology.name,
+        "operators": loaded.problem.graph.num_operators,
+        "devices": problem.num_devices,
+        "budget_s": budget_s,
+        "deterministic_limit": limit,
+        **planned.document(),
+        **planned.write(run, title, provenance),
+    }
+    return Result(values, provenance, SHOWN)
+
+
+def shortened_devices(names: list[str]) -> str:
+    """The first and the last of a group, and how many there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"

@@ -1,0 +1,118 @@
+"""`experiments.plan problem=pipeline`, and plan files: what is written is read back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from layered_step import layered_step
+from refusals import run_refused
+
+from envs.errors import InputError
+from envs.graphs.storage import save_graph
+from experiments.plan import PlanConfig, plan
+from experiments.run.app import run_app
+from experiments.step.hybrid_file import read_hybrid_plan
+
+ARGUMENTS = ("problem=pipeline", "graph=graph.npz", "topology=dgx1", "budget_s=2")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["plan"])
+    return tmp_path
+
+
+def ask(*arguments: str) -> dict[str, Any]:
+    assert run_app("plan", PlanConfig, plan, [*ARGUMENTS, *arguments, "hydra.run.dir=run"]) == 0
+    document = json.loads(Path("run/result.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of a plan file."""
+    folder = tmp_path_factory.mktemp("plan")
+    save_graph(layered_step(6, 2), folder / "graph.npz")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["plan"])
+        assert ask("agent=alpa")["feasible"]
+    return (folder / "run" / "hybrid_plan.json").read_text()
+
+
+@pytest.fixture
+def written(document: str, tmp_path: Path) -> Path:
+    path = tmp_path / "hybrid_plan.json"
+    path.write_text(document)
+    return path
+
+
+def test_stages_are_told_and_judged(work: Path) -> None:
+    found = ask("agent=alpa", "problem.micro_batches=5")
+    assert found["micro_batches"] == 5
+    assert [row["layers"][0] for row in found["stages"]] == [
+        0, *(row["layers"][1] for row in found["stages"][:-1])
+    ]  # fmt: skip
+    assert found["stages"][-1]["layers"][1] == found["layers"] == 6
+    assert found["objective_s"] >= found["lower_bound_s"] > 0
+    assert found["predicted_s"] > 0
+    assert Path(found["picture"]).is_file()
+
+
+def test_a_plan_survives_the_round_trip(written: Path) -> None:
+    read = read_hybrid_plan(written)
+    assert read.layers == tuple(json.loads(written.read_text())["problem"]["layers"])
+    assert read.plan.micro_batches == 8
+    assert read.plan.stages[-1].end == len(read.layers)
+    assert all(device.startswith("server0/") for device in read.devices)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda d: d.update(kind="plan"), ("'kind'",)),
+        (lambda d: d.update(schema_version=9), ("schema_version", "9")),
+        (lambda d: d.update(stages=[]), ("stages",)),
+        (lambda d: d["stages"][0].update(first=1), ("stage 0", "first")),
+        (lambda d: d["stages"][-1].update(end=9), ("end", "9")),
+        (lambda d: d["stages"][0].update(shards=0), ("stage 0", "devices")),
+        (lambda d: d["stages"][0].update(shares=[0.3]), ("stage 0", "shares")),
+        (lambda d: d["stages"][0].update(colour="red"), ("stage 0", "colour")),
+        (lambda d: d["orders"][0].pop(), ("orders",)),
+        (lambda d: d["orders"][0].append("0X0"), ("rank 0", "0X0")),
+        (lambda d: d["orders"][0].reverse(), ("orders", "waits")),
+        (lambda d: d.pop("micro_batches"), ("micro_batches", "missing")),
+    ],
+)
+def test_a_broken_plan_is_refused(
+    written: Path, edit: Callable[[dict[str, Any]], object], words: tuple[str, ...]
+) -> None:
+    document = json.loads(written.read_text())
+    edit(document)
+    written.write_text(json.dumps(document))
+    with pytest.raises(InputError) as refused:
+        read_hybrid_plan(written)
+    assert all(word in str(refused.value) for word in (str(written), *words))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["agent=heft"], ("agent", "pipeline", "makespan")),
+        (["agent=alpa", "problem.layers=0"], ("layers",)),
+        (["agent=alpa", "problem.degrees=[4,2]"], ("degrees",)),
+        (["agent=alpa", "problem.micro_batches=-1"], ("micro_batches",)),
+    ],
+)
+def test_bad_input_is_one_line(
+    work: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], words: tuple[str, ...]
+) -> None:
+    run_refused("plan", [*ARGUMENTS, *arguments], words, work, capfd)
