@@ -1,18 +1,26 @@
-"""Export the policy of a training run's best exam as a checkpoint folder, and verify it.
+"""Export what was found: a trained policy as a checkpoint folder, a hybrid plan as a torch program.
 
 python -m experiments.export run=outputs/train/2026-01-31_12-00-00-000000
+python -m experiments.export plan=plan.json to=pytorch
+
+The policy is that of the run's best exam, and is verified. With `plan=<file>` the folder holds
+which layers each stage has, the order of actions of every rank, and a training script.
 """
 
 from __future__ import annotations
 
 import sys
 
+from experiments.execution.exporting import ExportPlanConfig, export_plan
 from experiments.learning.export_run import ExportConfig, export_run
-from experiments.run.app import run_app
+from experiments.run.app import Variant, run_app
+
+VARIANTS = {"plan=?*": Variant("export_plan", ExportPlanConfig, export_plan)}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("export", ExportConfig, export_run, arguments)
+    """The app; plans have a config of their own."""
+    return run_app("export", ExportConfig, export_run, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

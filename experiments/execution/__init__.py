@@ -1,0 +1,1 @@
+"""Plans of pipelines as processes that run them; what is exported is what runs here."""

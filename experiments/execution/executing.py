@@ -1,0 +1,194 @@
+"""Plans run on this machine beside the unsplit model; what they took beside what was predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import combinations
+from operator import itemgetter
+from statistics import median
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from envs.bounds import Count, Positive
+from envs.errors import InputError
+from envs.hybrid.plan import LETTERS
+from envs.step.pipeline import Bar, Work, play
+from envs.units import MICROSECOND, MILLISECOND
+from experiments.execution.exporting import write_split
+from experiments.execution.prediction import Recording, measured
+from experiments.execution.processes import run_processes
+from experiments.execution.split import Split, read_split
+from experiments.run.artifacts import write_json
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import file_hash, stamp
+from experiments.run.tables import Table, write_tables
+
+TOLERANCE = 1e-5  # of losses, and of gradients relative to the largest
+APART = 1.02  # plans whose step times are closer than this are as fast as each other
+FOLDER, TRACE_FILE = "processes", "trace.json"
+COLUMNS = ("plan", "measured (ms)", "simulated (ms)", "ratio", "losses differ", "gradients differ")
+ACTIONS = ("plan", "stage", "rank", "work", "count", "ms")
+Document = dict[str, Any]
+
+
+@dataclass
+class ExecuteConfig:
+    """`conf/execute.yaml`; `layers` is an object by `_target_`."""
+
+    plan: Any
+    layers: Any
+    warm_up: Annotated[int, Ge(1)]
+    steps: Count
+    checked: Count
+    learning_rate: Positive
+    limit_s: Positive
+    seed: int
+    json: bool
+
+
+def execute(config: ExecuteConfig, run: Run) -> Result:
+    """Run the plans in turns, step after step, in one set of processes.
+
+    Raises:
+        InputError: torch cannot run a plan, the layers are others or do not divide, or a process
+            failed.
+    """
+    files = [config.plan] if isinstance(config.plan, str) else config.plan
+    if not (isinstance(files, list) and files and all(isinstance(x, str) for x in files)):
+        raise InputError("config key 'plan': is no file, and no list of files")
+    splits = [read_split(file) for file in files]
+    names = [split.name for split in splits]
+    if len(set(names)) < len(names):
+        raise InputError(f"config key 'plan': two files of one name among {', '.join(names)}")
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
+    hashes = dict(zip(names, map(file_hash, files), strict=True))
+    provenance = run.provenance.with_inputs(**hashes)
+    folder = run.folder / FOLDER
+    for split in splits:
+        write_split(folder / split.name, split, provenance)
+    task = {
+        "layers": config.layers,
+        "plans": dict(zip(names, files, strict=True)),
+        "processes": max(split.processes for split in splits),
+        "steps": config.warm_up + config.steps,
+        "checked": config.checked,
+        "learning_rate": config.learning_rate,
+        "limit_s": config.limit_s,
+    }
+    seen = run_processes(folder, task)
+    found, events = list[Document](), list[Document]()
+    for number, split in enumerate(splits):
+        document, last = outcome(split, [one["plans"][number] for one in seen], config.warm_up)
+        found.append(document)
+        events += trace_events(split.name, last)
+    trace = stamp({"traceEvents": events}, provenance, kind="trace")
+    write_json(run.folder / TRACE_FILE, trace)
+    write_tables(run, "Plans that ran", _tables(found), provenance)
+    fastest = sorted(found, key=itemgetter("step_time_s"))
+    values: Document = {
+        "plans": found,
+        "equal": all(x["equal"] for x in found),
+        "fastest_first": [x["name"] for x in fastest],
+        "same_order": all(
+            a["simulated_step_time_s"] < b["simulated_step_time_s"]
+            for a, b in combinations(fastest, 2)
+            if b["step_time_s"] > APART * a["step_time_s"]
+        ),
+    }
+    return Result(values, provenance, ("equal", "same_order"))
+
+
+def outcome(
+    split: Split, seen: Sequence[Mapping[str, Any]], warm_up: int
+) -> tuple[Document, Recording]:
+    """What became of a plan, from what its processes saw; and its last step.
+
+    Process p is rank p // replicas of pipeline p % replicas; actions are those of the first
+    pipeline. The first `warm_up` steps are not timed.
+    """
+    seen = seen[: split.processes]
+    bars = [
+        [[Bar(Work(b[0]), *b[1:]) for b in step["bars"]] for step in one["steps"]] for one in seen
+    ]
+    in_order = all(
+        [bar[:3] for bar in row] == [action[:3] for action in split.orders[p // split.replicas]]
+        for p, steps in enumerate(bars)
+        for row in steps
+    )
+    ends = [one["losses"] for one in seen if one["losses"][0] is not None]
+    losses = [sum(step) / len(ends) for step in zip(*ends, strict=True)]
+    unsplit = seen[0]["unsplit_losses"]
+    loss_difference = max(abs(a - b) for a, b in zip(losses, unsplit, strict=False))
+    gradient_difference = max(one["gradient_difference"] for one in seen)
+    times = [[one["steps"][k]["times"] for one in seen] for k in range(warm_up, len(bars[0]))]
+    seconds = median(max(t[1] for t in step) - min(t[0] for t in step) for step in times)
+    recordings = list(zip(*bars[:: split.replicas], strict=True))
+    pipeline = measured(split, recordings[warm_up:])
+    simulated = play(pipeline, split.orders).makespan
+    counts = Counter((a.stage, a.work) for row in split.orders for a in row)
+    return {
+        "name": split.name,
+        "processes": split.processes,
+        "equal": in_order and max(loss_difference, gradient_difference) <= TOLERANCE,
+        "loss_difference": loss_difference,
+        "gradient_difference": gradient_difference,
+        "in_order": in_order,
+        "step_time_s": seconds,
+        "simulated_step_time_s": simulated,
+        "ratio": simulated / seconds,
+        "synchronise_s": median(max(t[2] - t[1] for t in step) for step in times),
+        "planned": dict(split.planned),
+        "overhead_s": pipeline.overhead,
+        "transfer_s": pipeline.communication,
+        "actions": [
+            {
+                "stage": stage,
+                "rank": split.rank[stage],
+                "work": work.name.lower(),
+                "count": count,
+                "seconds": pipeline.taken[work, stage],
+            }
+            for (stage, work), count in sorted(counts.items())
+        ],
+    }, recordings[-1]
+
+
+def trace_events(name: str, recording: Recording) -> list[Document]:
+    """A step for Perfetto: a process for a plan, a thread for a rank; microseconds."""
+    return [
+        {
+            "ph": "X",
+            "name": f"{bar.stage}{LETTERS[bar.work]}{bar.micro_batch}",
+            "pid": name,
+            "tid": rank,
+            "ts": bar.start / MICROSECOND,
+            "dur": (bar.finish - bar.start) / MICROSECOND,
+        }
+        for rank, bars in enumerate(recording)
+        for bar in bars
+    ]
+
+
+def _tables(found: Sequence[Document]) -> list[Table]:
+    plans = [
+        [
+            x["name"],
+            f"{x['step_time_s'] / MILLISECOND:.1f}",
+            f"{x['simulated_step_time_s'] / MILLISECOND:.1f}",
+            f"{x['ratio']:.3f}",
+            f"{x['loss_difference']:.1e}",
+            f"{x['gradient_difference']:.1e}",
+        ]
+        for x in found
+    ]
+    actions = [
+        [x["name"], *(str(a[key]) for key in ACTIONS[1:-1]), f"{a['seconds'] / MILLISECOND:.3f}"]
+        for x in found
+        for a in x["actions"]
+    ]
+    return [Table("Plans", COLUMNS, plans), Table("Actions", ACTIONS, actions)]

@@ -1,0 +1,139 @@
+"""A hybrid plan as a folder that torch, or torchtitan, runs without this project."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.pipeline.published import looped, v_shaped
+from envs.errors import InputError
+from experiments.execution.split import Split, read_split
+from experiments.run.artifacts import write_json, write_text
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import Provenance, file_hash, stamp
+from experiments.run.targets import build
+
+SPLIT_FILE, ORDER_FILE, TRAIN_FILE, MODEL_FILE = "split.json", "order.csv", "train.py", "model.py"
+TITAN_FILE, LAUNCH_FILE = "parallelism.toml", "run.sh"
+_HERE = Path(__file__).parent
+_PYTORCH = """\
+#!/bin/sh
+# {processes} processes of this machine: ranks {ranks}, pipelines side by side {replicas}.
+# On several machines, torchrun takes --nnodes, --node-rank and --rdzv-endpoint as well.
+cd "$(dirname "$0")" && exec torchrun --nproc-per-node {processes} train.py "${{1:-10}}"
+"""
+_TITAN = """\
+# Tables for the config of a torchtitan run (job config in TOML), from plan {name}.
+# Layers are named as the modules of the model: tok_embeddings, layers.0, ..., norm, output.
+# torchrun --nproc-per-node {processes} -m torchtitan.train --job.config_file <your config>
+
+[training]
+local_batch_size = {batch}  # samples of one pipeline in a step: micro-batches of {samples}
+
+[parallelism]
+pipeline_parallel_degree = {ranks}
+data_parallel_replicate_degree = {replicas}
+data_parallel_shard_degree = 1
+pipeline_parallel_schedule = "{schedule}"  # says which rank has which stage; the file says when
+pipeline_parallel_schedule_csv = {csv}
+pipeline_parallel_microbatch_size = {samples}
+module_fqns_per_model_part = [
+{parts}]
+
+[activation_checkpoint]
+mode = "{mode}"
+"""
+
+
+@dataclass
+class ExportPlanConfig:
+    """`conf/export_plan.yaml`; `layers` is an object by `_target_`."""
+
+    plan: str
+    to: str
+    layers: Any
+    output: str | None
+    seed: int
+    json: bool
+
+
+def export_plan(config: ExportPlanConfig, run: Run) -> Result:
+    """Write the folder.
+
+    Raises:
+        InputError: torch or torchtitan cannot run the plan.
+    """
+    if config.to not in TARGETS:
+        told = f"{config.to!r} is none of {', '.join(TARGETS)}"
+        raise InputError(f"config key 'to': {told}")
+    split = read_split(config.plan)
+    layers = build(config.layers, "layers")
+    folder = run.folder / config.to if config.output is None else Path(config.output)
+    if folder.exists() and not (folder / ORDER_FILE).is_file():
+        raise InputError("exists and is no exported plan", file=folder)
+    provenance = run.provenance.with_inputs(plan=file_hash(config.plan))
+    TARGETS[config.to](folder, split, layers, provenance)
+    values = {
+        "folder": str(folder),
+        "files": sorted(path.name for path in folder.iterdir()),
+        "processes": split.processes,
+        "ranks": split.ranks,
+        "replicas": split.replicas,
+        "stages": [list(stage) for stage in split.layers],
+        "rank": list(split.rank),
+    }
+    return Result(values, provenance, ("folder", "processes", "ranks", "replicas"))
+
+
+def write_split(folder: Path, split: Split, provenance: Provenance) -> None:
+    """What `Pipeline` of train.py reads."""
+    write_text(folder / ORDER_FILE, split.csv)
+    write_json(folder / SPLIT_FILE, stamp(split.document(), provenance, kind="split"))
+
+
+def _pytorch(folder: Path, split: Split, layers: Any, provenance: Provenance) -> None:
+    write_split(folder, split, provenance)
+    write_text(folder / TRAIN_FILE, (_HERE / TRAIN_FILE).read_text(encoding="utf-8"))
+    model = Path(inspect.getfile(type(layers))).read_text(encoding="utf-8")
+    write_text(folder / MODEL_FILE, f"{model}\n\nMODEL = {layers!r}\n")
+    script = _PYTORCH.format(processes=split.processes, ranks=split.ranks, replicas=split.replicas)
+    write_text(folder / LAUNCH_FILE, script)
+
+
+def _torchtitan(folder: Path, split: Split, layers: Any, provenance: Provenance) -> None:
+    """Its `stage_ids_this_rank` knows two ways to lay stages on ranks, and one mode for all."""
+    chunks, left = divmod(len(split.rank), split.ranks)
+    if split.rank == looped(split.ranks, chunks) and not left:
+        schedule = "Interleaved1F1B"
+    elif split.rank == v_shaped(split.ranks):
+        schedule = "ZBVZeroBubble"
+    else:
+        told = f"torchtitan lays stages on ranks in a loop or a V, not as {list(split.rank)}"
+        raise InputError(f"config key 'plan': {told}")
+    if len(set(split.recompute)) > 1:
+        raise InputError("config key 'plan': torchtitan recomputes in all stages or in none")
+    samples = layers.micro_batch // split.replicas or 1
+    text = _TITAN.format(
+        name=split.name,
+        processes=split.processes,
+        batch=split.micro_batches * samples,
+        samples=samples,
+        ranks=split.ranks,
+        replicas=split.replicas,
+        schedule=schedule,
+        csv=json.dumps(str((folder / ORDER_FILE).resolve())),
+        parts="".join(f"    {json.dumps(stage)},\n" for stage in split.layers),
+        mode="full" if split.recompute[0] else "none",
+    )
+    write_text(folder / ORDER_FILE, split.csv)
+    write_text(folder / TITAN_FILE, text)
+
+
+TARGETS: dict[str, Callable[[Path, Split, Any, Provenance], None]] = {
+    "pytorch": _pytorch,
+    "torchtitan": _torchtitan,
+}

@@ -1,0 +1,186 @@
+"""One process of a run: its stages of every plan, step after step, beside the unsplit model.
+
+Started by `experiments.execution.processes` with a folder and a number; what it saw goes to a file.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.pipelining import PipelineStage
+
+from envs.errors import InputError
+from envs.files import read_json
+from envs.step.pipeline import Bar, Work
+from experiments.execution.processes import MEETING, RESULT, TASK
+from experiments.execution.train import SPLIT_FILE, Pipeline, mesh_of
+from experiments.run.artifacts import write_json
+from experiments.run.targets import build
+
+Document = dict[str, Any]
+
+
+class RecordedStage(PipelineStage):
+    """A stage that notes when each of its actions began and ended."""
+
+    def __init__(self, bars: list[Bar], *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._bars = bars
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        output = super().forward_one_chunk(fwd_chunk_id, *arguments, **named)
+        self._note(Work.FORWARD, fwd_chunk_id, start)
+        return output
+
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: Any = False,
+    ) -> None:
+        start = time.perf_counter()
+        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        self._note(Work.BACKWARD if full_backward else Work.INPUT, bwd_chunk_id, start)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
+        start = time.perf_counter()
+        super().backward_weight_one_chunk(bwd_chunk_id, *arguments, **named)
+        self._note(Work.WEIGHT, bwd_chunk_id, start)
+
+    def _note(self, work: Work, micro_batch: int, start: float) -> None:
+        self._bars.append(Bar(work, self.stage_index, micro_batch, start, time.perf_counter()))
+
+
+class Unsplit:
+    """The same model in one piece, trained on whole batches."""
+
+    def __init__(self, model: Any, learning_rate: float) -> None:
+        self.layers: dict[str, nn.Module] = model.layers()
+        self._row, self._loss = nn.Sequential(*self.layers.values()), model.loss
+        self.optimizer = torch.optim.SGD(self._row.parameters(), lr=learning_rate)
+        self.losses: list[float] = []
+
+    def passes(self, inputs: Tensor, targets: Tensor) -> None:
+        """Forward and backward of a batch; the gradients stay."""
+        self.optimizer.zero_grad()
+        loss: Tensor = self._loss(self._row(inputs), targets)
+        loss.backward()
+        self.losses.append(loss.item())
+
+
+class Trained:
+    """A plan at work: its pipeline, and what was seen of it."""
+
+    def __init__(self, folder: Path, model: Any, learning_rate: float) -> None:
+        self._bars: list[Bar] = []
+        self.seen: Document = {"steps": [], "losses": [], "gradient_difference": 0.0}
+
+        def loss(output: Tensor, target: Tensor) -> Tensor:
+            found: Tensor = model.loss(output, target)
+            if self._bars:  # the loss is part of the last stage's forward pass
+                self._bars[-1] = self._bars[-1]._replace(finish=time.perf_counter())
+            return found
+
+        mesh = mesh_of(folder, "cpu")
+        self._here = mesh.get_coordinate() is not None
+        if self._here:
+            device, stage_type = torch.device("cpu"), partial(RecordedStage, self._bars)
+            self._pipeline = Pipeline(folder, model.layers(), loss, mesh, device, stage_type)
+            self._optimizer = torch.optim.SGD(self._pipeline.parameters(), lr=learning_rate)
+
+    def train(self, inputs: Tensor, targets: Tensor, unsplit: Unsplit | None) -> None:
+        """One step; its gradients are compared with those of `unsplit`."""
+        distributed.barrier()
+        if not self._here:
+            return
+        self._bars.clear()
+        times = [time.perf_counter()]
+        self.seen["losses"].append(self._pipeline.passes(inputs, targets))
+        times.append(time.perf_counter())
+        self._pipeline.synchronise()
+        times.append(time.perf_counter())
+        self.seen["steps"].append({"times": times, "bars": [list(bar) for bar in self._bars]})
+        if unsplit is not None:
+            difference = max(self.seen["gradient_difference"], self._difference(unsplit))
+            self.seen["gradient_difference"] = difference
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _difference(self, unsplit: Unsplit) -> float:
+        """The largest of a gradient, over the largest gradient."""
+        furthest = largest = 0.0
+        for part in self._pipeline.parts:
+            for name, layer in zip(part.names, part.row, strict=True):
+                whole = unsplit.layers[name].parameters()
+                for mine, theirs in zip(layer.parameters(), whole, strict=True):
+                    assert mine.grad is not None
+                    assert theirs.grad is not None
+                    furthest = max(furthest, float((mine.grad - theirs.grad).abs().max()))
+                    largest = max(largest, float(theirs.grad.abs().max()))
+        return furthest / largest
+
+
+def work(folder: Path, process: int) -> Document:
+    """Run the task in `folder`; what was seen of every plan, and the unsplit model's losses.
+
+    Raises:
+        InputError: a plan is of other layers than the model, or its micro-batches do not divide.
+    """
+    task = read_json(folder / TASK)
+    model = build(task["layers"], "layers")
+    names, sizes = list(model.layers()), list[int]()
+    for name, file in task["plans"].items():
+        split = read_json(folder / name / SPLIT_FILE)
+        sizes.append(split["micro_batches"])
+        if [layer for stage in split["stages"] for layer in stage["layers"]] != names:
+            fault = f"the plan's layers are not those of {task['layers']['_target_']}: "
+            raise InputError(fault + ", ".join(names), file=file, field="layers")
+        if model.micro_batch % split["replicas"]:
+            fault = f"a micro-batch of {model.micro_batch} does not divide over the replicas"
+            raise InputError(fault, file=file, field="stages")
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / MEETING}",
+        rank=process,
+        world_size=task["processes"],
+        timeout=timedelta(seconds=task["limit_s"]),
+    )
+    rate = task["learning_rate"]
+    plans = [
+        (Trained(folder / name, model, rate), size)
+        for name, size in zip(task["plans"], sizes, strict=True)
+    ]
+    unsplit = {size: Unsplit(model, rate) for size in sizes}
+    for step in range(task["steps"]):
+        for size, whole in unsplit.items():
+            inputs, targets = model.batch(step, size * model.micro_batch)
+            checked = whole if step < task["checked"] else None
+            if checked is not None:
+                checked.passes(inputs, targets)
+            for trained, its_size in plans:
+                if its_size == size:
+                    trained.train(inputs, targets, checked)
+            if checked is not None:
+                checked.optimizer.step()
+    distributed.barrier()
+    distributed.destroy_process_group()
+    return {"plans": [{**x.seen, "unsplit_losses": unsplit[size].losses} for x, size in plans]}
+
+
+if __name__ == "__main__":
+    place, number = Path(sys.argv[1]), int(sys.argv[2])
+    try:
+        seen = work(place, number)
+    except InputError as error:
+        seen = {"error": str(error)}
+    write_json(place / RESULT.format(number), seen)

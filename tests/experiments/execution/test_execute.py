@@ -1,0 +1,100 @@
+"""`experiments.execute`: plans run in processes, and train what the unsplit model trains."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from plans_of_layers import PLANS, write
+
+from envs.errors import InputError
+from envs.files import read_json
+from envs.graphs.readers.pipedream import read_pipedream
+from experiments.execution.executing import ExecuteConfig, execute, outcome
+from experiments.execution.profiling import ProfileConfig, profile
+from experiments.execution.split import read_split
+from experiments.execution.worker import work
+from experiments.run.app import run_app
+
+SMALL = [
+    "layers.blocks=4", "layers.width=16", "layers.heads=2", "layers.sequence=8",
+    "layers.vocabulary=32", "layers.micro_batch=2",
+]  # fmt: skip
+RUN = ("one_f_one_b", "zb_h1", "zb_v", "by_hand", "replicas")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Plans that ran in two processes."""
+    folder = tmp_path_factory.mktemp("execute")
+    plans = ",".join(write(folder, name) for name in RUN)
+    words = [
+        f"plan=[{plans}]",
+        *SMALL,
+        "warm_up=1",
+        "steps=4",
+        "hydra.run.dir=" + str(folder / "run"),
+    ]
+    assert run_app("execute", ExecuteConfig, execute, words) == 0
+    return folder / "run"
+
+
+def test_plans_train_what_the_unsplit_model_trains_in_their_order(run: Path) -> None:
+    found = json.loads((run / "result.json").read_text())
+    assert [plan["name"] for plan in found["plans"]] == list(RUN)
+    for plan in found["plans"]:
+        assert plan["loss_difference"] <= 1e-5
+        assert plan["gradient_difference"] <= 1e-5
+        assert plan["in_order"]
+        assert plan["simulated_step_time_s"] > 0
+        actions = sum(len(row) for row in PLANS[plan["name"]]["orders"])
+        assert sum(action["count"] for action in plan["actions"]) == actions
+    assert found["equal"]
+    trace = json.loads((run / "trace.json").read_text())["traceEvents"]
+    ran = [x["name"] for x in trace if (x["pid"], x["tid"]) == ("by_hand", 1)]
+    assert ran == PLANS["by_hand"]["orders"][1]
+
+
+def test_another_order_or_another_loss_would_be_told(run: Path) -> None:
+    seen = [read_json(run / f"processes/process{p}.json")["plans"][0] for p in range(2)]
+    split = read_split(run.parent / "one_f_one_b.json")
+    assert outcome(split, seen, 1)[0]["equal"]
+    bars = seen[1]["steps"][2]["bars"]
+    bars[0], bars[2] = bars[2], bars[0]
+    assert not outcome(split, seen, 1)[0]["in_order"]
+    bars[0], bars[2] = bars[2], bars[0]
+    seen[0]["unsplit_losses"][3] += 2e-5
+    assert outcome(split, seen, 1)[0]["in_order"]
+    assert not outcome(split, seen, 1)[0]["equal"]
+
+
+def test_a_model_with_other_layers_is_refused(run: Path) -> None:
+    task = read_json(run / "processes/task.json")
+    task["layers"]["blocks"] = 5
+    (run / "processes/task.json").write_text(json.dumps(task))
+    with pytest.raises(InputError, match=r"one_f_one_b\.json: field 'layers'.*layers\.4"):
+        work(run / "processes", 0)
+
+
+def test_processes_end_with_their_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"plan={write(tmp_path, 'gpipe')}", "limit_s=0.1", f"hydra.run.dir={tmp_path / 'run'}"]
+    start = time.monotonic()
+    assert run_app("execute", ExecuteConfig, execute, words) == 2
+    assert time.monotonic() - start < 3
+    assert "'limit_s': [0, 1] of the processes still ran" in capsys.readouterr().err
+
+
+def test_planners_read_the_profile_of_layers(tmp_path: Path) -> None:
+    file = tmp_path / "layers.txt"
+    words = [f"profile={file}", *SMALL, "warm_up=0", "repeats=2", f"hydra.run.dir={tmp_path / 'r'}"]
+    assert run_app("execute_profile", ProfileConfig, profile, words) == 0
+    graph = read_pipedream(file, training=True).graph
+    names = PLANS["gpipe"]["problem"]["layers"]
+    assert [x for x in graph.op_names if not x.endswith(".backward")] == names
+    found = json.loads((tmp_path / "r/result.json").read_text())
+    assert sum(found["forward_s"]) + sum(found["backward_s"]) == pytest.approx(
+        float(graph.profile_seconds.sum()), abs=1e-7
+    )
+    assert found["input_gradient_s"][0] == 0.0  # the first layer's are all in the other half
