@@ -17,7 +17,7 @@ from agents.pipeline.zero_bubble import Memory, zero_bubble
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError
-from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered, stage_bytes
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import stage_seconds
@@ -244,10 +244,7 @@ class _Search:
             return
         problem, kept = self.problem, []
         for stage in plan.stages:
-            row = problem.sharding.degrees.index(stage.shards)
-            layers = slice(stage.first, stage.end)
-            state = float((problem.state_bytes * problem.sharding.state[row])[layers].sum())
-            saved = float((problem.saved_bytes * problem.sharding.saved[row])[layers].sum())
+            state, saved = stage_bytes(problem, stage)
             room = problem.capacity[list(stage.devices)].min() - state
             if stage.recompute or room <= 0:
                 return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from agents.hybrid.machines import servers_of
 from agents.linear_program import LinearProgram
 from envs.hybrid.plan import Stage
 from envs.hybrid.problem import HybridProblem
@@ -50,13 +51,10 @@ class Column:
 
 def pools_of(problem: HybridProblem) -> list[Pool]:
     """The devices by kind and size of server."""
-    topology = problem.topology
-    servers: dict[int, list[int]] = {}
-    for number, server in enumerate(topology.server.tolist()):
-        servers.setdefault(server, []).append(number)
     kinds: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
-    for devices in servers.values():
-        kind = tuple(problem.work()[:, devices[0]].tolist()), problem.capacity[devices[0]]
+    work = problem.work()
+    for devices in servers_of(problem.topology):
+        kind = tuple(work[:, devices[0]].tolist()), problem.capacity[devices[0]]
         kinds.setdefault((len(devices), *kind), []).append(tuple(devices))
     return [Pool(tuple(group)) for group in kinds.values()]
 

@@ -138,6 +138,15 @@ def ordered(
     return replace(bare, orders=order(ranks, micro_batches, len(stages) // ranks))
 
 
+def stage_bytes(problem: HybridProblem, stage: Stage) -> tuple[float, float]:
+    """(bytes of state, bytes saved of a whole micro-batch) of a stage, on each of its shards."""
+    row = problem.sharding.degrees.index(stage.shards)
+    layers = slice(stage.first, stage.end)
+    state = (problem.state_bytes * problem.sharding.state[row])[layers]
+    saved = (problem.saved_bytes * problem.sharding.saved[row])[layers]
+    return float(state.sum()), float(saved.sum())
+
+
 def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
     """(D,) bytes at worst: state, and the activations that the order keeps at once.
 
@@ -146,7 +155,6 @@ def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
     one micro-batch's activations come back for its backward pass.
     """
     peak = np.zeros(problem.num_devices)
-    sharding = problem.sharding
     for rank, order in enumerate(plan.orders):
         stages = [s for s, r in enumerate(plan.rank) if r == rank]
         kept = {}  # (R,) bytes of a micro-batch on each device of a replica
@@ -155,10 +163,8 @@ def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
         group = plan.stages[stages[0]]
         for number in stages:
             stage = plan.stages[number]
-            row = sharding.degrees.index(stage.shards)
-            layers = slice(stage.first, stage.end)
-            state += float((problem.state_bytes * sharding.state[row])[layers].sum())
-            saved = float((problem.saved_bytes * sharding.saved[row])[layers].sum())
+            own, saved = stage_bytes(problem, stage)
+            state += own
             entry = float(problem.cut_bytes[stage.first])
             kept[number] = (min(entry, saved) if stage.recompute else saved) * stage.share
             again[number] = (saved if stage.recompute else 0.0) * stage.share
