@@ -133,7 +133,7 @@ class _MacroStep:
         self._facts: list[tuple[Kind, Phase, int, float]] = []  # kind, phase, micro-batch, seconds
         self._tensors: list[tuple[int, int, float]] = []  # producer, consumer, bytes
         self._seconds = [stage_seconds(problem, stage) for stage in plan.stages]
-        self._moves = [moves(a, b) for a, b in zip(plan.stages[:-1], plan.stages[1:], strict=True)]
+        self._parts = [_parts(a, b) for a, b in zip(plan.stages[:-1], plan.stages[1:], strict=True)]
         self._stream = streams(problem, plan.stages)
         self._last: dict[tuple[str, int, int], dict[int, int]] = {}  # what passes on -> operators
         self._summed: dict[int, int] = {}  # stage -> its last all-reduce
@@ -188,7 +188,7 @@ class _MacroStep:
         work, number, batch = bar.work, bar.stage, bar.micro_batch
         stage = self.plan.stages[number]
         phase = Phase.FORWARD if work is Work.FORWARD else Phase.BACKWARD
-        pieces = [self._whole(work, number)]
+        pieces = [_of_work(self._seconds[number], work)]
         buckets: list[float] = []
         if closing and stage.replicas > 1:
             pieces, buckets = self._pieces(work, stage)
@@ -206,10 +206,6 @@ class _MacroStep:
             self._pass_on("F", number, number - 1, batch, first, last)
         elif work is not Work.WEIGHT:
             self._pass_on("B", number, number + 1, batch, first, last)
-
-    def _whole(self, work: Work, number: int) -> FloatArray:
-        """(R,) seconds of an action."""
-        return _of_work(self._seconds[number], work)
 
     def _pieces(self, work: Work, stage: Stage) -> tuple[list[FloatArray], list[float]]:
         """Seconds (R,) until each bucket is whole, and the bytes of the buckets."""
@@ -274,13 +270,16 @@ class _MacroStep:
         cut = min(number, neighbour)
         nbytes = float(self.hybrid.cut_bytes[self.plan.stages[cut].end])
         lower, upper = (before, first) if way == "F" else (first, before)
-        a, b = self.plan.stages[cut], self.plan.stages[cut + 1]
-        of_lower = {a.replica(r)[0]: r for r in range(a.replicas)}
-        of_upper = {b.replica(r)[0]: r for r in range(b.replicas)}
-        for source, destination, share in self._moves[cut]:
-            pair = lower[of_lower[source]], upper[of_upper[destination]]
+        for below, above, share in self._parts[cut]:
+            pair = lower[below], upper[above]
             sender, receiver = pair if way == "F" else pair[::-1]
             self._tensors.append((sender, receiver, share * nbytes))
+
+
+def _parts(before: Stage, after: Stage) -> list[tuple[int, int, float]]:
+    """(replica, replica, share) of what one stage passes to the next."""
+    numbers = [{s.replica(r)[0]: r for r in range(s.replicas)} for s in (before, after)]
+    return [(numbers[0][a], numbers[1][b], share) for a, b, share in moves(before, after)]
 
 
 def _of_work(seconds: StageSeconds, work: Work) -> FloatArray:
