@@ -12,6 +12,8 @@ from envs.partition.problem import PartitionProblem
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import Communication
+from envs.synchronisation.plan import SynchronisationPlan
+from envs.synchronisation.problem import SynchronisationProblem
 
 Status = Literal["optimal", "feasible", "infeasible", "limit"]
 
@@ -158,3 +160,32 @@ class HybridPlanner(Protocol):
         self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
     ) -> HybridResult:
         """The best plan found within `budget_s` seconds of wall time."""
+
+
+@dataclass(frozen=True)
+class SynchronisationResult:
+    """What a planner of gradient synchronisation found.
+
+    `lower_bound` is proved for every plan of the problem without sums inside the network, whatever
+    its latencies (0 claims nothing); `figures` holds what the planner says of its plan by name.
+    """
+
+    plan: SynchronisationPlan | None
+    status: Status
+    seconds: float  # wall time of the search
+    lower_bound: float = 0.0  # seconds
+    reason: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class SynchronisationPlanner(Protocol):
+    """Chooses trees over which the vectors of all participants are summed.
+
+    Knows:
+        Every link's capacity and latency, who takes part, who forwards, and who can add. It decides
+        the trees, what share of the vector each carries, and the size of chunks.
+    """
+
+    def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
+        """A plan; without one, why there is none."""

@@ -1,0 +1,1 @@
+"""Plans of gradient synchronisation: rings, trees, packed forests, sums inside the network."""

@@ -1,0 +1,1 @@
+"""How gradients are summed over a network: the problem, plans, their execution, their time."""

@@ -1,0 +1,195 @@
+"""`LinkGraph`: who takes part in a synchronisation, and the directed links between all vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.errors import InputError
+from envs.hardware.fabric import NodeKind
+from envs.hardware.topology import Topology
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkGraph:
+    """V vertices and K directed links, at most one from a vertex to another.
+
+    A *participant* has a vector of its own and wants the result; it can add vectors. Any vertex
+    that `sums` can add, and send what it holds on to several others: participants, switches with
+    aggregation, parameter servers. A vertex that `forwards` passes on what is not its own,
+    unchanged and to one other vertex: switches, NICs, and participants that relay.
+
+    Raises:
+        InputError: naming the link or vertex at fault; fewer than two participants.
+    """
+
+    name: str
+    vertices: tuple[str, ...]  # (V,) unique names
+    participant: BoolArray  # (V,)
+    sums: BoolArray  # (V,) all participants, and others
+    forwards: BoolArray  # (V,)
+    source: IntArray  # (K,) vertex
+    destination: IntArray  # (K,) vertex
+    capacity: FloatArray  # (K,) bytes/s, positive and finite
+    latency: FloatArray  # (K,) seconds
+
+    def __post_init__(self) -> None:
+        where, v = f"links of {self.name}", len(self.vertices)
+        if len(set(self.vertices)) != v:
+            twice = next(x for x in self.vertices if self.vertices.count(x) > 1)
+            raise InputError("stands twice", file=where, record=twice)
+        for field in ("participant", "sums", "forwards"):
+            if getattr(self, field).shape != (v,):
+                raise InputError(
+                    f"is not one value for each of {v} vertices", file=where, field=field
+                )
+        if len(self.link) != len(self.source):
+            raise InputError("joins two vertices that another link joins", file=where)
+        for number, (a, b) in enumerate(self.link):
+            if not (0 <= a < v and 0 <= b < v) or a == b:
+                raise InputError(f"joins {a} to {b}", file=where, record=f"link {number}")
+        for field, wrong in (
+            ("capacity", ~((self.capacity > 0) & np.isfinite(self.capacity))),
+            ("latency", ~((self.latency >= 0) & np.isfinite(self.latency))),
+        ):
+            for index in np.flatnonzero(wrong).tolist():
+                value = getattr(self, field)[index]
+                raise InputError(
+                    f"is {value}", file=where, record=self.link_name(index), field=field
+                )
+        if self.participant.sum() < 2:
+            raise InputError("has fewer than two participants", file=where)
+        for vertex in np.flatnonzero(self.participant & ~self.sums):
+            raise InputError("takes part and cannot add", file=where, record=self.vertices[vertex])
+
+    @property
+    def num_vertices(self) -> int:
+        """V."""
+        return len(self.vertices)
+
+    @property
+    def num_links(self) -> int:
+        """K."""
+        return len(self.source)
+
+    @cached_property
+    def participants(self) -> tuple[int, ...]:
+        """(n,) vertices, ascending: rank i is `participants[i]`."""
+        return tuple(np.flatnonzero(self.participant).tolist())
+
+    @cached_property
+    def link(self) -> dict[tuple[int, int], int]:
+        """The link from one vertex to another."""
+        ends = zip(self.source.tolist(), self.destination.tolist(), strict=True)
+        return {pair: number for number, pair in enumerate(ends)}
+
+    def link_name(self, number: int) -> str:
+        """Its two ends."""
+        ends = self.source[number], self.destination[number]
+        return f"{self.vertices[ends[0]]} -> {self.vertices[ends[1]]}"
+
+
+@dataclass(frozen=True)
+class VertexSpec:
+    """A vertex by name, as topology files and tests write it."""
+
+    name: str
+    participant: bool
+    sums: bool
+    forwards: bool
+
+
+def graph_of(
+    name: str,
+    vertices: Sequence[VertexSpec],
+    links: Sequence[tuple[str, str, float, float]],  # source, destination, bytes/s, seconds
+) -> LinkGraph:
+    """A graph from vertices and directed links by name; parallel links become one.
+
+    Raises:
+        InputError: a link joins an unknown vertex; as `LinkGraph`.
+    """
+    number = {vertex.name: index for index, vertex in enumerate(vertices)}
+    merged: dict[tuple[int, int], tuple[float, float]] = {}
+    for source, destination, capacity, latency in links:
+        for end in (source, destination):
+            if end not in number:
+                raise InputError(f"unknown vertex {end!r}", file=f"links of {name}")
+        pair = number[source], number[destination]
+        before, slowest = merged.get(pair, (0.0, 0.0))
+        merged[pair] = before + capacity, max(slowest, latency)
+    ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
+    facts = np.array(list(merged.values()), dtype=np.float64).reshape(-1, 2)
+    return LinkGraph(
+        name,
+        tuple(vertex.name for vertex in vertices),
+        np.array([vertex.participant for vertex in vertices], dtype=np.bool_),
+        np.array([vertex.sums for vertex in vertices], dtype=np.bool_),
+        np.array([vertex.forwards for vertex in vertices], dtype=np.bool_),
+        ends[:, 0],
+        ends[:, 1],
+        facts[:, 0],
+        facts[:, 1],
+    )
+
+
+def links_of_topology(
+    topology: Topology,
+    devices: Sequence[int] | None = None,
+    media: Sequence[str] | None = None,
+    aggregation: bool = False,
+    relay: bool = False,
+) -> LinkGraph:
+    """The links of a topology's fabric; its ports where only those are known.
+
+    Args:
+        devices: that take part; all by default. Others stay, as vertices that do not take part.
+        media: beginnings of the media of links that are used; all by default.
+        aggregation: whether switches between servers can add.
+        relay: whether devices forward what is not theirs, as GPUs do over NVLink.
+
+    Raises:
+        InputError: as `LinkGraph`.
+    """
+    taking = set(range(topology.num_devices) if devices is None else devices)
+    names = [device.name for device in topology.devices]
+    vertices = [VertexSpec(x, d in taking, True, relay) for d, x in enumerate(names)]
+    links: list[tuple[str, str, float, float]] = []
+    fabric = topology.fabric
+    if fabric is not None:
+        for node in fabric.nodes(NodeKind.NIC):
+            vertices.append(VertexSpec(node, False, False, True))
+        for node in fabric.nodes(NodeKind.SWITCH):
+            between = fabric.server_of(node) is None
+            vertices.append(VertexSpec(node, False, aggregation and between, True))
+        for a, b in fabric.graph.edges:
+            spec = fabric.link(a, b)
+            if media is None or any(spec.medium.startswith(medium) for medium in media):
+                links += [(x, y, spec.bandwidth, spec.latency) for x, y in ((a, b), (b, a))]
+        joined = {end for link in links for end in link[:2]}
+        kept = [v for v in vertices if v.participant or v.name in joined]
+        return graph_of(topology.name, kept, links)
+    # A pair of devices with ports: sender, its port, the receiver's port, receiver.
+    latency, bandwidth = topology.latency, topology.bandwidth
+    rate = np.zeros(topology.num_ports)
+    for port in (topology.send_port, topology.receive_port):
+        apart = port >= 0
+        np.maximum.at(rate, port[apart], bandwidth[apart])
+    ways: dict[tuple[str, str], tuple[float, float]] = {}
+    for i, j in zip(*np.nonzero(topology.send_port >= 0), strict=True):
+        out, into = int(topology.send_port[i, j]), int(topology.receive_port[i, j])
+        a, b = topology.port_names[out], topology.port_names[into]
+        ways[names[i], a] = float(rate[out]), 0.0
+        ways[b, names[j]] = float(rate[into]), 0.0
+        before = ways.get((a, b), (0.0, 0.0))
+        ways[a, b] = max(before[0], float(bandwidth[i, j])), max(before[1], float(latency[i, j]))
+    vertices += [VertexSpec(port, False, False, True) for port in topology.port_names]
+    return graph_of(topology.name, vertices, [(a, b, *way) for (a, b), way in ways.items()])

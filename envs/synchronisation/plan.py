@@ -1,0 +1,177 @@
+"""`SynchronisationPlan`: trees with shares of the vector, checked, and executed on vectors.
+
+Every algorithm is trees. A ring is n of them: block i is added along a chain that ends in rank i
+and travels on along the chain that begins there. Halving and doubling are n binomial trees, a
+parameter server is a star, a switch that adds is one too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from envs.synchronisation.link_graph import FloatArray
+from envs.synchronisation.problem import Primitive, SynchronisationProblem
+
+Way = tuple[int, ...]  # vertices from a sender to a receiver, both included
+
+
+@dataclass(frozen=True)
+class Tree:
+    """How one share of the vector is summed at `root`, and how the sum leaves it.
+
+    Inner vertices of a `Way` forward. At its ends stand vertices that sum: each one that sends
+    towards the root adds what it received to its own first.
+    """
+
+    root: int  # vertex where the sum is formed
+    share: Fraction  # of the whole vector
+    reduce: tuple[Way, ...] = ()  # an in-tree: every vertex on it but the root sends once
+    broadcast: tuple[Way, ...] = ()  # an out-tree: every vertex on it but the root receives once
+
+
+@dataclass(frozen=True)
+class SynchronisationPlan:
+    """Trees side by side; what each carries is cut into chunks that follow one another.
+
+    The trees of all-reduce divide the vector in their order. Of all-gather and reduce-scatter the
+    trees with root `participants[i]` divide block i of n in their order.
+
+    Args:
+        chunk: bytes that travel in one piece; inf: a tree's whole share.
+    """
+
+    name: str
+    trees: tuple[Tree, ...]
+    chunk: float = float("inf")  # bytes
+
+    def spans(self, problem: SynchronisationProblem) -> list[tuple[Fraction, Fraction]]:
+        """(trees,) first and end of what each tree carries, as shares of the vector."""
+        if problem.primitive is Primitive.ALL_REDUCE:
+            at = Fraction(0)
+            found = []
+            for tree in self.trees:
+                found.append((at, at + tree.share))
+                at += tree.share
+            return found
+        rank = {vertex: i for i, vertex in enumerate(problem.network.participants)}
+        used: dict[int, Fraction] = defaultdict(Fraction)
+        found = []
+        for tree in self.trees:
+            first = problem.block_of(rank[tree.root])[0] + used[tree.root]
+            used[tree.root] += tree.share
+            found.append((first, first + tree.share))
+        return found
+
+    def violations(self, problem: SynchronisationProblem) -> list[str]:
+        """What is wrong with the plan for this problem; empty where nothing is."""
+        network, found = problem.network, list[str]()
+        taking, primitive = set(network.participants), problem.primitive
+        total: dict[int | None, Fraction] = defaultdict(Fraction)
+        for number, tree in enumerate(self.trees):
+            wrong = _violations_of(problem, tree)
+            found += [f"tree {number}: {fault}" for fault in wrong]
+            total[None if primitive is Primitive.ALL_REDUCE else tree.root] += tree.share
+        if primitive is Primitive.ALL_REDUCE:
+            wanted: dict[int | None, Fraction] = {None: Fraction(1)}
+        else:
+            wanted = {vertex: Fraction(1, len(taking)) for vertex in taking}
+        for root in {**wanted, **total}:
+            if total[root] != wanted.get(root, Fraction(0)):
+                of = "the trees" if root is None else f"the trees of {network.vertices[root]}"
+                found.append(f"{of} carry {total[root]} of the vector, not {wanted.get(root, 0)}")
+        if not self.chunk > 0:
+            found.append(f"chunks of {self.chunk} bytes")
+        return found
+
+    def perform(self, problem: SynchronisationProblem, vectors: FloatArray) -> FloatArray:
+        """(n, E) what every participant holds at the end, executed message by message.
+
+        What a rank does not own at the end is NaN: under reduce-scatter all but its own block.
+
+        Args:
+            vectors: (n, E) what every participant holds at the beginning. A tree carries the
+                elements whose first byte lies in its span.
+        """
+        rank = {vertex: i for i, vertex in enumerate(problem.network.participants)}
+        n, elements = vectors.shape
+        result = np.full((n, elements), np.nan)
+        for tree, (first, end) in zip(self.trees, self.spans(problem), strict=True):
+            part = slice(-int(-first * elements // 1), -int(-end * elements // 1))
+            held: dict[int, FloatArray] = {}
+            for vertex, i in rank.items():
+                held[vertex] = vectors[i, part].copy()
+            for way in in_order(tree.root, tree.reduce, towards=True):
+                arriving = held.pop(way[0])
+                held[way[-1]] = held[way[-1]] + arriving if way[-1] in held else arriving
+            formed = {tree.root: held[tree.root]}
+            for way in in_order(tree.root, tree.broadcast, towards=False):
+                formed[way[-1]] = formed[way[0]].copy()
+            for vertex, values in formed.items():
+                if vertex in rank:
+                    result[rank[vertex], part] = values
+        return result
+
+    def link_bytes(self, problem: SynchronisationProblem) -> FloatArray:
+        """(K,) bytes that every link of the network carries."""
+        total = np.zeros(problem.network.num_links)
+        for tree in self.trees:
+            for way in (*tree.reduce, *tree.broadcast):
+                for pair in pairwise(way):
+                    total[problem.network.link[pair]] += float(tree.share) * problem.size
+        return total
+
+    def busiest_seconds(self, problem: SynchronisationProblem) -> float:
+        """Seconds that the busiest link needs for its bytes: no timing of this plan is below it."""
+        return float((self.link_bytes(problem) / problem.network.capacity).max(initial=0.0))
+
+
+def in_order(root: int, ways: tuple[Way, ...], *, towards: bool) -> list[Way]:
+    """The ways of a tree, each after those it waits for; those that never can are left out."""
+    near: dict[int, list[Way]] = defaultdict(list)
+    for way in ways:
+        near[way[-1] if towards else way[0]].append(way)
+    found, seen, stack = list[Way](), {root}, [root]
+    while stack:
+        for way in near[stack.pop()]:
+            far = way[0] if towards else way[-1]
+            if far not in seen:
+                seen.add(far)
+                found.append(way)
+                stack.append(far)
+    return found[::-1] if towards else found
+
+
+def _violations_of(problem: SynchronisationProblem, tree: Tree) -> list[str]:
+    network, found = problem.network, list[str]()
+    taking = set(network.participants)
+    if tree.share <= 0:
+        found.append(f"carries {tree.share} of the vector")
+    if not 0 <= tree.root < network.num_vertices or not network.sums[tree.root]:
+        return [*found, f"root {tree.root} cannot add"]
+    for ways, needed, towards, what in (
+        (tree.reduce, problem.primitive.reduces, True, "sum"),
+        (tree.broadcast, problem.primitive.broadcasts, False, "broadcast"),
+    ):
+        if not needed:
+            found += [f"has a {what} that is not asked for"] if ways else []
+            continue
+        for way in ways:
+            if len(way) < 2 or any(pair not in network.link for pair in pairwise(way)):
+                found.append(f"way {way} is no way of the network")
+            elif not all(network.forwards[v] for v in way[1:-1]):
+                found.append(f"way {way} passes a vertex that does not forward")
+            elif not (network.sums[way[0]] and network.sums[way[-1]]):
+                found.append(f"way {way} ends at a vertex that cannot add")
+        moving = [way[0] if towards else way[-1] for way in ways]
+        if len(set(moving)) != len(moving) or tree.root in moving:
+            found.append(f"the {what} is no tree")
+        if len(in_order(tree.root, ways, towards=towards)) != len(ways):
+            found.append(f"the {what} has ways that the root does not reach")
+        for vertex in sorted(taking - set(moving) - {tree.root}):
+            found.append(f"the {what} leaves out {network.vertices[vertex]}")
+    return found
