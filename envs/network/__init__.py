@@ -1,1 +1,1 @@
-"""How transfers share links: fluid flows, allocated bandwidth, collectives."""
+"""How transfers share links: fluid flows, allocated bandwidth."""

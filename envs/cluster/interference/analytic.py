@@ -26,8 +26,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.hardware.fabric import LinkSpec
-from envs.network.collectives.ring import RingAllReduce
-from envs.network.collectives.schedule import AlphaBeta
+from envs.network.closed_forms import ring_seconds
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class NodeNetwork:
 
     A ring all-reduce of p GPUs crosses the boundary of every node and rack once in each direction,
     so its narrowest link sets its pace: 2 (p - 1) latency + 2 (p - 1) / p S / B seconds with that
-    of the widest level it spans (`RingAllReduce`). How many nodes a ring spans does not matter.
+    of the widest level it spans (`ring_seconds`). How many nodes a ring spans does not matter.
 
     Args:
         inside: between two neighbouring GPUs of a node.
@@ -82,9 +81,8 @@ class NodeNetwork:
 
     def all_reduce_seconds(self, gpus: int, size: float) -> tuple[float, float, float]:
         """Seconds on one node, on one rack, on several racks; 0 for a single GPU."""
-        ring = RingAllReduce()
         a, b, c = (
-            ring.seconds(gpus, size, AlphaBeta(link.latency, link.bandwidth))
+            ring_seconds(gpus, size, link.latency, link.bandwidth)
             for link in (self.inside, self.rack, self.core)
         )
         return a, b, c

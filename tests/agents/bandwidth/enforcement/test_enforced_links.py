@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from three_servers import PLANES, SERVERS, backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforcement.scripts import enforcement_files
-from envs.network.collectives.ring import TO_PREVIOUS, RingAllReduce
-from envs.network.collectives.schedule import AlphaBeta
+from envs.network.closed_forms import ring_seconds
 from envs.step.allocated import uniform_allocation
 from envs.step.plans import BandwidthAllocation
 
@@ -211,8 +210,7 @@ def test_a_destination_gets_more_than_one_link(
 
 
 def test_an_all_reduce_takes_the_predicted_time(links: Cluster, tmp_path: Path) -> None:
-    ring = RingAllReduce(TO_PREVIOUS)  # as gloo's
-    sent = {(m.source, m.destination) for one in ring.schedule(SERVERS).rounds for m in one}
+    sent = {(rank, (rank - 1) % SERVERS) for rank in range(SERVERS)}  # gloo's ring
     planned = rates(NETWORK, dict.fromkeys(sent, (LINK, LINK)))
     nics = ",".join(f"nic{plane}" for plane in range(PLANES))
     ranks = [
@@ -236,8 +234,8 @@ def test_an_all_reduce_takes_the_predicted_time(links: Cluster, tmp_path: Path) 
         for name, rate in (("uniform", uniform_allocation(NETWORK).rate), ("planned", planned)):
             apply(links, rate, tmp_path)
             pipes = BandwidthAllocation(rate).pipes(NETWORK)
-            link = AlphaBeta(LATENCY, min(float(pipes[pair]) for pair in sent))
-            expected = ring.seconds(SERVERS, RING_BYTES / PAYLOAD(1.0), link)
+            slowest = min(float(pipes[pair]) for pair in sent)
+            expected = ring_seconds(SERVERS, RING_BYTES / PAYLOAD(1.0), LATENCY, slowest)
 
             def measured(kept: list[float] = taken[name]) -> list[float]:
                 kept.append(seconds())

@@ -1,1 +1,0 @@
-"""Collectives: which messages they are made of, and how long they take."""
