@@ -19,8 +19,10 @@ TASK, RESULT, MEETING = "task.json", "process{}.json", "meeting"
 POLL_S = 0.05
 
 
-def run_processes(folder: Path, task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Have as many processes as the task says do it; what each has seen.
+def run_processes(
+    folder: Path, task: Mapping[str, Any], worker: str = "worker"
+) -> list[dict[str, Any]]:
+    """Have as many processes as the task says do it, by a module of here; what each has seen.
 
     They meet through a file of `folder` and talk over the loopback interface, one thread each. The
     first that fails ends all, as does an interrupt.
@@ -35,7 +37,7 @@ def run_processes(folder: Path, task: Mapping[str, Any]) -> list[dict[str, Any]]
     running: list[LocalProcess] = []
     try:
         for process in range(task["processes"]):
-            words = ("-m", f"{EXPERIMENTS}.execution.worker", str(folder), str(process))
+            words = ("-m", f"{EXPERIMENTS}.execution.{worker}", str(folder), str(process))
             place = folder / f"process{process}"
             running.append(LocalProcess(Work(words, place, place.with_suffix(".log")), variables))
         _wait(running, folder, time.monotonic() + task["limit_s"])

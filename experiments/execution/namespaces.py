@@ -1,0 +1,229 @@
+"""Networks of real links: namespaces of this machine, veth cables, a token bucket each way."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from itertools import pairwise
+from pathlib import Path
+
+import networkx as nx
+
+from envs.errors import InputError
+from envs.synchronisation.link_graph import LinkGraph
+from envs.synchronisation.plan import Way
+
+PREFIX = "meshwright"
+BURST_BYTES = 131_072  # of a bucket: two of the largest segments
+QUEUE_S = 0.02  # that a packet may wait for a link
+CABLES, WAYS, OWN, CONTROL = (int(IPv4Address(x)) for x in
+                              ("10.0.0.0", "10.64.0.0", "10.128.0.0", "10.192.0.0"))  # fmt: skip
+SETTINGS = {
+    "net.ipv4.ip_forward": "1",
+    "net.ipv4.conf.all.rp_filter": "0",  # an answer may come another way
+    "net.ipv4.tcp_congestion_control": "reno",
+    "net.ipv4.tcp_notsent_lowat": "65536",  # what is sent later waits in the program, not here
+}
+_CLONE_NEWNET = 0x40000000  # sched.h
+
+
+def why_not(*programs: str) -> str:
+    """Why no namespaces can be made here; empty where they can, and `programs` are there too."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "needs root: network namespaces, tc and ip"
+    for program in ("ip", "tc", *programs):
+        if shutil.which(program) is None:
+            return f"needs the program {program}"
+    name = f"{PREFIX}-{os.getpid()}-probe"
+    made = _run("ip", "netns", "add", name)
+    try:
+        if made.returncode:
+            return f"needs network namespaces ({made.stderr.strip()})"
+        for command in (
+            ["ip", "link", "add", "name", "a", "type", "bridge"],
+            ["ip", "link", "add", "name", "b", "type", "veth", "peer", "name", "c"],
+            ["tc", "qdisc", "add", "dev", "b", "root", "handle", "1:", "htb"],
+            ["tc", "qdisc", "add", "dev", "c", "root", *bucket(1e6)],
+        ):
+            done = _run("ip", "netns", "exec", name, *command)
+            if done.returncode:
+                return f"needs a kernel that does {' '.join(command)!r} ({done.stderr.strip()})"
+    finally:
+        run("ip", "netns", "del", name, check=False)
+    return ""
+
+
+@contextmanager
+def namespaces(count: int) -> Iterator[tuple[str, ...]]:
+    """Names of as many new network namespaces; they end with all that runs in them.
+
+    Raises:
+        InputError: one cannot be made.
+    """
+    mark = f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    names = tuple(f"{mark}-{number}" for number in range(count))
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            for pid in run("ip", "netns", "pids", name, check=False).split():
+                run("kill", "-9", pid, check=False)
+            run("ip", "netns", "del", name, check=False)
+
+
+def remove_leftovers() -> None:
+    """Remove the namespaces of processes that were killed."""
+    for line in run("ip", "netns", "list", check=False).splitlines():
+        name = line.split()[0]
+        parts = name.split("-")
+        if parts[0] == PREFIX and not Path("/proc", parts[1]).exists():
+            run("ip", "netns", "del", name, check=False)
+
+
+def enter(namespace: str) -> None:
+    """Put this thread, and those it starts, into a namespace."""
+    with Path("/run/netns", namespace).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+
+
+def bucket(rate: float, burst: int = BURST_BYTES, queue_s: float = 0.25) -> list[str]:
+    """A token bucket of `rate` bytes/s, with room for what it sends in `queue_s` seconds."""
+    room = str(round(rate * queue_s) + burst)
+    return ["tbf", "rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", room]
+
+
+def run(*command: str, check: bool = True, text: str | None = None) -> str:
+    """What a command prints that is given `text`.
+
+    Raises:
+        InputError: it fails, and `check` is set.
+    """
+    done = _run(*command, text=text)
+    if check and done.returncode:
+        raise InputError(f"{' '.join(command)}: {(done.stdout + done.stderr).strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class RealLinks:
+    """A network at work: a namespace for every vertex, which forwards where the routes say so.
+
+    Every way has two addresses of its own, one at either end, whose packets keep to it. Every
+    vertex has one that is reached over the fewest links, and one on a bridge of unlimited rate.
+    """
+
+    names: tuple[str, ...]  # (V,) namespaces
+
+    @staticmethod
+    def way_address(way: int, end: int) -> str:
+        """Of a way's beginning (0) or end (1)."""
+        return str(IPv4Address(WAYS + 2 * way + end))
+
+    @staticmethod
+    def address(vertex: int) -> str:
+        """Of a vertex, over the fewest links."""
+        return str(IPv4Address(OWN + vertex))
+
+    @staticmethod
+    def control_address(vertex: int) -> str:
+        """Of a vertex, beside the links."""
+        return str(IPv4Address(CONTROL + vertex + 1))
+
+
+@contextmanager
+def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[RealLinks]:
+    """The links of a network; all is removed at the end.
+
+    A link is a veth cable behind a token bucket. Where only one direction is a link, the other
+    carries acknowledgements at any rate.
+
+    Raises:
+        InputError: this machine does not permit it.
+    """
+    if fault := why_not():
+        raise InputError(f"config key 'links': {fault}")
+    remove_leftovers()
+    ip: list[list[str]] = [[] for _ in network.vertices]
+    with namespaces(network.num_vertices + 1) as (wires, *names):
+        run("ip", "-n", wires, "link", "add", "hub", "up", "type", "bridge")
+        for vertex, name in enumerate(names):
+            add = f"link add control type veth peer name v{vertex} netns {wires}"
+            run("ip", "-n", name, *add.split())
+            run("ip", "-n", wires, "link", "set", f"v{vertex}", "master", "hub", "up")
+            ip[vertex] += [
+                f"addr add {RealLinks.control_address(vertex)}/16 dev control",
+                "link set control up",
+                f"addr add {RealLinks.address(vertex)}/32 dev lo",
+            ]
+        near: dict[tuple[int, int], tuple[str, str]] = {}  # from a to b: a's interface, b's address
+        for cable, (a, b) in enumerate(sorted({(min(x), max(x)) for x in network.link})):
+            add = f"link add c{cable} type veth peer name c{cable} netns {names[b]}"
+            run("ip", "-n", names[a], *add.split())
+            ends = [str(IPv4Address(CABLES + 2 * cable + end)) for end in (0, 1)]
+            near[a, b], near[b, a] = (f"c{cable}", ends[1]), (f"c{cable}", ends[0])
+            for vertex, own in ((a, ends[0]), (b, ends[1])):
+                ip[vertex] += [f"addr add {own}/31 dev c{cable}", f"link set c{cable} up"]
+        for (a, b), link in network.link.items():
+            device, rate = near[a, b][0], float(network.capacity[link])
+            queue = bucket(rate, burst_of(rate), QUEUE_S)
+            run("tc", "-n", names[a], "qdisc", "add", "dev", device, "root", *queue)
+
+        def route(target: str, a: int, b: int, own: str) -> None:
+            ip[a].append(f"route add {target} via {near[a, b][1]} src {own}")
+
+        for number, way in enumerate(ways):
+            ends = [RealLinks.way_address(number, end) for end in (0, 1)]
+            for end, vertex in ((0, way[0]), (1, way[-1])):
+                ip[vertex].append(f"addr add {ends[end]}/32 dev lo")
+            for a, b in pairwise(way):
+                route(ends[1], a, b, ends[0] if a == way[0] else RealLinks.address(a))
+                route(ends[0], b, a, ends[1] if b == way[-1] else RealLinks.address(b))
+        for (a, target), way in fewest_links(network).items():
+            route(RealLinks.address(target), a, way[1], RealLinks.address(a))
+        for vertex, name in enumerate(names):
+            run("ip", "netns", "exec", name, "sysctl", "-qw",
+                 *(f"{key}={value}" for key, value in SETTINGS.items()))  # fmt: skip
+            run("ip", "-n", name, "-batch", "-", text="\n".join(ip[vertex]))
+        yield RealLinks(tuple(names))
+
+
+def burst_of(rate: float) -> int:
+    """Bytes of a bucket: what a link of `rate` carries in 2 ms, within a tick of late timers."""
+    return max(16_384, round(rate * 2e-3))
+
+
+def fewest_links(network: LinkGraph) -> dict[tuple[int, int], Way]:
+    """The way from a vertex to another over the fewest links, the fastest of those.
+
+    Vertices that do not forward stand at ends only; pairs that no way joins are left out.
+    """
+    found: dict[tuple[int, int], Way] = {}
+    slow = 1.0 / network.capacity
+    weight = 1.0 + slow / slow.max() / network.num_vertices
+    for target in range(network.num_vertices):
+        graph = nx.DiGraph()
+        for (a, b), link in network.link.items():
+            if b == target or network.forwards[b]:
+                graph.add_edge(b, a, weight=weight[link])
+        if target in graph:
+            for vertex, way in nx.single_source_dijkstra_path(graph, target).items():
+                if vertex != target:
+                    found[vertex, target] = tuple(reversed(way))
+    return found
+
+
+def _run(*command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, input=text
+    )
