@@ -1,0 +1,74 @@
+"""Random networks and plans for the tests of synchronisation."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
+
+
+@st.composite
+def networks(
+    draw: st.DrawFn, most: int = 5, symmetric: bool = False, latencies: bool = True
+) -> LinkGraph:
+    """Strongly connected: participants, some of which relay, switches, and links of all speeds."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    n, switches = draw(st.integers(2, most)), draw(st.integers(0, 2))
+    names = [f"w{i}" for i in range(n)] + [f"s{i}" for i in range(switches)]
+    relays = rng.random() < 0.5
+    links: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def join(a: str, b: str) -> None:
+        facts = [(float(rng.randint(1, 8)), rng.randint(0, 4) / 4 * latencies) for _ in range(2)]
+        links.setdefault((a, b), facts[0])
+        links.setdefault((b, a), facts[0] if symmetric else facts[1])
+
+    hub = rng.choice(names[n:] or names)  # a star of all the others keeps every pair reachable
+    relays |= not switches
+    for name in names:
+        if name != hub:
+            join(name, hub)
+    for _ in range(rng.randint(0, 2 * n)):
+        a, b = rng.sample(names, 2)
+        join(a, b)
+    vertices = [VertexSpec(x, x[0] == "w", x[0] == "w", x[0] == "s" or relays) for x in names]
+    return graph_of("random", vertices, [(a, b, *facts) for (a, b), facts in links.items()])
+
+
+@st.composite
+def plans(draw: st.DrawFn, problem: SynchronisationProblem) -> SynchronisationPlan:
+    """Random trees with random shares; ways of fewest links."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    network = problem.network
+    parts = [rng.randint(1, 4) for _ in range(draw(st.integers(1, 3)))]
+    trees = []
+    for part in parts:
+        members = list(network.participants)
+        rng.shuffle(members)
+        parents = [(v, rng.choice(members[:i])) for i, v in enumerate(members) if i]
+        others = [(v, rng.choice(members[:i])) for i, v in enumerate(members) if i]
+        reduce = tuple(fewest_links(network, v, u) for v, u in parents)
+        broadcast = tuple(fewest_links(network, u, v) for v, u in others)
+        trees.append(Tree(members[0], Fraction(part, sum(parts)), reduce, broadcast))
+    chunk = draw(st.sampled_from([problem.size / 7, problem.size / 2, float("inf")]))
+    return SynchronisationPlan("random", tuple(trees), chunk)
+
+
+def fewest_links(network: LinkGraph, source: int, destination: int) -> Way:
+    before, queue = {source: source}, deque([source])
+    while queue:
+        at = queue.popleft()
+        for a, b in network.link:
+            if a == at and b not in before and (a == source or network.forwards[a]):
+                before[b] = a
+                queue.append(b)
+    way = [destination]
+    while way[-1] != source:
+        way.append(before[way[-1]])
+    return tuple(reversed(way))
