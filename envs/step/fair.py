@@ -25,6 +25,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.network.event_heap import pop, push
 from envs.step.bottlenecks import Bottlenecks, bottlenecks
 from envs.step.kernel import StepArrays, step_arrays
 from envs.step.order import OneFOneB, OrderRule
@@ -205,40 +206,6 @@ def fair_state(arrays: StepArrays) -> FairState:
 
 
 @numba.njit(cache=True, nogil=True)
-def _push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> int:
-    """The size of the heap with one event more."""
-    i = size
-    while i > 0:
-        up = (i - 1) >> 1
-        if time[up] <= at:
-            break
-        time[i], event[i] = time[up], event[up]
-        i = up
-    time[i], event[i] = at, what
-    return size + 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _pop(time: FloatArray, event: IntArray, size: int) -> int:
-    """The size of the heap without its first event."""
-    size -= 1
-    at, what = time[size], event[size]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and time[child + 1] < time[child]:
-            child += 1
-        if time[child] >= at:
-            break
-        time[i], event[i] = time[child], event[child]
-        i = child
-    time[i], event[i] = at, what
-    return size
-
-
-@numba.njit(cache=True, nogil=True)
 def _meld(leave: FloatArray, left: IntArray, right: IntArray, a: int, b: int) -> int:
     """The root of two skew heaps made one (Sleator and Tarjan, 1986)."""
     if a == _NONE:
@@ -296,7 +263,7 @@ def play_fair(
             i = queue[head[e]]
             head[e] += 1
             running[e], began[e] = i, now
-            events = _push(time, event, events, now + op_seconds[i, e], i)
+            events = push(time, event, events, now + op_seconds[i, e], i)
         return events
 
     def end_operator(i: int, now: float, events: int) -> int:
@@ -316,10 +283,10 @@ def play_fair(
                 if recording:
                     times[2, k] = now
                 if seconds > latency[link] and seconds < np.inf:
-                    events = _push(time, event, events, now + latency[link], drains + k)
+                    events = push(time, event, events, now + latency[link], drains + k)
                 elif seconds < np.inf:
                     arrival = now + max(0.0, seconds)
-                    events = _push(time, event, events, arrival, arrives + k)
+                    events = push(time, event, events, arrival, arrives + k)
         return events
 
     def drain(k: int, now: float, pairs: int) -> int:
@@ -382,7 +349,7 @@ def play_fair(
         changed = False
         while events > 0 and time[0] <= now:
             what = event[0]
-            events = _pop(time, event, events)
+            events = pop(time, event, events)
             if what < drains:
                 e = device[what]
                 events = end_operator(what, now, events)

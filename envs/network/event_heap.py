@@ -1,0 +1,44 @@
+"""A compiled heap of events in time: `time[:size]` and what happens, `event[:size]`, a number each."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@numba.njit(cache=True, nogil=True)
+def push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> int:
+    """The size of the heap with one event more."""
+    i = size
+    while i > 0:
+        up = (i - 1) >> 1
+        if time[up] <= at:
+            break
+        time[i], event[i] = time[up], event[up]
+        i = up
+    time[i], event[i] = at, what
+    return size + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def pop(time: FloatArray, event: IntArray, size: int) -> int:
+    """The size of the heap without its first event."""
+    size -= 1
+    at, what = time[size], event[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and time[child + 1] < time[child]:
+            child += 1
+        if time[child] >= at:
+            break
+        time[i], event[i] = time[child], event[child]
+        i = child
+    time[i], event[i] = at, what
+    return size
