@@ -1,4 +1,7 @@
-"""A compiled heap of events in time: `time[:size]` and what happens, `event[:size]`, a number each."""
+"""A compiled heap of events in time: `time[:size]` and what happens, `event[:size]`, a number each.
+
+Of events at the same time, that with the smallest number comes first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> 
     i = size
     while i > 0:
         up = (i - 1) >> 1
-        if time[up] <= at:
+        if time[up] < at or (time[up] == at and event[up] <= what):
             break
         time[i], event[i] = time[up], event[up]
         i = up
@@ -34,9 +37,12 @@ def pop(time: FloatArray, event: IntArray, size: int) -> int:
         child = 2 * i + 1
         if child >= size:
             break
-        if child + 1 < size and time[child + 1] < time[child]:
+        if child + 1 < size and (
+            time[child + 1] < time[child]
+            or (time[child + 1] == time[child] and event[child + 1] < event[child])
+        ):
             child += 1
-        if time[child] >= at:
+        if time[child] > at or (time[child] == at and event[child] >= what):
             break
         time[i], event[i] = time[child], event[child]
         i = child

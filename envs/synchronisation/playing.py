@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.errors import InputError
+from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.link_graph import FloatArray, IntArray
 from envs.synchronisation.plan import SynchronisationPlan, Way
@@ -199,40 +200,6 @@ class _Setting(NamedTuple):
     overhead: float  # s
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
-def _push(keys: FloatArray, items: IntArray, low: int, size: int, key: float, item: int) -> None:
-    """Put an item into the heap of `size` items that begins at `low`; ties by number."""
-    at = size
-    while at > 0:
-        up = (at - 1) // 2
-        if keys[low + up] < key or (keys[low + up] == key and items[low + up] < item):
-            break
-        keys[low + at], items[low + at] = keys[low + up], items[low + up]
-        at = up
-    keys[low + at], items[low + at] = key, item
-
-
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
-def _pop(keys: FloatArray, items: IntArray, low: int, size: int) -> None:
-    """Take the first item out of a heap of `size` items."""
-    key, item = keys[low + size - 1], items[low + size - 1]
-    at = 0
-    while True:
-        down = 2 * at + 1
-        if down >= size - 1:
-            break
-        a, b = low + down, low + down + 1
-        if down + 1 < size - 1 and (
-            keys[b] < keys[a] or (keys[b] == keys[a] and items[b] < items[a])
-        ):
-            down, a = down + 1, b
-        if key < keys[a] or (key == keys[a] and item < items[a]):
-            break
-        keys[low + at], items[low + at] = keys[a], items[a]
-        at = down
-    keys[low + at], items[low + at] = key, item
-
-
 class _State(NamedTuple):
     """What changes from instant to instant."""
 
@@ -344,8 +311,7 @@ def _settle(s: _Setting, state: _State, now: float) -> None:
                     _join(s, state, c)
         elif state.tally[_EVENTS] > 0 and state.event_at[0] <= now * (1.0 + _SAME):
             kind, c = state.event[0] // connections, state.event[0] % connections
-            _pop(state.event_at, state.event, 0, state.tally[_EVENTS])
-            state.tally[_EVENTS] -= 1
+            state.tally[_EVENTS] = pop(state.event_at, state.event, state.tally[_EVENTS])
             if kind == _ARRIVES:
                 state.arrived[s.first[c] + state.landed[c]] = now
                 state.landed[c] += 1
@@ -362,8 +328,7 @@ def _settle(s: _Setting, state: _State, now: float) -> None:
 
 @numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 def _later(state: _State, at: float, event: int) -> None:
-    _push(state.event_at, state.event, 0, state.tally[_EVENTS], at, event)
-    state.tally[_EVENTS] += 1
+    state.tally[_EVENTS] = push(state.event_at, state.event, state.tally[_EVENTS], at, event)
 
 
 @numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
@@ -371,8 +336,8 @@ def _join(s: _Setting, state: _State, c: int) -> None:
     """The next chunk of connection c drains."""
     g = s.group[c]
     key = state.clock[g] + s.quantum[c]
-    _push(state.heap_key, state.heap_item, s.group_first[g], state.size[g], key, c)
-    state.size[g] += 1
+    low = s.group_first[g]
+    state.size[g] = push(state.heap_key[low:], state.heap_item[low:], state.size[g], key, c)
     state.weight[g] += s.share[c]
     state.tally[_CHANGED] = 1
 
@@ -408,19 +373,19 @@ def _wake(s: _Setting, state: _State, gate: int) -> None:
 def _drain(s: _Setting, state: _State, g: int, now: float, step: float) -> None:
     """Group g drains for `step` seconds until `now`; what follows at once keeps its place."""
     low = s.group_first[g]
+    keys, items = state.heap_key[low:], state.heap_item[low:]
     state.clock[g] += state.rate[g] / state.filled[g] * step
-    while state.size[g] > 0 and state.heap_key[low] <= state.clock[g] * (1.0 + _SAME):
-        c, key = state.heap_item[low], state.heap_key[low]
-        _pop(state.heap_key, state.heap_item, low, state.size[g])
+    while state.size[g] > 0 and keys[0] <= state.clock[g] * (1.0 + _SAME):
+        c, key = items[0], keys[0]
+        state.size[g] = pop(keys, items, state.size[g])
         state.drained[s.first[c] + state.sent[c]] = now
         state.sent[c] += 1
         _later(state, now + s.latency[c], _ARRIVES * len(s.chunks) + c)
         more = state.sent[c] < state.passed[s.opens[c]]
         if more and s.overhead == 0.0:
             state.start[s.first[c] + state.sent[c]] = now
-            _push(state.heap_key, state.heap_item, low, state.size[g] - 1, key + s.quantum[c], c)
+            state.size[g] = push(keys, items, state.size[g], key + s.quantum[c], c)
             continue
-        state.size[g] -= 1
         state.weight[g] = state.weight[g] - s.share[c] if state.size[g] > 0 else 0.0
         state.busy[c] = False
         state.tally[_CHANGED] = 1
