@@ -1,0 +1,99 @@
+"""Networks on which optimal synchronisation has been published, and random uneven ones.
+
+Every builder returns a `LinkGraph`; rates are bytes/s of one direction, latencies seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.hardware.servers import HYBRID_CUBE_MESH
+from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+
+Links = list[tuple[str, str, float, float]]
+
+
+@bounded
+@dataclass(frozen=True)
+class Rate:
+    """What one link passes, and how long a byte is under way."""
+
+    capacity: Positive  # bytes/s
+    latency: NonNegative  # seconds
+
+
+@bounded
+def cube_mesh(
+    name: str,
+    boxes: Count,
+    nvlink: Rate,
+    doubled: bool,
+    network: Rate | None = None,
+    sender: int = 1,
+    receiver: int = 0,
+) -> LinkGraph:
+    """Boxes of eight GPUs in NVIDIA's hybrid cube mesh, one network card in each.
+
+    Args:
+        nvlink: of one brick.
+        doubled: whether some pairs have two bricks, as V100 have and P100 have not.
+        network: of a box's card to and from the switch between boxes; None for one box.
+        sender: GPU through which a box sends to others.
+        receiver: GPU through which it receives.
+    """
+    gpus = [[f"box{box}/gpu{gpu}" for gpu in range(8)] for box in range(boxes)]
+    links: Links = []
+    for box in gpus:
+        for (a, b), bricks in HYBRID_CUBE_MESH.items():
+            links += _both(box[a], box[b], nvlink, bricks if doubled else 1)
+        if network:
+            links.append((box[sender], "switch", network.capacity, network.latency))
+            links.append(("switch", box[receiver], network.capacity, network.latency))
+    return _built(name, gpus, ["switch"] if network else [], links)
+
+
+@bounded
+def switched(
+    name: str,
+    boxes: Count,
+    gpus: Count,
+    nvlink: Rate,
+    network: Rate | None = None,
+    paired: bool = False,
+) -> LinkGraph:
+    """Boxes of GPUs around an NVSwitch.
+
+    Args:
+        nvlink: of a GPU to and from the NVSwitch.
+        network: of a card, to and from the switch between boxes; None for one box.
+        paired: two GPUs share a card, of which the odd one sends and the even one receives, from
+            GPU to GPU (TACCL, NSDI 2023, and TE-CCL, SIGCOMM 2024, on DGX-2); otherwise each GPU
+            has its own.
+    """
+    names = [[f"box{box}/gpu{gpu}" for gpu in range(gpus)] for box in range(boxes)]
+    switches = [f"box{box}/nvswitch" for box in range(boxes)]
+    links = [x for s, box in zip(switches, names, strict=True) for g in box
+             for x in _both(g, s, nvlink)]  # fmt: skip
+    if network and paired:
+        links += [
+            (a, b, network.capacity, network.latency)
+            for box in names for other in names if box is not other
+            for a, b in zip(box[1::2], other[::2], strict=True)
+        ]  # fmt: skip
+    elif network:
+        switches.append("switch")
+        links += [x for box in names for gpu in box for x in _both(gpu, "switch", network)]
+    return _built(name, names, switches, links)
+
+
+def _both(a: str, b: str, rate: Rate, times: int = 1) -> Links:
+    return [(x, y, rate.capacity * times, rate.latency) for x, y in ((a, b), (b, a))]
+
+
+def _built(
+    name: str, boxes: Sequence[Sequence[str]], switches: Sequence[str], links: Links
+) -> LinkGraph:
+    taking = [VertexSpec(gpu, True, True, True) for box in boxes for gpu in box]
+    return graph_of(name, [*taking, *(VertexSpec(x, False, False, True) for x in switches)], links)
