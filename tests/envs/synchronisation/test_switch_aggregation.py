@@ -1,0 +1,112 @@
+"""Sums in the slots of switches: right whatever is lost, as long as the closed form, never over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.errors import InputError
+from envs.synchronisation.block_floating import error_bound, largest_integer
+from envs.synchronisation.switch_aggregation import (
+    HEADERS,
+    Faults,
+    SlotPool,
+    SwitchTree,
+    sum_floats,
+    sum_integers,
+    time_sum,
+)
+from tests.envs.synchronisation.gradients import gradients
+from tests.strength import examples
+
+RACKS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+LOSSES = st.sampled_from([0.0, 0.02, 0.3])
+
+
+@given(RACKS, LOSSES, st.integers(1, 9), st.integers(1, 40), st.integers(0, 10**6))
+@examples(400)
+def test_integers_are_summed_bit_for_bit_whatever_is_lost(
+    racks: list[int], loss: float, slots: int, length: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    pool, tree = SlotPool(slots, HEADERS + 8.0), SwitchTree.racks(racks, 1e9, 1e-6)
+    values = rng.integers(-(2**31), 2**31, (tree.workers, length))
+    late = tuple(rng.choice([0.0, 1e-5], tree.workers).tolist())
+    # Timers from far too short, so that answers and packets sent again cross, to long.
+    timeout = float(10.0 ** rng.uniform(-7, -4))
+    run = sum_integers(pool, tree, values, Faults(loss, timeout, seed, late))
+    expected = values.sum(axis=0).astype(np.int32)  # modulo 2^32
+    np.testing.assert_array_equal(run.result, np.tile(expected, (tree.workers, 1)))
+    packets = pool.packets(4.0 * length)
+    assert run.sent[: tree.workers].sum() == packets * tree.workers + run.again
+    if loss == 0.0:
+        np.testing.assert_array_equal(run.sent[:-1], packets)
+        np.testing.assert_array_equal(run.answered[:-1], packets)
+        assert run.again == run.lost == 0
+
+
+@given(
+    st.integers(1, 3), st.integers(1, 600), st.integers(1, 3000), st.floats(-7, -3), st.booleans()
+)
+@examples(200)
+def test_the_closed_form_is_the_simulation(
+    workers: int, slots: int, packets: int, exponent: float, ahead: bool
+) -> None:
+    pool = SlotPool(slots, exponents=ahead)
+    latency, size = 10.0**exponent, 4.0 * pool.elements * packets
+    for levels, racks in enumerate(([workers], [workers] * 2), 1):
+        run = time_sum(pool, SwitchTree.racks(racks, 1.25e9, latency), size)
+        assert run.seconds == pytest.approx(
+            float(pool.seconds(size, 1.25e9, latency, levels)), 1e-9
+        )
+        # A straggler is waited for: everything but what the others sent ahead comes after it.
+        late = (3e-3, *(0.0,) * (len(racks) * workers - 1))
+        waits = time_sum(pool, SwitchTree.racks(racks, 1.25e9, latency), size, Faults(late=late))
+        assert waits.seconds == pytest.approx(3e-3 + run.seconds, 1e-9)
+
+
+@given(RACKS, st.sampled_from([8, 16, 32]), st.sampled_from([0.0, 0.1]), st.integers(0, 10**6))
+@examples(200)
+def test_block_floating_point_never_overflows_and_errs_within_its_bound(
+    racks: list[int], bits: int, loss: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    tree = SwitchTree.racks(racks, 1e9, 1e-6)
+    shape = tree.workers, int(rng.integers(1, 200))
+    spread = 10.0 ** rng.integers(-200, 200, shape[1]) * rng.choice([0.0, 1.0], shape[1])
+    everyone = np.broadcast_to(rng.normal(size=shape[1]), shape)  # all at their largest at once
+    values = (everyone if rng.random() < 0.5 else rng.standard_t(1, shape)) * spread
+    _within_bounds(SlotPool(3, HEADERS + 32.0, bits, True), tree, values, Faults(loss, 1e-5, seed))
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_gradients_of_a_model_are_summed_within_the_bound(bits: int) -> None:
+    values = gradients(6, seed=1)
+    tree = SwitchTree.racks([3, 3], 1e9, 1e-6)
+    _within_bounds(SlotPool(64, 1500.0, bits, True), tree, values, Faults(0.01, 1e-3))
+
+
+def _within_bounds(pool: SlotPool, tree: SwitchTree, values: np.ndarray, faults: Faults) -> None:
+    run = sum_floats(pool, tree, values, faults)
+    bound = error_bound(values, pool.elements, pool.bits)
+    exact = values.sum(axis=0)
+    slack = 1e-12 * np.abs(values).sum(axis=0)  # of doubles
+    assert (np.abs(run.result - exact) <= bound + slack).all()
+    assert (run.result == run.result[0]).all()
+    assert (
+        run.largest
+        <= tree.workers * largest_integer(tree.workers, pool.bits)
+        < 2 ** (pool.bits - 1)
+    )
+
+
+def test_what_cannot_be_summed_is_refused() -> None:
+    tree = SwitchTree.racks([2], 1e9, 0.0)
+    with pytest.raises(InputError, match="worker 1: holds a value that is not finite"):
+        sum_floats(SlotPool(exponents=True), tree, np.array([[1.0], [np.inf]]))
+    with pytest.raises(InputError, match="8 bits cannot hold the sum of 128 workers"):
+        largest_integer(128, 8)
+    with pytest.raises(InputError, match="3 vectors for 2 workers"):
+        sum_integers(SlotPool(), tree, np.zeros((3, 4), dtype=np.int64))
