@@ -88,6 +88,10 @@ TRACES: Mapping[str, str | bytes] = {
 }
 FLOW_HEAD = "shard,arrival_ns,size_bytes,src,dst,n_hosts\n"
 FLOWS: Mapping[str, str] = {
+    "coflows.txt": "3 1\n1 0 1 0 1 1:2.0\n",
+    "coflows_port.txt": "3 1\n1 0 1 0 1 9:2.0\n",
+    "coflows_short.txt": "3 2\n1 0 1 0 1 1:2.0\n",
+    "coflows_flow.txt": "3 1\n0 0 2 1 1 0 1 4 1 2\n",
     "flows.csv": FLOW_HEAD + "0,0,1000,0,1,3\n",
     "flows_word.csv": FLOW_HEAD + "0,0,many,0,1,3\n",
     "flows_nan.csv": FLOW_HEAD + "0,0,nan,0,1,3\n",

@@ -29,6 +29,7 @@ IN_CORE: dict[str, list[str]] = {  # verbs that the core runs
 }
 OF_FILES = {  # verbs whose files are not there
     "benchmark": ["resume=nowhere"],
+    "coflows": ["input=nowhere"],
     "enforce": ["plan=nowhere", "hosts=nowhere"],
     "execute": ["plan=nowhere"],
     "flows": ["input=nowhere"],

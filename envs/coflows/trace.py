@@ -1,0 +1,184 @@
+"""Reader of coflow traces: the coflow-benchmark form, and that of Sincronia's authors (UPWS).
+
+Both begin with `ports coflows`. Then comes a line for each coflow:
+
+* benchmark: `id arrival_ms mappers location… reducers location:megabytes…`. A reducer gets an equal
+  part of its megabytes from every mapper.
+* UPWS: `id arrival flows sources destinations`, then `source destination size` for each flow.
+
+Ports are numbered from 0. Chowdhury, Zhong, Stoica: *Efficient Coflow Scheduling with Varys*,
+SIGCOMM 2014 (the trace); Agarwal et al.: *Sincronia*, SIGCOMM 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from envs.coflows.problem import CoflowProblem, FloatArray, IntArray, coflow_problem
+from envs.errors import InputError
+from envs.files import read_content
+from envs.memory import require_memory
+
+MB_PER_MS = 0.125  # 1 Gb/s
+_LARGEST = 2**20  # ports, and coflows of a file
+_FLOW_BYTES = 80  # in memory, for each flow
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle:
+    """A coflow of the benchmark form."""
+
+    mappers: IntArray  # (M,) ports, one of them maybe several times
+    reducers: IntArray  # (R,) ports
+    megabytes: FloatArray  # (R,)
+
+    def flows(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Of every mapper to every reducer, by reducer."""
+        m, r = len(self.mappers), len(self.reducers)
+        size = np.repeat(self.megabytes / max(m, 1), m)
+        return np.tile(self.mappers, r), np.repeat(self.reducers, m), size
+
+
+@dataclass(frozen=True, eq=False)
+class CoflowTrace:
+    """What a file holds; `shuffles` are None in the UPWS form, `rows` in the other."""
+
+    ports: int
+    arrival: FloatArray  # (n,)
+    shuffles: tuple[Shuffle, ...] | None
+    rows: tuple[tuple[IntArray, IntArray, FloatArray], ...] | None
+
+    def first(self, coflows: int) -> CoflowTrace:
+        """Its first coflows, in the order of the file."""
+        shuffles = None if self.shuffles is None else self.shuffles[:coflows]
+        rows = None if self.rows is None else self.rows[:coflows]
+        return replace(self, arrival=self.arrival[:coflows], shuffles=shuffles, rows=rows)
+
+    @cached_property
+    def problem(self) -> CoflowProblem:
+        """With ports of 1 Gb/s in the benchmark form, of one unit a time unit in the other."""
+        if self.shuffles is None:
+            assert self.rows is not None
+            return coflow_problem(self.ports, 1.0, self.arrival, [*self.rows])
+        flows = sum(len(one.mappers) * len(one.reducers) for one in self.shuffles)
+        require_memory(_FLOW_BYTES * flows, f"{flows} flows")
+        rows = [one.flows() for one in self.shuffles]
+        return coflow_problem(self.ports, MB_PER_MS, self.arrival, rows)
+
+
+def read_coflows(path: str | Path) -> CoflowTrace:
+    """The trace in a file, plain or gzip, in either form.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    try:
+        text = read_content(path).decode("ascii")
+    except UnicodeDecodeError as error:
+        raise InputError("is no text in ASCII", file=path) from error
+    lines = [(n, x.split()) for n, x in enumerate(text.splitlines(), start=1) if x.strip()]
+    if not lines:
+        raise InputError("is empty", file=path)
+    head = _Line(path, *lines[0])
+    ports, coflows = head.whole("ports", 1, _LARGEST), head.whole("coflows", 1, _LARGEST)
+    head.end()
+    if len(lines) - 1 != coflows:
+        fault = f"the header tells of {coflows} coflows, the file has {len(lines) - 1}"
+        raise InputError(fault, file=path, record="line 1", field="coflows")
+    parsed = [_Line(path, *line) for line in lines[1:]]
+    arrival = np.zeros(coflows)
+    benchmark = ":" in text
+    shuffles, rows = [], []
+    for at, line in enumerate(parsed):
+        line.token("id")
+        arrival[at] = line.number("arrival")
+        if benchmark:
+            shuffles.append(_shuffle(line, ports))
+        else:
+            rows.append(_flows(line, ports))
+        line.end()
+    return CoflowTrace(
+        ports, arrival, tuple(shuffles) if benchmark else None, None if benchmark else tuple(rows)
+    )
+
+
+def _shuffle(line: _Line, ports: int) -> Shuffle:
+    mappers = [
+        line.whole("location of a mapper", 0, ports - 1)
+        for _ in range(line.whole("mappers", 0, line.left))
+    ]
+    count = line.whole("reducers", 0, line.left)
+    if count and not mappers:
+        raise line.error("mappers", "there are reducers, but no mapper")
+    reducers, megabytes = [], []
+    for _ in range(count):
+        place, colon, size = line.token("reducer").partition(":")
+        if not colon:
+            raise line.error("reducer", f"{place!r} is no location:megabytes")
+        reducers.append(line.as_whole("location of a reducer", place, 0, ports - 1))
+        megabytes.append(line.as_number("megabytes", size))
+    ends = np.array(mappers, dtype=np.int64), np.array(reducers, dtype=np.int64)
+    return Shuffle(*ends, np.array(megabytes))
+
+
+def _flows(line: _Line, ports: int) -> tuple[IntArray, IntArray, FloatArray]:
+    flows = line.whole("flows", 0, line.left)
+    line.whole("sources", 0, _LARGEST)
+    line.whole("destinations", 0, _LARGEST)
+    source, destination, size = [], [], []
+    for _ in range(flows):
+        source.append(line.whole("source", 0, ports - 1))
+        destination.append(line.whole("destination", 0, ports - 1))
+        size.append(line.number("size"))
+    ends = np.array(source, dtype=np.int64), np.array(destination, dtype=np.int64)
+    return *ends, np.array(size)
+
+
+class _Line:
+    """The words of a line, one after another; faults name file, line and field."""
+
+    def __init__(self, path: str | Path, number: int, words: list[str]) -> None:
+        self._path, self._number, self._words, self._at = path, number, words, 0
+
+    @property
+    def left(self) -> int:
+        return len(self._words)
+
+    def error(self, field: str, message: str) -> InputError:
+        return InputError(message, file=self._path, record=f"line {self._number}", field=field)
+
+    def token(self, field: str) -> str:
+        if self._at == len(self._words):
+            raise self.error(field, "the line ends too early")
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def whole(self, field: str, least: int, most: int) -> int:
+        return self.as_whole(field, self.token(field), least, most)
+
+    def number(self, field: str) -> float:
+        return self.as_number(field, self.token(field))
+
+    def as_whole(self, field: str, text: str, least: int, most: int) -> int:
+        if not text.isdigit() or len(text) > 18:
+            raise self.error(field, f"{text!r} is not a whole number")
+        if not least <= int(text) <= most:
+            raise self.error(field, f"{text} is not between {least} and {most}")
+        return int(text)
+
+    def as_number(self, field: str, text: str) -> float:
+        try:
+            value = float(text) if "_" not in text else np.nan
+        except ValueError:
+            value = np.nan
+        if not 0.0 <= value < 2.0**53:
+            raise self.error(field, f"{text!r} is no number from 0 to 2^53")
+        return value
+
+    def end(self) -> None:
+        if self._at < len(self._words):
+            raise self.error("end", f"{len(self._words) - self._at} words too many")

@@ -1,0 +1,1 @@
+"""What the apps of gradient synchronisation and of coflows do."""
