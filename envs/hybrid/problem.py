@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.hybrid.states import LayerGraph
+from envs.synchronisation.planned import PlannedSums
 
 FloatArray = NDArray[np.float64]
 
@@ -65,6 +66,7 @@ class HybridProblem:
     capacity: FloatArray  # (D,) bytes
     sharding: Sharding
     profile: LayerGraph | None = None  # what the row was made of, with its branches
+    sums: PlannedSums | None = None  # how replicas sum gradients; None: by rings
 
     def __post_init__(self) -> None:
         layers, devices = self.num_layers, self.topology.num_devices

@@ -74,10 +74,10 @@ def simulate(problem: HybridProblem, plan: HybridPlan) -> HybridStep:
     they would become ready if there were enough ports.
 
     When a stage runs its last backward pass (or gradient of weights), its gradients become ready
-    layer by layer, from the last one to the first. They are summed over the replicas by a ring, a
-    bucket of at least `BUCKET_BYTES` after the other, beside what the devices compute. Stages whose
-    replicas share servers take turns. Weights are updated when all that a stage sums is summed, at
-    the end of its rank's list.
+    layer by layer, from the last one to the first. They are summed over the replicas
+    (`all_reduce_seconds`), a bucket of at least `BUCKET_BYTES` after the other, beside what the
+    devices compute. Stages whose replicas share servers take turns. Weights are updated when all
+    that a stage sums is summed, at the end of its rank's list.
     """
     step = _MacroStep(problem, plan)
     return HybridStep(problem, plan, step.problem(), np.array(step.device, dtype=np.int64))

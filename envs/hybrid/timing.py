@@ -93,14 +93,17 @@ def ring_slowness(topology: Topology, rings: Sequence[Sequence[int]]) -> tuple[f
 
 
 def all_reduce_seconds(problem: HybridProblem, stage: Stage, nbytes: float) -> float:
-    """Seconds in which the replicas of `stage` sum gradients of `nbytes` per shard, by rings.
+    """Seconds in which the replicas of `stage` sum gradients of `nbytes` per shard.
 
-    Shard k of every replica are a ring: 2 (R - 1) rounds, in each of which a device passes on
-    1 / R of the bytes (Patarasuk and Yuan, JPDC 2009).
+    Shard k of every replica sum among each other, by the problem's plans; without those they are a
+    ring: 2 (R - 1) rounds, in each of which a device passes on 1 / R of the bytes (Patarasuk and
+    Yuan, JPDC 2009).
     """
     if stage.replicas == 1:
         return 0.0
     rings = [stage.devices[shard :: stage.shards] for shard in range(stage.shards)]
+    if problem.sums is not None:
+        return problem.sums.among(problem.topology, rings).seconds(nbytes)
     latency, per_byte = ring_slowness(problem.topology, rings)
     rounds = 2 * (stage.replicas - 1)
     return rounds * (latency + nbytes / stage.replicas * per_byte)

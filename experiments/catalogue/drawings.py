@@ -129,7 +129,9 @@ def _plan(entry: Entry) -> Any:
 
 def _stages(entry: Entry, agent: HybridPlanner) -> Any:
     """The step of a plan of stages."""
-    asked = Pipeline(layers=16, micro_batches=4, degrees=[2])
+    asked = Pipeline(
+        layers=16, micro_batches=4, degrees=[2], synchronisation=None, aggregation=False
+    )
     planned = ask_hybrid(agent, asked.of(example_step(network=False)), BUDGET_S)
     assert planned.step is not None, planned.found.reason
     seconds = planned.step.step_time * 1e3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from agents.base import HybridPlanner, HybridResult
+from agents.base import HybridPlanner, HybridResult, SynchronisationPlanner
 from agents.hybrid.sharding import sharding_of
 from envs.bounds import Count, bounded
 from envs.errors import InputError
@@ -17,6 +17,7 @@ from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
 from envs.hybrid.problem import HybridProblem, Sharding
 from envs.hybrid.simulation import HybridStep, simulate
 from envs.step.problem import StepProblem
+from envs.synchronisation.planned import PlannedSums
 from experiments.pictures.step import draw_gantt
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
@@ -43,6 +44,8 @@ class Pipeline:
     layers: Count  # into which a captured graph is divided, at most
     micro_batches: Count | None  # of a step, each like the graph's first; None: the graph's own
     degrees: Sequence[int]  # of tensor shards that a plan may have, beside 1
+    synchronisation: SynchronisationPlanner | None  # how replicas sum gradients; None: by rings
+    aggregation: bool  # whether switches between servers add them
 
     def load(self, env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
         """The step of a graph; a file with a forward pass alone is read as training, if it can be.
@@ -67,7 +70,10 @@ class Pipeline:
         layer = profiled_layers(step.graph) if profile else layers_of(step, self.layers)
         rule = _unshared if profile else partial(sharding_of, degrees=(1, *self.degrees))
         micro_batches = self.micro_batches or step.graph.num_micro_batches
-        return hybrid_problem(step, layer, micro_batches, rule)
+        sums = None
+        if self.synchronisation is not None:
+            sums = PlannedSums(self.synchronisation, self.aggregation)
+        return replace(hybrid_problem(step, layer, micro_batches, rule), sums=sums)
 
 
 def _unshared(graph: object, layer: object, count: int) -> Sharding:

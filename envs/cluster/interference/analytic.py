@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from envs.cluster.interference.rates import (
     CONTENTION,
     GPU_TIME,
     NIC,
+    ONE_NODE,
     ONE_RACK,
     PCIE,
     RING,
@@ -27,6 +30,8 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.hardware.fabric import LinkSpec
 from envs.network.closed_forms import ring_seconds
+from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+from envs.synchronisation.planned import PlannedSums, Synchroniser
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,47 @@ class NodeNetwork:
             inside_is_pcie=inside_is_pcie,
         )
 
+    def links(self, gpus: int, per_node: int, spread: int) -> LinkGraph:
+        """The links of a job of `gpus` GPUs, `per_node` on a node, that is spread so far.
+
+        A way between two GPUs has the latency of the widest level on it, half up and half down.
+        Switches of racks, and the one between racks, can add.
+        """
+        nodes = max(-(-gpus // per_node), 2) if spread > ONE_NODE else 1
+        racks = 2 if spread > ONE_RACK else 1
+        vertices = [VertexSpec(f"gpu{gpu}", True, True, False) for gpu in range(gpus)]
+        vertices += [VertexSpec(f"node{node}", False, False, True) for node in range(nodes)]
+        vertices += [VertexSpec(f"rack{rack}", False, True, True) for rack in range(racks)]
+        vertices.append(VertexSpec("core", False, True, True))
+        ways = [
+            (f"gpu{gpu}", f"node{gpu * nodes // gpus}", self.inside, 0.0) for gpu in range(gpus)
+        ]
+        if spread > ONE_NODE:
+            below = self.inside.latency
+            for node in range(nodes):
+                ways.append((f"node{node}", f"rack{node * racks // nodes}", self.rack, below))
+        if spread > ONE_RACK:
+            below = self.rack.latency
+            ways += [(f"rack{rack}", "core", self.core, below) for rack in range(racks)]
+        links = [(a, b, link.bandwidth, (link.latency - low) / 2) for a, b, link, low in ways]
+        back = [(b, a, bandwidth, latency) for a, b, bandwidth, latency in links]
+        return graph_of(f"{gpus} GPUs on {nodes} nodes", vertices, links + back)
+
     def all_reduce_seconds(self, gpus: int, size: float) -> tuple[float, float, float]:
-        """Seconds on one node, on one rack, on several racks; 0 for a single GPU."""
+        """Seconds of a ring on one node, on one rack, on several racks; 0 for a single GPU."""
         a, b, c = (
             ring_seconds(gpus, size, link.latency, link.bandwidth)
             for link in (self.inside, self.rack, self.core)
         )
         return a, b, c
+
+
+class JobSums(NamedTuple):
+    """An all-reduce of S bytes."""
+
+    seconds: Callable[[float], tuple[float, float, float]]  # of S: on a node, a rack, racks
+    inside: float  # a GPU's bytes over S, on one node
+    port: float  # bytes at the busiest port of a node over S, on one rack
 
 
 @dataclass(frozen=True)
@@ -102,6 +141,7 @@ class StepModel:
         reference: the device on which durations hold.
         overlap: share of the computation beside which all-reduces can run: 0 none, 2/3 the whole
             backward pass (Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.3).
+        synchronisation: plans all-reduces on `NodeNetwork.links`; None: they are rings.
 
     Raises:
         InputError: `overlap` is not from 0 to 1.
@@ -111,14 +151,53 @@ class StepModel:
     devices: Mapping[str, str]
     reference: str
     overlap: float
+    synchronisation: Synchroniser | None = None
 
     def __post_init__(self) -> None:
         read_share(self.overlap, key="overlap")
 
-    def seconds(self, profile: JobProfile, gpus: int, device: str) -> tuple[FloatArray, FloatArray]:
+    def sums_of(self, cases: Cases, cluster: Cluster) -> dict[int, JobSums]:
+        """What all-reduces cost, by the GPUs of a job.
+
+        Raises:
+            InputError: as `sums`.
+        """
+        per_node = int(cluster.gpus.max())
+        return {gpus: self.sums(gpus, per_node) for gpus in set(cases.gpus.tolist()) if gpus}
+
+    def sums(self, gpus: int, per_node: int) -> JobSums:
+        """What an all-reduce of a job costs whose nodes have so many GPUs.
+
+        Raises:
+            InputError: the planner of synchronisation has no plan.
+        """
+        if self.synchronisation is None or gpus < 2:
+            port = 2 * (gpus - 1) / gpus
+            return JobSums(partial(self.network.all_reduce_seconds, gpus), port, port)
+        planned = PlannedSums(self.synchronisation)
+        networks = [self.network.links(gpus, per_node, spread) for spread in range(3)]
+        costs = [planned.over([network]) for network in networks]
+
+        def seconds(size: float) -> tuple[float, float, float]:
+            a, b, c = (cost.seconds(size) for cost in costs)
+            return a, b, c
+
+        inside, port = (
+            max(
+                float(sent)
+                for number, sent in enumerate(cost.sent)
+                if network.vertices[network.source[number]].startswith("node") == leaves
+            )
+            for network, cost, leaves in zip(networks[:2], costs[:2], (False, True), strict=True)
+        )
+        return JobSums(seconds, inside, port)
+
+    def seconds(
+        self, profile: JobProfile, sums: JobSums, device: str
+    ) -> tuple[FloatArray, FloatArray]:
         """(3,) seconds of a step by spread, and (3,) those in which it only communicates."""
         compute = profile.seconds_on(device)
-        reduce = np.array(self.network.all_reduce_seconds(gpus, profile.gradients))
+        reduce = np.array(sums.seconds(profile.gradients))
         exposed = np.maximum(0.0, reduce - self.overlap * compute)
         return compute + exposed, exposed
 
@@ -135,14 +214,16 @@ class StepModel:
         step, exposed = np.ones(shape), np.zeros(shape)
         reference = np.ones((len(cases.gpus), 3))
         demand = np.zeros((len(cases.gpus), 4))
+        sums = self.sums_of(cases, cluster)
         for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
             if gpus == 0:
                 continue
             profile = profiles[number]
-            reference[case], _ = self.seconds(profile, int(gpus), self.reference)
+            job = sums[int(gpus)]
+            reference[case], _ = self.seconds(profile, job, self.reference)
             for kind, device in enumerate(kinds):
-                step[case, kind], exposed[case, kind] = self.seconds(profile, int(gpus), device)
-            demand[case] = self._demand(profile, int(gpus))
+                step[case, kind], exposed[case, kind] = self.seconds(profile, job, device)
+            demand[case] = self._demand(profile, job)
         tightest = cases.tightest_spread(cluster)
         every = np.arange(len(cases.gpus))
         tight = step[every, :, tightest]  # (P, T)
@@ -152,16 +233,16 @@ class StepModel:
         )
         return tables._replace(communication=(exposed / step)[..., None], demand=demand)
 
-    def _demand(self, profile: JobProfile, gpus: int) -> FloatArray:
+    def _demand(self, profile: JobProfile, sums: JobSums) -> FloatArray:
         """(4,) shares of the node's resources, on `reference`."""
-        step, _ = self.seconds(profile, gpus, self.reference)
-        volume = 2 * (gpus - 1) / gpus * profile.gradients
+        step, _ = self.seconds(profile, sums, self.reference)
         demand = np.zeros(4)
         demand[GPU_TIME] = profile.busy
         demand[PCIE] = profile.input / self.network.pcie.bandwidth / step.min()
         if self.network.inside_is_pcie:
-            demand[RING] = volume / self.network.pcie.bandwidth / step.min()
-        demand[NIC] = volume / self.network.rack.bandwidth / step[ONE_RACK]
+            inside = sums.inside * profile.gradients
+            demand[RING] = inside / self.network.pcie.bandwidth / step.min()
+        demand[NIC] = sums.port * profile.gradients / self.network.rack.bandwidth / step[ONE_RACK]
         return demand
 
     def _device(self, gpu_type: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.interference.analytic import StepModel
+from envs.cluster.interference.analytic import JobSums, StepModel
 from envs.cluster.interference.cases import Cases, IntArray, assign, read_seed
 from envs.cluster.interference.gavel import GavelPairs
 from envs.cluster.interference.profiles import Profiles
@@ -117,16 +117,18 @@ class SharedHosts:
             row=(both % len(models)).astype(np.int32)[:, None],
             pair=self.pair.copy(),
             feasible=self.pairs.feasible.copy(),
-            demand=self._demand(cases, of_case.demand)[case],
+            demand=self._demand(cases, of_case.demand, self.step.sums_of(cases, cluster))[case],
         )
 
-    def _demand(self, cases: Cases, of_node: FloatArray) -> FloatArray:
+    def _demand(self, cases: Cases, of_node: FloatArray, sums: Mapping[int, JobSums]) -> FloatArray:
         """(P, 6) with processors and uplinks, from (P, 4) without."""
         demand = np.pad(of_node, ((0, 0), (0, 2)))
         network, step = self.step.network, np.ones((len(cases.gpus), 3))
         for case in np.flatnonzero(cases.gpus).tolist():
             profile = self.profiles.all[cases.profile[case]]
-            step[case], _ = self.step.seconds(profile, int(cases.gpus[case]), self.step.reference)
+            step[case], _ = self.step.seconds(
+                profile, sums[int(cases.gpus[case])], self.step.reference
+            )
         volume = of_node[:, NIC] * network.rack.bandwidth * step[:, ONE_RACK]
         demand[:, CPU] = of_node[:, PCIE] * network.pcie.bandwidth / self.inputs
         demand[:, UPLINK] = volume / self.uplink / step[:, SEVERAL_RACKS]

@@ -151,9 +151,9 @@ def test_speed_times_locality_is_the_ratio_of_steps_on_every_type() -> None:
     cluster = Cluster.uniform(4, 2, nodes_per_rack=2, gpu_types=("V100", "T4"))
     result = tables(step_model(0.3), [2], cluster, "chatty")
     model, profile = step_model(0.3), profiles().all[1]
-    reference = model.seconds(profile, 2, "V100-16GB")[0][0]
+    reference = model.seconds(profile, model.sums(2, 2), "V100-16GB")[0][0]
     for kind, device in enumerate(("V100-16GB", "T4")):
-        steps = model.seconds(profile, 2, device)[0]
+        steps = model.seconds(profile, model.sums(2, 2), device)[0]
         assert result.speed[0, kind] * result.locality[0, kind, :, 0] == pytest.approx(
             reference / steps
         )
