@@ -125,6 +125,10 @@ class SynchronisationPlan:
                     total[problem.network.link[pair]] += float(tree.share) * problem.size
         return total
 
+    def own_seconds(self, problem: SynchronisationProblem) -> float | None:
+        """Seconds by the plan's own model, where ranks send different bytes; None: it is played."""
+        return None
+
     def busiest_seconds(self, problem: SynchronisationProblem) -> float:
         """Seconds that the busiest link needs for its bytes: no timing of this plan is below it."""
         return float((self.link_bytes(problem) / problem.network.capacity).max(initial=0.0))
