@@ -103,7 +103,7 @@ def divide(
             supply = frame.supply(side, links, weights, Fraction(1))
             network_of_flows = supply.flow_network()
             for target in frame.targets:
-                got, inside = network_of_flows.flow([frame.size], target, supply.total)
+                got, inside = network_of_flows.cut(frame.size, target, supply.total)
                 if got < supply.total * (1.0 - _SLACK / 10):
                     added |= require(side, inside[:-1])
     shares = {side: np.maximum(found[share[side]], 0.0) for side in sides}

@@ -50,7 +50,7 @@ def split_off(supply: Supply) -> tuple[Supply, Routes]:
     network, needed = supply.flow_network(), supply.total
     capacity, root = network.capacity, supply.size
     routes: Routes = {pair: [(pair, units)] for pair, units in supply.link.items() if units}
-    order = np.array(supply.targets, dtype=np.int64)
+    order = list(supply.targets)
     switches = set(range(supply.size)) - set(supply.targets)
     for w in sorted(switches, key=lambda v: (int((capacity[v] > 0).sum()), v)):
         into = np.flatnonzero(capacity[:, w] > 0).tolist()
@@ -64,7 +64,7 @@ def split_off(supply: Supply) -> tuple[Supply, Routes]:
             most = int(min(capacity[u, w], capacity[w, t]))
             if most == 0:
                 continue
-            units = network.room(root, u, w, t, order, needed, most)
+            units = _room(network, (root, u, w, t), order, needed, most)
             if units <= 0:
                 continue
             capacity[u, w] -= units
@@ -80,6 +80,26 @@ def split_off(supply: Supply) -> tuple[Supply, Routes]:
     links = {pair: sum(x for _, x in way) for pair, way in routes.items()}
     kept = {pair: units for pair, units in links.items() if units and switches.isdisjoint(pair)}
     return replace(supply, link=kept), routes
+
+
+def _room(
+    network: FlowNetwork, at: tuple[int, int, int, int], targets: list[int], needed: int, most: int
+) -> int:
+    """How much of links u -> w -> t may become a link u -> t, at most `most`.
+
+    So much that every target still receives `needed` from s: a set of vertices that loses a link
+    holds s, u and t but not w, or s and w but neither u nor t. A target that leaves nothing comes
+    to the front, to be asked first next time.
+    """
+    s, u, w, t = at
+    for place, v in enumerate(targets):
+        for sources, sinks in (([s, u, t], [v, w]), ([s, w], [v, u, t])):
+            if v not in sources:
+                most = min(most, network.flow(sources, sinks, needed + most) - needed)
+        if most <= 0:
+            targets.insert(0, targets.pop(place))
+            break
+    return most
 
 
 @dataclass
@@ -153,7 +173,7 @@ def _next_link(
             wanted = int(min(network.capacity[x, y], tree.times))
             if wanted <= most or (x, y) in tree.refused:
                 continue
-            units = network.flow([x, hub], y, behind + wanted)[0] - behind
+            units = network.flow([x, hub], [y], behind + wanted) - behind
             if units <= 0:
                 tree.refused.add((x, y))
             elif units > most:

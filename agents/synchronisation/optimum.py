@@ -46,17 +46,13 @@ class Supply:
 
     def flow_network(self) -> FlowNetwork:
         """The links, and one from vertex V to every root with its weight."""
-        rows = [[0] * (self.size + 1) for _ in range(self.size + 1)]
-        for (u, v), capacity in self.link.items():
-            rows[u][v] = capacity
-        for root, weight in self.weight.items():
-            rows[self.size][root] = weight
-        return FlowNetwork(rows, 2 * self.total)
+        sent = {(self.size, root): weight for root, weight in self.weight.items()}
+        return FlowNetwork(self.size + 1, self.link | sent, 2 * self.total)
 
     def suffices(self) -> bool:
         """Whether every target can receive what all roots send."""
         network, needed = self.flow_network(), self.total
-        return all(network.flow([self.size], v, needed)[0] >= needed for v in self.targets)
+        return all(network.flow([self.size], [v], needed) >= needed for v in self.targets)
 
     def balanced(self) -> bool:
         """Whether as much leads into every vertex that only forwards as out of it."""
@@ -106,7 +102,7 @@ def even_supply(network: LinkGraph, targets: tuple[int, ...] = ()) -> Supply | N
         while rate:
             scaled = _scaled(supply, rate)
             needed = scaled.total
-            found, side = scaled.flow_network().flow([supply.size], target, needed)
+            found, side = scaled.flow_network().cut(supply.size, target, needed)
             if found >= needed:
                 break
             inside = sum(bool(side[root]) for root in roots)
