@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from envs.errors import InputError
 from envs.hardware.fabric import NodeKind
 from envs.hardware.topology import Topology
+from envs.units import check_keys, parse_bandwidth, parse_seconds, read_quantity
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -139,6 +141,59 @@ def graph_of(
         facts[:, 0],
         facts[:, 1],
     )
+
+
+KINDS = {  # of vertices in files: takes part, sums, forwards
+    "participant": (True, True, False),
+    "relay": (True, True, True),  # a participant that passes on what is not its own
+    "switch": (False, False, True),
+    "adding_switch": (False, True, True),
+    "server": (False, True, False),  # of parameters; a device that does not take part
+    "end": (False, False, False),
+}
+_LINK = ("source", "destination", "bandwidth", "latency", "both")
+
+
+def described(name: str, vertices: Mapping[str, str], links: Sequence[Any]) -> LinkGraph:
+    """A graph as files describe it.
+
+    Args:
+        vertices: `KINDS` by name.
+        links: sections {source, destination, bandwidth, latency, both}; both: also back.
+
+    Raises:
+        InputError: naming the key at fault; as `LinkGraph`.
+    """
+    for vertex, kind in vertices.items():
+        if kind not in KINDS:
+            told = f"{kind!r} is none of {', '.join(KINDS)}"
+            raise InputError(told, field=f"vertices.{vertex}")
+    joined: list[tuple[str, str, float, float]] = []
+    for number, section in enumerate(links):
+        key = f"links.{number}"
+        row = check_keys(section, _LINK, key=key)
+        rate = read_quantity(parse_bandwidth, row["bandwidth"], key=f"{key}.bandwidth")
+        latency = read_quantity(parse_seconds, row["latency"], key=f"{key}.latency")
+        ends = str(row["source"]), str(row["destination"])
+        for a, b in (ends, ends[::-1])[: 2 if row["both"] else 1]:
+            joined.append((a, b, rate, latency))
+    return graph_of(name, [VertexSpec(v, *KINDS[kind]) for v, kind in vertices.items()], joined)
+
+
+def description(graph: LinkGraph) -> dict[str, Any]:
+    """What `described` makes the graph of."""
+    kinds = {flags: kind for kind, flags in KINDS.items()}
+    flags = zip(*(x.tolist() for x in (graph.participant, graph.sums, graph.forwards)), strict=True)
+    facts = zip(graph.link, graph.capacity.tolist(), graph.latency.tolist(), strict=True)
+    name = graph.vertices
+    return {
+        "name": graph.name,
+        "vertices": {v: kinds[flag] for v, flag in zip(name, flags, strict=True)},
+        "links": [
+            dict(zip(_LINK, (name[a], name[b], rate, latency, False), strict=True))
+            for (a, b), rate, latency in facts
+        ],
+    }
 
 
 def links_of_topology(

@@ -31,6 +31,7 @@ from envs.step.order import OrderRule
 from envs.step.problem import CostModel, StepProblem
 from envs.step.step import Communication
 from envs.step.timeline import single_device_peak
+from envs.synchronisation.link_graph import LinkGraph
 from envs.units import MICROSECOND, MILLISECOND, NANOSECOND
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
@@ -259,8 +260,20 @@ def topology_file(path: str) -> Topology:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    built = object_in_file(path, "topology")
+    built = network_file(path)
     if not isinstance(built, Topology):
+        raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
+    return built
+
+
+def network_file(path: str) -> Topology | LinkGraph:
+    """The topology, or the links between vertices, that a YAML file describes.
+
+    Raises:
+        InputError: as `topology_file`.
+    """
+    built = object_in_file(path, "topology")
+    if not isinstance(built, Topology | LinkGraph):
         raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
     return built
 

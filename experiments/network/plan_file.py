@@ -1,0 +1,126 @@
+"""Plans of synchronisation on disk: JSON by the names of vertices, with their problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from envs.errors import InputError
+from envs.files import read_json
+from envs.synchronisation.link_graph import LinkGraph, described, description
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from envs.units import check_keys, parse_bytes, read_quantity
+from experiments.run.artifacts import write_json
+from experiments.run.provenance import Provenance, stamp
+
+KIND = "meshwright.synchronisation_plan"
+SCHEMA_VERSION = 1
+
+
+def write_plan(
+    path: Path, problem: SynchronisationProblem, plan: SynchronisationPlan, provenance: Provenance
+) -> None:
+    """Write plan and problem atomically.
+
+    The document: `network` (as `envs.synchronisation.link_graph.described` takes it), `problem`
+    {bytes, primitive}, `plan` {name, chunk (null: whole shares), trees: [{root, share ("1/8"),
+    reduce, broadcast: [[names from sender to receiver]]}]}.
+    """
+    names = problem.network.vertices
+    trees = [
+        {
+            "root": names[tree.root],
+            "share": str(tree.share),
+            "reduce": [[names[v] for v in way] for way in tree.reduce],
+            "broadcast": [[names[v] for v in way] for way in tree.broadcast],
+        }
+        for tree in plan.trees
+    ]
+    document = {
+        "network": description(problem.network),
+        "problem": {"bytes": problem.size, "primitive": problem.primitive.value},
+        "plan": {"name": plan.name, "chunk": plan.chunk, "trees": trees},
+    }
+    kind = KIND.split(".")[1]
+    write_json(path, stamp(document, provenance, kind=kind, schema_version=SCHEMA_VERSION))
+
+
+def read_plan(path: str | Path) -> tuple[SynchronisationProblem, SynchronisationPlan]:
+    """The problem and the plan in a file; the plan has no violations.
+
+    Raises:
+        InputError: naming the file and the field at fault, or the first violation.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise InputError(f"is no plan: 'kind' is not {KIND!r}", file=path, field="kind")
+    if document.get("schema_version") != SCHEMA_VERSION:
+        told = f"is {document.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
+        raise InputError(told, file=path, field="schema_version")
+    try:
+        problem = _problem(document)
+        plan = _plan(document, problem.network)
+    except InputError as error:
+        field = f"field {error.field!r}: " if error.field else ""
+        raise InputError(f"{field}{error.message}", file=path, record=error.record) from error
+    violations = plan.violations(problem)
+    if violations:
+        raise InputError(violations[0], file=path, field="plan")
+    return problem, plan
+
+
+def primitive_of(name: str, key: str = "primitive") -> Primitive:
+    """The primitive of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    known = {one.value: one for one in Primitive}
+    if name not in known:
+        raise InputError(f"{name!r} is none of {', '.join(known)}", field=key)
+    return known[name]
+
+
+def _problem(document: Mapping[str, Any]) -> SynchronisationProblem:
+    keys = ("name", "vertices", "links")
+    network = check_keys(document.get("network"), keys, key="network")
+    if not isinstance(network["vertices"], dict) or not isinstance(network["links"], list):
+        raise InputError("is not {vertices: {name: kind}, links: [...]}", field="network")
+    asked = check_keys(document.get("problem"), ("bytes", "primitive"), key="problem")
+    size = read_quantity(parse_bytes, asked["bytes"], key="problem.bytes")
+    primitive = primitive_of(str(asked["primitive"]), "problem.primitive")
+    return SynchronisationProblem(described(**network), size, primitive)
+
+
+def _plan(document: Mapping[str, Any], network: LinkGraph) -> SynchronisationPlan:
+    section = check_keys(document.get("plan"), ("name", "chunk", "trees"), key="plan")
+    number = {name: vertex for vertex, name in enumerate(network.vertices)}
+    if not isinstance(section["trees"], list):
+        raise InputError("is no list of trees", field="plan.trees")
+
+    def vertex(name: object, key: str) -> int:
+        if not isinstance(name, str) or name not in number:
+            raise InputError(f"{name!r} is no vertex of the network", field=key)
+        return number[name]
+
+    trees = []
+    for place, tree in enumerate(section["trees"]):
+        key = f"plan.trees.{place}"
+        row = check_keys(tree, ("root", "share", "reduce", "broadcast"), key=key)
+        ways: list[tuple[Way, ...]] = []
+        for name in ("reduce", "broadcast"):
+            if not isinstance(row[name], list) or not all(isinstance(x, list) for x in row[name]):
+                raise InputError("is no list of lists of vertices", field=f"{key}.{name}")
+            ways.append(tuple(tuple(vertex(v, f"{key}.{name}") for v in way) for way in row[name]))
+        try:
+            share = Fraction(str(row["share"]))
+        except (ValueError, ZeroDivisionError) as error:
+            told = f"{row['share']!r} is no share such as 1/8"
+            raise InputError(told, field=f"{key}.share") from error
+        trees.append(Tree(vertex(row["root"], f"{key}.root"), share, *ways))
+    chunk = section["chunk"]
+    pieces = float("inf") if chunk is None else read_quantity(parse_bytes, chunk, key="plan.chunk")
+    return SynchronisationPlan(str(section["name"]), tuple(trees), pieces)

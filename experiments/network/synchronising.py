@@ -1,0 +1,190 @@
+"""A problem of synchronisation from a config; its plan checked, executed and played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.base import SynchronisationResult
+from envs.errors import InputError
+from envs.hardware.topology import Topology
+from envs.synchronisation.link_graph import LinkGraph, links_of_topology
+from envs.synchronisation.plan import SynchronisationPlan
+from envs.synchronisation.playing import Played, play
+from envs.synchronisation.problem import SynchronisationProblem
+from envs.units import MICROSECOND, parse_bytes, parse_seconds, read_quantity
+from experiments.network.plan_file import primitive_of
+from experiments.pictures.synchronisation import draw_trees
+from experiments.run.artifacts import write_figure, write_json
+from experiments.run.provenance import Provenance, stamp
+from experiments.run.targets import build, no_such_thing
+
+TRACE_FILE, PICTURE_FILE = "trace.json", "trees.png"
+MOST_TRACED = 200_000  # messages of a trace
+_ELEMENTS = 1 << 22  # of all vectors on which a plan is executed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The keys of `conf/synchronise.yaml` that make the problem."""
+
+    topology: Any
+    primitive: str
+    bytes: Any
+    media: Sequence[str] | None
+    aggregation: bool
+    relay: bool
+    participants: Sequence[str] | None
+
+    def problem(self) -> SynchronisationProblem:
+        """What is to be synchronised.
+
+        Raises:
+            InputError: naming the key at fault.
+        """
+        size = read_quantity(parse_bytes, self.bytes, key="bytes")
+        return SynchronisationProblem(self._network(), size, primitive_of(self.primitive))
+
+    def _network(self) -> LinkGraph:
+        made = build(self.topology, "topology")
+        if isinstance(made, Topology):
+            graph = links_of_topology(made, None, self.media, self.aggregation, self.relay)
+        elif isinstance(made, LinkGraph):
+            if self.media is not None:
+                raise InputError(f"the links of {made.name} have no media", field="media")
+            switch = made.forwards & ~made.participant
+            graph = replace(
+                made,
+                sums=made.sums | switch if self.aggregation else made.sums,
+                forwards=made.forwards | made.participant if self.relay else made.forwards,
+            )
+        else:
+            raise no_such_thing("topology", self.topology, "topology")
+        if self.participants is None:
+            return graph
+        for name in self.participants:
+            if name not in graph.vertices:
+                told = f"{name!r} is none of {', '.join(graph.vertices)}"
+                raise InputError(told, field="participants")
+        taking = np.array([name in self.participants for name in graph.vertices])
+        return replace(graph, participant=taking)
+
+
+def largest_error(problem: SynchronisationProblem, plan: SynchronisationPlan) -> float:
+    """Of the plan executed on random vectors, over the largest element of the result.
+
+    Vectors have an element for every tree, unless all together would have more than 4,194,304.
+    """
+    n, primitive = len(problem.network.participants), problem.primitive
+    least = min(tree.share for tree in plan.trees)
+    elements = max(n, min(ceil(1 / least), _ELEMENTS // n))
+    vectors = np.random.default_rng(0).normal(size=(n, elements))
+    block = [ceil(problem.block_of(i)[0] * elements) for i in range(n)] + [elements]
+    wanted = np.tile(vectors.sum(axis=0), (n, 1))
+    for i in range(n):
+        own = slice(block[i], block[i + 1])
+        if not primitive.reduces:
+            wanted[:, own] = vectors[i, own]
+        if not primitive.broadcasts:
+            wanted[:i, own] = wanted[i + 1 :, own] = np.nan
+    found = plan.perform(problem, vectors)
+    if not np.array_equal(np.isnan(found), np.isnan(wanted)):
+        return float("inf")
+    return float(np.nanmax(np.abs(found - wanted)) / np.nanmax(np.abs(wanted)))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A plan that was checked, executed and played."""
+
+    problem: SynchronisationProblem
+    plan: SynchronisationPlan
+    seconds: float
+    played: Played | None  # None: the plan says itself how long it takes
+    error: float  # of the result, relative
+
+    def values(self, optimum: Fraction | None) -> dict[str, object]:
+        """The figures, bandwidths in bytes/s; `optimum` is the highest algorithm bandwidth."""
+        size, seconds = self.problem.size, self.seconds
+        bound = self.plan.busiest_seconds(self.problem)
+        return {
+            "time_s": seconds,
+            "algorithm_bandwidth": size / seconds,
+            "busiest_link_s": bound,
+            "busiest_link_bandwidth": size / bound,
+            "optimum": None if optimum is None else float(optimum),
+            "of_optimum": None if optimum is None else size / seconds / float(optimum),
+            "trees": len(self.plan.trees),
+            "chunk": self.plan.chunk,
+            "messages": None if self.played is None else len(self.played.start),
+            "largest_error": self.error,
+        }
+
+    def write(self, folder: Path, provenance: Provenance) -> dict[str, object]:
+        """The picture, and where there are not too many messages the trace; returns the files."""
+        title = (
+            f"{self.plan.name} on {self.problem.network.name}: "
+            f"{self.problem.size / self.seconds / 1e9:.4g} GB/s"
+        )
+        picture = folder / PICTURE_FILE
+        write_figure(picture, draw_trees(self.problem, self.plan, title), provenance)
+        if self.played is None or len(self.played.start) > MOST_TRACED:
+            return {"picture": str(picture), "trace": None}
+        path = folder / TRACE_FILE
+        write_json(path, stamp(trace_document(self.problem, self.played), provenance, kind="trace"))
+        return {"picture": str(picture), "trace": str(path)}
+
+
+def judge(
+    problem: SynchronisationProblem, found: SynchronisationResult, settings: Mapping[str, Any]
+) -> Judged:
+    """Check, execute and play the plan of a result.
+
+    Args:
+        settings: `chunk` (null: the planner's), `summing`, `overhead` of the config.
+
+    Raises:
+        InputError: the plan breaks a rule or sums wrongly, which is the planner's fault.
+    """
+    assert found.plan is not None
+    plan = found.plan
+    if settings["chunk"] is not None:
+        plan = replace(plan, chunk=read_quantity(parse_bytes, settings["chunk"], key="chunk"))
+    for violation in plan.violations(problem):
+        raise InputError(f"the plan of the agent: {violation}", field="agent")
+    error = largest_error(problem, plan)
+    if not error < 1e-9:
+        raise InputError(f"the plan of the agent sums wrongly, by {error:g}", field="agent")
+    times = {key: read_quantity(parse_seconds, settings[key], key=key) for key in settings
+             if key != "chunk"}  # fmt: skip
+    own = plan.own_seconds(problem)
+    played = play(problem, plan, **times) if own is None else None
+    seconds = played.seconds if played is not None else own
+    assert seconds is not None
+    return Judged(problem, plan, seconds, played, error)
+
+
+def trace_document(problem: SynchronisationProblem, played: Played) -> dict[str, object]:
+    """Vertices as processes, their connections as threads, chunks as slices; for Perfetto."""
+    names, events = problem.network.vertices, list[dict[str, object]]()
+    for vertex in sorted({way[0] for way in played.ways}):
+        events.append({"ph": "M", "name": "process_name", "pid": vertex,
+                       "args": {"name": names[vertex]}})  # fmt: skip
+    for c, (tree, way) in enumerate(zip(played.tree, played.ways, strict=True)):
+        what = "sum" if played.reduces[c] else "result"
+        place = {"pid": way[0], "tid": c}
+        label = f"tree {tree}: {what} to {names[way[-1]]}"
+        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": label}})
+        for chunk, m in enumerate(range(played.first[c], played.first[c + 1])):
+            start, end = played.start[m] / MICROSECOND, played.drained[m] / MICROSECOND
+            events.append(
+                {"ph": "X", "name": f"chunk {chunk}", "cat": what, **place, "ts": start,
+                 "dur": end - start, "args": {"arrived_s": played.arrived[m]}}
+            )  # fmt: skip
+    return {"traceEvents": events, "displayTimeUnit": "ms"}

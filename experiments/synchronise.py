@@ -1,0 +1,86 @@
+"""Gradients summed over a network by trees: planned, checked, executed, timed, drawn.
+
+python -m experiments.synchronise agent=ring topology=dgx1 bytes=100MB json=true
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from agents.base import SynchronisationPlanner
+from experiments.network.plan_file import write_plan
+from experiments.network.synchronising import Asked, judge
+from experiments.run.app import run_app
+from experiments.run.artifacts import to_json
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import text_hash
+from experiments.run.targets import build_as
+
+PLAN_FILE = "plan.json"
+SHOWN = (
+    "agent", "topology", "participants", "status", "reason", "time_s", "algorithm_bandwidth",
+    "busiest_link_bandwidth", "optimum", "of_optimum", "trees", "chunk", "largest_error", "seconds",
+    "plan", "picture", "trace",
+)  # fmt: skip
+
+
+@dataclass
+class SynchroniseConfig:
+    """`conf/synchronise.yaml`; groups are objects by `_target_`."""
+
+    agent: Any
+    topology: Any
+    primitive: str
+    bytes: Any
+    media: list[str] | None
+    aggregation: bool
+    relay: bool
+    participants: list[str] | None
+    chunk: Any
+    summing: Any
+    overhead: Any
+    optimum: bool
+    seed: int
+    json: bool
+
+
+def synchronise(config: SynchroniseConfig, run: Run) -> Result:
+    """Ask the planner, execute and time its plan, put the exact optimum beside it."""
+    agent = build_as(SynchronisationPlanner, config.agent, "agent", "planner of synchronisation")
+    problem = Asked(
+        config.topology, config.primitive, config.bytes, config.media, config.aggregation,
+        config.relay, config.participants,
+    ).problem()  # fmt: skip
+    topology = problem.network.name
+    provenance = run.provenance.with_inputs(**{topology: text_hash(to_json(config.topology))})
+    found = agent.synchronise(problem)
+    values: dict[str, object] = {
+        "agent": run.choice("agent", config.agent),
+        "topology": topology,
+        "participants": len(problem.network.participants),
+        "primitive": config.primitive,
+        "bytes": problem.size,
+        "status": found.status,
+        "reason": found.reason,
+        "seconds": found.seconds,
+        "figures": dict(found.figures),
+    }
+    if found.plan is not None:
+        settings = {key: getattr(config, key) for key in ("chunk", "summing", "overhead")}
+        judged = judge(problem, found, settings)
+        best = import_module("agents.synchronisation.optimum").optimum if config.optimum else None
+        values |= judged.values(None if best is None else best(problem))
+        write_plan(run.folder / PLAN_FILE, problem, judged.plan, provenance)
+        values |= {"plan": str(run.folder / PLAN_FILE), **judged.write(run.folder, provenance)}
+    return Result(values, provenance, [key for key in SHOWN if key in values])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run_app("synchronise", SynchroniseConfig, synchronise, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
