@@ -22,14 +22,16 @@ from envs.synchronisation.plan import Way
 
 PREFIX = "meshwright"
 BURST_BYTES = 131_072  # of a bucket: two of the largest segments
-QUEUE_S = 0.02  # that a packet may wait for a link
+LEAST_BURST, BURST_S = 16_384, 2e-3  # bytes and seconds that a link may catch up on a late timer
+QUEUE_BYTES = 2**26  # before a link: none is lost
 CABLES, WAYS, OWN, CONTROL = (int(IPv4Address(x)) for x in
                               ("10.0.0.0", "10.64.0.0", "10.128.0.0", "10.192.0.0"))  # fmt: skip
 SETTINGS = {
     "net.ipv4.ip_forward": "1",
     "net.ipv4.conf.all.rp_filter": "0",  # an answer may come another way
     "net.ipv4.tcp_congestion_control": "reno",
-    "net.ipv4.tcp_notsent_lowat": "65536",  # what is sent later waits in the program, not here
+    "net.ipv4.tcp_wmem": "4096 131072 131072",  # bytes of a connection that may wait for links
+    "net.ipv4.tcp_slow_start_after_idle": "0",
 }
 _CLONE_NEWNET = 0x40000000  # sched.h
 
@@ -176,11 +178,10 @@ def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[RealLinks]:
                 ip[vertex] += [f"addr add {own}/31 dev c{cable}", f"link set c{cable} up"]
         for (a, b), link in network.link.items():
             device, rate = near[a, b][0], float(network.capacity[link])
-            queue = bucket(rate, burst_of(rate), QUEUE_S)
-            run("tc", "-n", names[a], "qdisc", "add", "dev", device, "root", *queue)
+            run("tc", "-n", names[a], "-batch", "-", text=_queues(device, rate))
 
         def route(target: str, a: int, b: int, own: str) -> None:
-            ip[a].append(f"route add {target} via {near[a, b][1]} src {own}")
+            ip[a].append(f"route add {target} via {near[a, b][1]} src {own} rto_min 2s")
 
         for number, way in enumerate(ways):
             ends = [RealLinks.way_address(number, end) for end in (0, 1)]
@@ -198,9 +199,24 @@ def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[RealLinks]:
         yield RealLinks(tuple(names))
 
 
-def burst_of(rate: float) -> int:
-    """Bytes of a bucket: what a link of `rate` carries in 2 ms, within a tick of late timers."""
-    return max(16_384, round(rate * 2e-3))
+def _queues(device: str, rate: float) -> str:
+    """tc commands: `rate` bytes/s, and acknowledgements before what they acknowledge the like of.
+
+    Without that, connections one way would hold up those the other way.
+    """
+    bits, burst = round(8 * rate), max(LEAST_BURST, round(rate * BURST_S))
+    whole = f"ceil {bits}bit burst {burst} cburst {burst}"
+    return "\n".join(
+        (
+            f"qdisc add dev {device} root handle 1: htb default 3",
+            f"class add dev {device} parent 1: classid 1:1 htb rate {bits}bit {whole}",
+            f"class add dev {device} parent 1:1 classid 1:2 htb rate {bits // 4}bit {whole} prio 0",
+            f"class add dev {device} parent 1:1 classid 1:3 htb rate {bits // 2}bit {whole} prio 1",
+            f"qdisc add dev {device} parent 1:3 bfifo limit {QUEUE_BYTES}",
+            f"filter add dev {device} parent 1: protocol ip u32 match u16 0x0000 0xffc0 at 2 "
+            "flowid 1:2",
+        )
+    )
 
 
 def fewest_links(network: LinkGraph) -> dict[tuple[int, int], Way]:

@@ -28,7 +28,7 @@ from experiments.execution.namespaces import enter
 from experiments.execution.processes import MEETING, RESULT, TASK
 from experiments.run.artifacts import write_json
 
-WINDOW = 4  # chunks of a tree under way on a connection
+WINDOW = 2  # chunks of a tree under way on a connection
 PRIORITY = -10  # niceness: links wait for no core
 LARGEST = 256  # of the whole numbers that are added: float32 sums of 65,536 of them are exact
 Document = dict[str, Any]
