@@ -30,7 +30,7 @@ SETTINGS = {
     "net.ipv4.ip_forward": "1",
     "net.ipv4.conf.all.rp_filter": "0",  # an answer may come another way
     "net.ipv4.tcp_congestion_control": "reno",
-    "net.ipv4.tcp_wmem": "4096 131072 131072",  # bytes of a connection that may wait for links
+    "net.ipv4.tcp_wmem": "4096 65536 65536",  # bytes of a connection that may wait for links
     "net.ipv4.tcp_slow_start_after_idle": "0",
 }
 _CLONE_NEWNET = 0x40000000  # sched.h
