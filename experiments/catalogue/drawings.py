@@ -8,6 +8,7 @@ What learns has no plan before it has been trained: its picture is a training cu
 from __future__ import annotations
 
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from agents.base import BandwidthPlanner, HybridPlanner, JointPlanner, Planner, SharedPlanner
+from agents.base import (
+    BandwidthPlanner,
+    HybridPlanner,
+    JointPlanner,
+    Planner,
+    SharedPlanner,
+    SynchronisationPlanner,
+)
 from agents.cluster.lower_bound import completion_bound
 from agents.cluster.shipped import SHIPPED
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
@@ -29,11 +37,15 @@ from envs.joint.env import JointEnv
 from envs.placement import generator as mixed_devices
 from envs.step.problem import StepProblem
 from envs.step.step import SINGLE_PORT
+from envs.synchronisation.link_graph import VertexSpec, graph_of
+from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.catalogue.entries import Entry, Kind, entries, gymnasium_id
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
 from experiments.pictures.step import draw_gantt
 from experiments.pictures.style import LIMIT, in_words
+from experiments.pictures.synchronisation import draw_trees
 from experiments.run.declared import CONFIG_MODULE
 from experiments.run.targets import build
 from experiments.step.hybrid import Pipeline, ask_hybrid
@@ -117,6 +129,8 @@ def _plan(entry: Entry) -> Any:
     agent = _built(entry.name)
     if isinstance(agent, HybridPlanner) and not isinstance(agent, Planner):
         return _stages(entry, agent)
+    if isinstance(agent, SynchronisationPlanner):
+        return _trees(entry, agent)
     task = _task(agent)
     search = task.search(agent)
     assert search is not None
@@ -140,6 +154,28 @@ def _stages(entry: Entry, agent: HybridPlanner) -> Any:
         f"{entry.name}: a step of four micro-batches takes {seconds:.2f} ms, {bound:.2f} at best"
     )
     return draw_gantt(planned.step.macro, planned.step.timeline, title)
+
+
+def _trees(entry: Entry, agent: SynchronisationPlanner) -> Any:
+    """The trees of a plan for 100 MB on the example network."""
+    problem = example_network()
+    found = agent.synchronise(problem)
+    assert found.plan is not None, found.reason
+    own = found.plan.own_seconds(problem)
+    seconds = play(problem, found.plan).seconds if own is None else own
+    title = f"{entry.name}: 100 MB are summed in {seconds * 1e3:.2f} ms"
+    return draw_trees(problem, found.plan, title)
+
+
+@cache
+def example_network() -> SynchronisationProblem:
+    """Two servers with four devices, joined pairwise and by a switch that can add."""
+    devices = [f"server{s}/{d}" for s in range(2) for d in range(4)]
+    vertices = [VertexSpec(name, True, True, False) for name in devices]
+    vertices.append(VertexSpec("switch", False, True, True))
+    links = [(a, b, 25e9, 2e-6) for a, b in permutations(devices, 2) if a[:7] == b[:7]]
+    links += [(x, y, 12.5e9, 5e-6) for a in devices for x, y in ((a, "switch"), ("switch", a))]
+    return SynchronisationProblem(graph_of("two servers", vertices, links), 100e6)
 
 
 def _gantt(entry: Entry, verdict: Verdict, bound: float) -> Any:

@@ -27,6 +27,7 @@ from agents.base import (
     PartitionPlanner,
     Planner,
     SharedPlanner,
+    SynchronisationPlanner,
 )
 from experiments.run.declared import CONFIG_MODULE
 
@@ -35,6 +36,7 @@ KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 FACTS = ("Knows", "Guarantees", "Source")
 PLANNERS = (
     Planner, PartitionPlanner, BandwidthPlanner, JointPlanner, SharedPlanner, HybridPlanner,
+    SynchronisationPlanner,
 )  # fmt: skip
 ASKED = {  # how the commands that a user copies ask each kind of planner
     Planner: "graph=gpt2 topology=mixed_v100_p100",
@@ -241,6 +243,8 @@ def _command(entry: Entry, node: Mapping[str, Any]) -> str:
         if node.get("schedulers", 1) > 1:  # each has racks, which hold its jobs
             jobs += " cluster.nodes_per_rack=2 trace.max_gpus=32"
         return f"meshwright evaluate env=cluster agent={entry.name}{given} {jobs}"
+    if SynchronisationPlanner in entry.answers:
+        return f"meshwright synchronise agent={entry.name}{given} topology=h100_2x8"
     asked = next((ASKED[kind] for kind in entry.answers if kind in ASKED), "")
     return f"meshwright plan agent={entry.name}{given} {asked} budget_s=10"
 

@@ -9,11 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import SynchronisationPlan, Way
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import SynchronisationProblem
 from experiments.pictures.style import (
     BLUE,
-    GRID,
     NOTE,
     ORANGE,
     SMALL,
@@ -40,15 +39,27 @@ def draw_trees(problem: SynchronisationProblem, plan: SynchronisationPlan, title
         shade = mixed_with_white("black", 0.9 * (1.0 - float(share)))
         _arrow(axes[0], places, a, b, shade, 0.6 + 1.6 * float(share))
     axes[0].set_title("load of links: black is the busiest", fontsize=TEXT)
-    roots = dict.fromkeys(sorted(plan.trees, key=lambda tree: -tree.share))
-    for axis, tree in zip(axes[1:], roots, strict=False):
+    for axis, tree in zip(axes[1:], _chosen(plan), strict=False):
         _vertices(axis, network, places, tree.root)
-        for ways, shade in ((tree.reduce, ORANGE), (tree.broadcast, BLUE)):
+        for ways, shade, bend in ((tree.reduce, ORANGE, 0.12), (tree.broadcast, BLUE, 0.24)):
             for a, b in sorted(_steps(ways)):
-                _arrow(axis, places, a, b, shade, 1.4)
+                _arrow(axis, places, a, b, shade, 1.4, bend)
         name = network.vertices[tree.root]
         axis.set_title(f"{tree.share} of the vector, root {name}", fontsize=TEXT)
+    figure.supxlabel("orange: sums, blue: results", fontsize=TEXT, color=NOTE)
     return titled(figure, title)
+
+
+def _chosen(plan: SynchronisationPlan) -> list[Tree]:
+    """Trees that show the most links not yet shown, the largest share first."""
+    shown, seen = list[Tree](), set[tuple[int, int]]()
+    steps = [(tree, _steps((*tree.reduce, *tree.broadcast))) for tree in plan.trees]
+    while len(shown) < min(TREES, len(steps)):
+        left = [pair for pair in steps if pair[0] not in shown] or steps
+        tree, links = max(left, key=lambda pair: (len(pair[1] - seen), pair[0].share))
+        shown.append(tree)
+        seen |= links
+    return shown
 
 
 def _steps(ways: tuple[Way, ...]) -> set[tuple[int, int]]:
@@ -83,7 +94,9 @@ def _vertices(axes: Axes, network: LinkGraph, places: Places, root: int | None =
     axes.margins(0.08)
 
 
-def _arrow(axes: Axes, places: Places, a: int, b: int, shade: str, width: float) -> None:
+def _arrow(
+    axes: Axes, places: Places, a: int, b: int, shade: str, width: float, bend: float = 0.12
+) -> None:
     arrow = {"arrowstyle": "-|>", "color": shade, "linewidth": width, "mutation_scale": 7.0,
-             "shrinkA": 5.0, "shrinkB": 6.0, "connectionstyle": "arc3,rad=0.12"}  # fmt: skip
-    axes.annotate("", places[b], places[a], arrowprops=arrow, zorder=2 if shade != GRID else 1)
+             "shrinkA": 5.0, "shrinkB": 6.0, "connectionstyle": f"arc3,rad={bend}"}  # fmt: skip
+    axes.annotate("", places[b], places[a], arrowprops=arrow)
