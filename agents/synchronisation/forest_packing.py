@@ -167,19 +167,21 @@ def _next_link(
 ) -> tuple[Pair, int]:
     """The first link out of a tree that all its units may take; else the one most may take."""
     best, most = (-1, -1), 0
-    outside = [v for v in targets if v not in set(tree.inside)]
-    for x in tree.inside:
-        for y in sorted(outside, key=lambda v: -network.capacity[x, v]):
-            wanted = int(min(network.capacity[x, y], tree.times))
-            if wanted <= most or (x, y) in tree.refused:
-                continue
-            units = network.flow([x, hub], [y], behind + wanted) - behind
-            if units <= 0:
-                tree.refused.add((x, y))
-            elif units > most:
-                best, most = (x, y), units
-                if units == tree.times:
-                    return best, most
+    outside = np.setdiff1d(targets, tree.inside)
+    left = network.capacity[np.ix_(np.array(tree.inside), outside)]
+    row, column = np.nonzero(left)
+    for k in np.lexsort((-left[row, column].astype(np.float64), row)):
+        x, y = tree.inside[row[k]], int(outside[column[k]])
+        wanted = min(int(left[row[k], column[k]]), tree.times)
+        if wanted <= most or (x, y) in tree.refused:
+            continue
+        units = network.flow([x, hub], [y], behind + wanted) - behind
+        if units <= 0:
+            tree.refused.add((x, y))
+        elif units > most:
+            best, most = (x, y), units
+            if units == tree.times:
+                return best, most
     if most == 0:
         raise ValueError("the links do not suffice")
     return best, most

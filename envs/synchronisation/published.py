@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
 
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.hardware.servers import HYBRID_CUBE_MESH
@@ -86,6 +91,39 @@ def switched(
         switches.append("switch")
         links += [x for box in names for gpu in box for x in _both(gpu, "switch", network)]
     return _built(name, names, switches, links)
+
+
+@bounded
+def uneven(seed: Annotated[int, Ge(0)], name: str = "uneven") -> LinkGraph:
+    """One to four servers of one to six devices, at least three in all, drawn anew for each seed.
+
+    The devices of a server hang on a switch (PCIe, NVSwitch) or are joined by a ring and chords of
+    one to four NVLinks; one or two cards lead from some of them, or from the switch, to the switch
+    between servers. Every rate is drawn; links pass as much one way as the other.
+    """
+    rng = np.random.default_rng(seed)
+
+    def rate(choices: Sequence[float], latency: float) -> Rate:
+        return Rate(float(rng.choice(choices)) * 1e9, latency)
+
+    sizes = rng.integers(1, 7, size=rng.integers(1, 5)).tolist()
+    sizes[0] += max(3 - sum(sizes), 0)
+    boxes = [[f"server{b}/{d}" for d in range(size)] for b, size in enumerate(sizes)]
+    switches, links = [], Links()
+    for number, box in enumerate(boxes):
+        doors = box
+        if len(box) > 1 and rng.random() < 0.5:
+            doors = [f"server{number}/switch"]
+            switches += doors
+            for device in box:
+                links += _both(device, doors[0], rate([8, 16, 32, 64, 150, 300], 1e-6))
+        else:
+            for a, b in combinations(range(len(box)), 2):
+                if b == a + 1 or (a == 0 and b == len(box) - 1) or rng.random() < 0.3:
+                    links += _both(box[a], box[b], rate([25, 50], 7e-7), int(rng.integers(1, 3)))
+        for door in rng.permutation(doors)[: rng.integers(1, 3)] if len(boxes) > 1 else ():
+            links += _both(str(door), "switch", rate([1.25, 3.125, 6.25, 12.5, 25, 50], 2e-6))
+    return _built(name, boxes, [*switches, "switch"] if len(boxes) > 1 else switches, links)
 
 
 def _both(a: str, b: str, rate: Rate, times: int = 1) -> Links:
