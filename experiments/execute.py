@@ -1,11 +1,16 @@
-"""Run hybrid plans in torch on this machine, beside the unsplit model; or measure layers for them.
+"""Run plans in torch on this machine: hybrid plans beside the unsplit model, synchronisation too.
 
 python -m experiments.execute plan=plan.json
 python -m experiments.execute plan=[1f1b.json,zb_h1.json] layers.width=384 layers.sequence=128
+python -m experiments.execute synchronisation=plan.json links=namespaces
 
 The processes of a plan meet over the loopback interface, one thread each. Losses, gradients and the
 order of actions are compared with what they should be, the step's time with a list simulation of
 the measured actions. With `profile=<file>` the layers alone are measured, for planners to read.
+
+With `synchronisation=<file>` the trees of a plan of `experiments.synchronise` carry real vectors
+between processes, in turns with gloo's own all-reduce: over the loopback interface, or in network
+namespaces whose links have the rates of the plan's network, beside what is predicted.
 """
 
 from __future__ import annotations
@@ -14,13 +19,22 @@ import sys
 
 from experiments.execution.executing import ExecuteConfig, execute
 from experiments.execution.profiling import ProfileConfig, profile
+from experiments.execution.synchronising import (
+    ExecuteSynchronisationConfig,
+    execute_synchronisation,
+)
 from experiments.run.app import Variant, run_app
 
-VARIANTS = {"profile=?*": Variant("execute_profile", ProfileConfig, profile)}
+VARIANTS = {
+    "profile=?*": Variant("execute_profile", ProfileConfig, profile),
+    "synchronisation=?*": Variant(
+        "execute_synchronisation", ExecuteSynchronisationConfig, execute_synchronisation
+    ),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The app; measuring layers has a config of its own."""
+    """The app; measuring layers and synchronisation have configs of their own."""
     return run_app("execute", ExecuteConfig, execute, arguments, VARIANTS)
 
 
