@@ -1,0 +1,110 @@
+"""Rings against all rings there are, and classical plans against what is known of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from agents.synchronisation.classical import (
+    DoubleTree,
+    HalvingDoubling,
+    Hierarchical,
+    ParameterServer,
+    Ring,
+    cheapest_cycle,
+)
+from agents.synchronisation.ways import Ways
+from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, links_of_topology
+from envs.synchronisation.playing import play
+from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from experiments.step.problem import topology_file
+from tests.envs.synchronisation.made_networks import networks
+from tests.envs.synchronisation.test_synchronisation_plan import star
+from tests.paths import CONF
+from tests.strength import examples
+
+
+@given(networks(most=4, latencies=False))
+@examples(60, daily=6)
+def test_no_rings_over_the_same_ways_keep_the_busiest_link_less_busy(network: LinkGraph) -> None:
+    """All cycles with all choices of ways, and the best shares of all of them together."""
+    problem = SynchronisationProblem(network, 1.0, Primitive.ALL_GATHER)
+    ends, tables = network.participants, Ways(network, network.participants).tables
+    columns = []
+    for tail in permutations(ends[1:]):
+        pairs = list(pairwise([ends[0], *tail, ends[0]]))
+        for ways in product(*({table[pair] for table in tables} for pair in pairs)):
+            load = np.zeros(network.num_links)
+            for step in (step for way in ways for step in pairwise(way)):
+                load[network.link[step]] += (len(ends) - 1) / len(ends)
+            columns.append(load / network.capacity)
+    a = np.column_stack([*columns, np.full(network.num_links, -1.0)])
+    ones = [[1.0] * len(columns) + [0.0]]
+    best = linprog([0.0] * len(columns) + [1.0], a, np.zeros(len(a)), ones, [1.0]).fun
+    found = Ring().synchronise(problem).plan
+    assert found is not None
+    assert found.busiest_seconds(problem) == pytest.approx(best, rel=1e-3)
+
+
+@given(st.integers(2, 7), st.integers(0, 2**32))
+@examples(100, daily=8)
+def test_the_cheapest_cycle_is_the_best_of_all_orders(n: int, seed: int) -> None:
+    cost = np.random.default_rng(seed).random((n, n))
+
+    def total(order: list[int]) -> float:
+        return float(sum(cost[pair] for pair in pairwise([*order, order[0]])))
+
+    found = cheapest_cycle(cost)
+    assert sorted(found) == list(range(n))
+    best = min(total([0, *tail]) for tail in permutations(range(1, n)))
+    assert total(found) == pytest.approx(best)
+
+
+def test_rings_of_a_dgx1_use_every_nvlink_fully() -> None:
+    """171.43 GB/s of all-gather is the optimum of all trees; of all-reduce, half of it."""
+    topology = topology_file(str(CONF / "topology" / "dgx1.yaml"))
+    problem = SynchronisationProblem(links_of_topology(topology, media=["NVLink"]), 1e9)
+    plan = Ring().synchronise(problem).plan
+    assert plan is not None
+    assert 1.0 / plan.busiest_seconds(problem) == pytest.approx(600.0 / 7.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 13])
+def test_plans_on_a_star_send_the_bytes_that_are_known_of_them(n: int) -> None:
+    """2 S pass each link of double trees, 2 (n - 1) / n S of the others, where n is 2^k."""
+    problem = SynchronisationProblem(star(n), 1e6)
+    even = 2e6 * (n - 1) / n
+    fold = n & (n - 1) and 1e6 + even  # whoever stands for two also sends the sum of both on
+    for planner, most in (
+        (Ring(), even), (DoubleTree(), 2e6), (HalvingDoubling(), fold or even),
+        (Hierarchical(), even), (ParameterServer(False), even),
+    ):  # fmt: skip
+        plan = planner.synchronise(problem).plan
+        assert plan is not None
+        assert plan.link_bytes(problem).max() <= most * (1.0 + 1e-9)
+
+
+def test_dedicated_servers_sum_what_others_bring() -> None:
+    names = ["a", "b", "c", "ps"]
+    vertices = [VertexSpec(x, x != "ps", True, False) for x in names]
+    vertices.append(VertexSpec("switch", False, False, True))
+    links = [(a, b, 1e9, 0.0) for x in names for a, b in ((x, "switch"), ("switch", x))]
+    network = graph_of("a server", vertices, links)
+    problem = SynchronisationProblem(network, 1e6)
+    found = ParameterServer(dedicated=True).synchronise(problem)
+    assert found.plan is not None
+    assert found.plan.trees[0].root == 3
+    # Cut finely, results leave while sums come in.
+    assert play(problem, found.plan).seconds == pytest.approx(3e-3, rel=0.02)
+    for primitive, graph in ((Primitive.ALL_GATHER, network), (Primitive.ALL_REDUCE, star(3))):
+        refused = ParameterServer(True).synchronise(SynchronisationProblem(graph, 1e6, primitive))
+        assert refused.plan is None
+        assert "servers do not" in refused.reason or "no vertex sums" in refused.reason
+    apart = graph_of("one way", vertices[:2], [("a", "b", 1e9, 0.0)])
+    found = Ring().synchronise(SynchronisationProblem(apart, 1e6))
+    assert (found.plan, found.reason) == (None, "no way from b to a")

@@ -1,0 +1,52 @@
+"""The promises of every planner of synchronisation, on random networks and all primitives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.base import SynchronisationPlanner
+from envs.synchronisation.playing import play
+from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from experiments.catalogue.entries import entries, read_option
+from experiments.network.synchronising import largest_error
+from experiments.run.targets import build
+from tests.envs.synchronisation.made_networks import networks
+from tests.strength import examples
+
+
+@cache
+def planner(name: str) -> Any:
+    return build(read_option("agent", name)[1], "agent")
+
+
+PLANNERS = [entry.name for entry in entries() if SynchronisationPlanner in entry.answers]
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@given(networks(most=6), st.sampled_from(Primitive), st.booleans())
+@examples(60, daily=3)
+def test_a_plan_is_allowed_sums_rightly_and_takes_no_less_than_its_busiest_link(
+    name: str, network: Any, primitive: Primitive, adding: bool
+) -> None:
+    if adding:
+        network = replace(network, sums=network.sums | network.forwards)
+    problem = SynchronisationProblem(network, 1e3, primitive)
+    found = planner(name).synchronise(problem)
+    if found.plan is None:
+        assert found.reason
+        assert found.status in ("infeasible", "limit")
+        return
+    assert found.plan.violations(problem) == []
+    assert largest_error(problem, found.plan) < 1e-12
+    seconds = found.plan.own_seconds(problem)
+    if seconds is None:
+        seconds = play(problem, found.plan).seconds
+        assert seconds >= found.plan.busiest_seconds(problem) * (1 - 1e-9)
+    if not adding:
+        assert seconds >= found.lower_bound * (1 - 1e-9)

@@ -1,0 +1,87 @@
+"""`experiments.synchronise`, from files to files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.errors import InputError
+from experiments.network.plan_file import read_plan
+from experiments.network.synchronising import Asked
+from experiments.run.app import run_app
+from experiments.synchronise import SynchroniseConfig, synchronise
+
+LINKS = """\
+_target_: envs.synchronisation.link_graph.described
+name: two_racks
+vertices: {a: participant, b: participant, c: participant, left: switch, right: adding_switch}
+links:
+  - {source: a, destination: left, bandwidth: 10Gbps, latency: 5us, both: true}
+  - {source: b, destination: left, bandwidth: 10Gbps, latency: 5us, both: true}
+  - {source: c, destination: right, bandwidth: 40Gbps, latency: 5us, both: true}
+  - {source: left, destination: right, bandwidth: 20Gbps, latency: 1us, both: true}
+"""
+WORDS = ["agent=ring", "topology=links.yaml", "bytes=3MB", "optimum=false", "hydra.run.dir=run"]
+
+
+def run(*words: str) -> int:
+    return run_app("synchronise", SynchroniseConfig, synchronise, [*WORDS, *words])
+
+
+def result(folder: str = "run") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(folder, "result.json").read_text())
+    return found
+
+
+def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("links.yaml").write_text(LINKS)
+    assert run() == 0
+    found = result()
+    assert found["time_s"] == pytest.approx(3.2e-3 + 4 * 10e-6, rel=5e-3)  # 2 (n - 1) / n S / B
+    assert found["busiest_link_s"] == pytest.approx(3.2e-3)
+    assert found["largest_error"] < 1e-12
+    problem, plan = read_plan(found["plan"])
+    assert (problem.size, problem.network.name) == (3e6, "two_racks")
+    assert plan.busiest_seconds(problem) == pytest.approx(3.2e-3)
+    events = json.loads(Path(found["trace"]).read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == found["messages"]
+    assert Path(found["picture"]).stat().st_size > 10_000
+    document = json.loads(Path(found["plan"]).read_text())
+    for path, value, told in (
+        (("network", "vertices", "a"), "x", "'x' is none of participant"),
+        (("plan", "trees", 0, "root"), "z", "'plan.trees.0.root': 'z' is no vertex"),
+        (("plan", "trees", 0, "share"), "1/0", "'1/0' is no share"),
+        (("plan", "trees", 0, "reduce"), [], "the sum leaves out"),
+        (("problem", "primitive"), "scan", "'scan' is none of"),
+    ):
+        changed = json.loads(json.dumps(document))
+        at = changed
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value
+        Path("changed.json").write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=told):
+            read_plan("changed.json")
+    assert run("participants=[a,z]", "hydra.run.dir=bad") == 2
+    assert "'z' is none of a, b, c" in capsys.readouterr().err
+    node = {"_target_": "experiments.step.problem.network_file", "path": "links.yaml"}
+    asked = Asked(node, "all_reduce", "3MB", None, True, True, None)
+    assert asked.problem().network.sums.all()
+    for change, told in (
+        ({"media": ["NVLink"]}, "have no media"),
+        ({"bytes": "3Mb"}, "'bytes'"),
+        ({"primitive": "scan"}, "'scan' is none of all_reduce"),
+        ({"topology": {"_target_": "builtins.dict"}}, "config key 'topology'"),
+    ):
+        with pytest.raises(InputError, match=told):
+            replace(asked, **change).problem()
+    Path("links.yaml").write_text(LINKS.replace("5us, both", "5GB, both", 1))
+    with pytest.raises(InputError, match=r"links\.0\.latency"):
+        asked.problem()
