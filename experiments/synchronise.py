@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from agents.base import SynchronisationPlanner
+from agents.synchronisation.optimum import optimum
 from experiments.network.plan_file import write_plan
 from experiments.network.synchronising import Asked, judge
 from experiments.run.app import run_app
@@ -71,8 +71,8 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     if found.plan is not None:
         settings = {key: getattr(config, key) for key in ("chunk", "summing", "overhead")}
         judged = judge(problem, found, settings)
-        best = import_module("agents.synchronisation.optimum").optimum if config.optimum else None
-        values |= judged.values(None if best is None else best(problem))
+        best = optimum(problem.network, problem.primitive) if config.optimum else None
+        values |= judged.values(best)
         write_plan(run.folder / PLAN_FILE, problem, judged.plan, provenance)
         values |= {"plan": str(run.folder / PLAN_FILE), **judged.write(run.folder, provenance)}
     return Result(values, provenance, [key for key in SHOWN if key in values])

@@ -119,7 +119,7 @@ class Judged:
             "busiest_link_s": bound,
             "busiest_link_bandwidth": size / bound,
             "optimum": None if optimum is None else float(optimum),
-            "of_optimum": None if optimum is None else size / seconds / float(optimum),
+            "of_optimum": size / seconds / float(optimum) if optimum else None,
             "trees": len(self.plan.trees),
             "chunk": self.plan.chunk,
             "messages": None if self.played is None else len(self.played.start),

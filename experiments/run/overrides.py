@@ -32,6 +32,7 @@ from experiments.run.declared import (
     CONFIG_DIR,
     CONFIG_MODULE,
     config_folders,
+    option_file,
     plain_keys,
     use_config_folders,
 )
@@ -258,7 +259,7 @@ def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoad
     if group in plain:
         return [argument if value.startswith("{") else f"{key}={{{PLAIN}:{value}}}"]
     options = sorted(name for name in loader.get_group_options(group) if "." not in name)
-    if value in options:
+    if value in options or ("/" in value and option_file(group, value)):
         return [argument]
     path = Path(value).expanduser()
     is_file = os.path.isfile(path)  # which does not fail where the name is too long for one
