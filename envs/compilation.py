@@ -15,6 +15,10 @@ from numba.core import event
 
 Told = Callable[[str], None]  # the name of a kernel that begins to be compiled
 
+# Options of a kernel that only kernels call: it has no way in from Python, whose compilation takes a
+# quarter of the time. `tests/envs/test_compilation.py` finds those that are marked wrongly.
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 
 class _Watch(event.Listener):  # type: ignore[misc]
     """Sums the seconds of compiling; a kernel inside another is part of it."""

@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
 from envs.step.kernel import FloatArray, IndexArray, IntArray, StepArrays, relabel, step_arrays
@@ -112,7 +113,7 @@ def longest_path(
     return max(end, 0.0), _walk_back(last, nodes, volume)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _send(
     producer: int,
     finish: float,
@@ -149,7 +150,7 @@ def _send(
     return at, node
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _walk_back(node: int, nodes: Nodes, volume: FloatArray) -> float:
     """Adds up the path that ends with `node`; returns its fixed seconds."""
     fixed = 0.0

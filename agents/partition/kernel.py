@@ -12,6 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -93,7 +95,7 @@ def settle(traffic: Traffic, loads: Loads) -> None:
             loads.load[home] += traffic.parcel_seconds[h, home]
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def change(traffic: Traffic, loads: Loads, a: int, e: int) -> tuple[float, float]:
     """Seconds by which the loads of a's device and of device e change if atom `a` moves to `e`.
 
@@ -170,7 +172,7 @@ def in_line(arcs: IntArray) -> bool:
     return bool(placed.all())
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def norm(load: FloatArray, scale: float) -> float:
     """The logarithm of the 16-norm of the loads (D,) in units of `scale`: what the walk minimises.
 
@@ -187,7 +189,7 @@ def norm(load: FloatArray, scale: float) -> float:
     return float(np.log(total) / 16.0)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def overflow(traffic: Traffic, used: FloatArray) -> float:
     """How much state (bytes of `used` (D,)) does not fit, as a part of all; with a fixed part."""
     excess = 0.0
@@ -197,20 +199,20 @@ def overflow(traffic: Traffic, used: FloatArray) -> float:
     return _ANY_EXCESS + excess / traffic.all_state if excess > 0.0 else 0.0
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def adapt(charge: FloatArray, excess: float) -> None:
     """Raise the charge for state that does not fit with every move while some does not."""
     charge[0] *= _RISE if excess > 0.0 else _FALL
     charge[0] = min(max(charge[0], _CHEAPEST), _DEAREST)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def pick(count: int, random: np.random.Generator) -> int:
     """One of 0..count-1."""
     return int(random.random() * count)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def target(traffic: Traffic, device: IndexArray, a: int, random: np.random.Generator) -> int:
     """A device for atom `a`: mostly that of an atom with which it exchanges a parcel."""
     sent = traffic.sent_ptr[a + 1] - traffic.sent_ptr[a]
@@ -228,7 +230,7 @@ def target(traffic: Traffic, device: IndexArray, a: int, random: np.random.Gener
     return int(device[traffic.reader[first + pick(traffic.reader_ptr[h + 1] - first, random)]])
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def join(b: int, d: int, e: int, count: int, device: IndexArray, trial: Proposal) -> int:
     """Have atom `b` of device d go to e with the cluster, if it does not yet; the new number."""
     if device[b] != d or trial.mark[b] == trial.ticket[0]:
@@ -238,7 +240,7 @@ def join(b: int, d: int, e: int, count: int, device: IndexArray, trial: Proposal
     return count + 1
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
 def cluster(
     traffic: Traffic,
     device: IndexArray,  # (A,)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.placement.neighbourhood.moves import RandomState, draw
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 ByteArray = NDArray[np.int8]
@@ -200,7 +201,7 @@ def improve(
     return tries
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _shift(order: ByteArray, item: int, number: int, run: int, by: int) -> None:
     """Move the occurrences `number`.. of `item`, `run` of them, `by` places each."""
     length = len(order)

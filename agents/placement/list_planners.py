@@ -32,6 +32,7 @@ from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.memory_fit import MemoryFit, search
 from envs.bounds import Count, bounded
+from envs.compilation import INNER
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 
@@ -202,7 +203,7 @@ def _advance(
     return NONE, NONE
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _where_it_finishes_first(problem: ListProblem, schedule: Schedule, piece: int) -> int:
     """The device, or NONE; the first of equals."""
     best, where = np.inf, NONE

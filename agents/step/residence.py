@@ -6,6 +6,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -102,7 +104,7 @@ def _labels(
     return chosen, cost
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _insert(front: IntArray, size: int, sent: FloatArray, have: FloatArray, x: int) -> int:
     """Put label `x` into a front that ascends in what is sent and saved; its new size.
 

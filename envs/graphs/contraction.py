@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from envs.compilation import INNER
 from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, Kind, OpGraph, Phase
 
 
@@ -226,7 +227,7 @@ def receivers(
     return ptr, rows[:end]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _before(a: int, b: int, ptr: IntArray, rows: IntArray) -> bool:
     """Whether row `a` sorts before row `b`; a part of a row goes before it."""
     i, j = ptr[a], ptr[b]
@@ -237,7 +238,7 @@ def _before(a: int, b: int, ptr: IntArray, rows: IntArray) -> bool:
     return bool(j < ptr[b + 1])
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _found(
     t: int, begin: int, end: int, first: IntArray, ptr: IntArray, rows: IntArray
 ) -> tuple[int, bool]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.bounds import Count, Positive, bounded
+from envs.compilation import INNER
 from envs.errors import InputError
 from envs.hybrid.slots import Slots
 
@@ -253,7 +254,7 @@ def front(
     return label[stages - 1, layers, :found].copy(), ends
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _keep(label: FloatArray, before: IntArray, count: int, new: tuple[float, float, float]) -> int:
     """Drop labels that `new` is as good as; how many are left, -1 where one is as good as it."""
     kept = 0

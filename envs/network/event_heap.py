@@ -9,11 +9,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> int:
     """The size of the heap with one event more."""
     i = size
@@ -27,7 +29,7 @@ def push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> 
     return size + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def pop(time: FloatArray, event: IntArray, size: int) -> int:
     """The size of the heap without its first event."""
     size -= 1

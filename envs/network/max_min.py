@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
@@ -218,7 +219,7 @@ def fill(
         low = high
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _gather(
     active: IntArray,
     low: int,
@@ -268,7 +269,7 @@ def _gather(
     return links
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _next_level(
     links: int, level: float, weight: FloatArray, rate: FloatArray, work: Filling
 ) -> tuple[int, float]:
@@ -297,7 +298,7 @@ def _next_level(
     return left, lowest
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _freeze(
     full: int,
     level: float,
@@ -321,7 +322,7 @@ def _freeze(
         work.room[full] = 0.0
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _sum_again(link: int, weight: FloatArray, rate: FloatArray, work: Filling) -> None:
     """The sum of the weights still growing on a link, free of the errors of subtraction."""
     slot = work.start[link]
@@ -337,7 +338,7 @@ def _sum_again(link: int, weight: FloatArray, rate: FloatArray, work: Filling) -
     work.kept[link] = total
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _close_full_links(
     active: IntArray,
     low: int,

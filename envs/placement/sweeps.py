@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.placement.facts import HIGH, LOW, UNPLACED, PlacementFacts
 
 IntArray = NDArray[np.int64]
@@ -112,7 +113,7 @@ def _empty(given: Boards, problem: IntArray) -> Standing:
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _run_begins(device: IntArray, group: int, groups: int) -> int:
     """1 where a run of groups on one device begins at `group`, which is placed."""
     if group >= groups or device[group] < 0:
@@ -120,7 +121,7 @@ def _run_begins(device: IntArray, group: int, groups: int) -> int:
     return 1 if group == 0 or device[group - 1] != device[group] else 0
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _shift(given: Boards, now: Standing, s: int, group: int, sign: int) -> None:
     """Add what `group` of sample `s` comes to where it stands, or take it away."""
     b = now.problem[s]
@@ -140,7 +141,7 @@ def _shift(given: Boards, now: Standing, s: int, group: int, sign: int) -> None:
         now.port[s, given.receive_port[b, source, target]] += moved
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _place(given: Boards, now: Standing, s: int, group: int, d: int) -> None:
     """Put `group` of sample `s` on `d`; `UNPLACED` takes it away."""
     b = now.problem[s]
@@ -159,7 +160,7 @@ def _place(given: Boards, now: Standing, s: int, group: int, d: int) -> None:
             now.visits[s, device[at]] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _depth(given: Boards, now: Standing, s: int, group: int, d: int) -> int:
     b = now.problem[s]
     deepest = 0
@@ -170,7 +171,7 @@ def _depth(given: Boards, now: Standing, s: int, group: int, d: int) -> int:
     return deepest
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _hear(given: Boards, now: Standing, s: int, group: int) -> float:
     """Sum up the traffic of `group` of sample `s`, standing nowhere, with what is placed.
 
@@ -204,7 +205,7 @@ def _hear(given: Boards, now: Standing, s: int, group: int) -> float:
     return known
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _crowd(given: Boards, now: Standing, s: int, group: int, d: int) -> float:
     """The busiest of the ports that `group` of sample `s` would use on device `d`."""
     b = now.problem[s]
@@ -219,7 +220,7 @@ def _crowd(given: Boards, now: Standing, s: int, group: int, d: int) -> float:
     return crowded
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _features(
     given: Boards, now: Standing, s: int, group: int, parallel: bool, x: FeatureArray
 ) -> None:

@@ -32,6 +32,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.graphs.op_graph import NONE
 from envs.step.kernel import FloatArray, IndexArray, IntArray, step_arrays
 from envs.step.problem import StepProblem
@@ -301,7 +302,7 @@ def settle(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, h
     return longest
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
 def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int) -> None:
     """Times from `low` on, until nothing differs from before."""
     op_seconds, use_ptr, uses = facts.op_seconds, facts.use_ptr, facts.uses
@@ -361,7 +362,7 @@ def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int,
     _keep(free, len(free) - 1, now)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
 def _backward(
     facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int
 ) -> None:
@@ -420,7 +421,13 @@ def _backward(
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _keep(snapshots: FloatArray, block: int, now: FloatArray) -> bool:
     """Take the snapshot of `block`; whether it equals the one before."""

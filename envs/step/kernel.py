@@ -12,6 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -146,7 +147,7 @@ def relabel(
         new_ptr[p + 1] = k
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def play(
     device: IndexArray,  # (N,) by position
     order: IndexArray,  # (N,) operator at each position

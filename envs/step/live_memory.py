@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from envs.compilation import INNER
 from envs.step.incremental import Chosen, Facts, Times
 from envs.step.kernel import FloatArray, IndexArray
 from envs.step.problem import StepProblem
@@ -118,7 +119,13 @@ def peak_bytes(
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _free(stored: Stored, streams: Streams, d: int, until: float) -> None:
     """Free what device `d` no longer needs at `until` seconds."""
@@ -135,7 +142,7 @@ def _free(stored: Stored, streams: Streams, d: int, until: float) -> None:
     head[2, d] = tensor
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
 def _note(facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams) -> None:
     """Write down what is taken and freed, and when."""
     use_ptr, uses, op_seconds = facts.use_ptr, facts.uses, facts.op_seconds
@@ -206,7 +213,13 @@ def _note(facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: S
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _insert(
     links: IndexArray,  # (K, 2) the items before and behind each

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from envs.compilation import INNER
 from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray
 
 BALANCE = 2.0  # a merged node may hold this many times its fair share
@@ -153,7 +154,7 @@ def _merge(nodes: _Nodes, target: int) -> IntArray:
     return group
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _append(nodes: _Nodes, node: int, end: int) -> None:
     nodes.following[end] = NONE
     if nodes.head[node] == NONE:
@@ -163,7 +164,7 @@ def _append(nodes: _Nodes, node: int, end: int) -> None:
     nodes.tail[node] = end
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _merge_arcs(nodes: _Nodes, count: int, target: int) -> int:
     cap = BALANCE / target
     heap = [(0.0, NONE, NONE, NONE, NONE)]
@@ -185,7 +186,7 @@ def _merge_arcs(nodes: _Nodes, count: int, target: int) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _offer(nodes: _Nodes, heap: list[_Candidate], bond: int, cap: float) -> None:
     """Push an arc unless its nodes are too large together."""
     size, u, v = nodes.size, nodes.end[2 * bond], nodes.end[2 * bond + 1]
@@ -198,7 +199,7 @@ def _offer(nodes: _Nodes, heap: list[_Candidate], bond: int, cap: float) -> None
     heapq.heappush(heap, (-score, u, v, nodes.stamp[u], nodes.stamp[v]))
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _merge_neighbours(nodes: _Nodes, count: int, target: int) -> None:
     size, stamp, position = nodes.size, nodes.stamp, nodes.position
     left, right = np.full(len(size), NONE), np.full(len(size), NONE)
@@ -229,7 +230,7 @@ def _merge_neighbours(nodes: _Nodes, count: int, target: int) -> None:
                 heapq.heappush(heap, (most, position[a], a, b, stamp[a], stamp[b]))
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _bypass(nodes: _Nodes, u: int, v: int) -> bool:
     """False: some path of two or more arcs leads from u to v.
 
@@ -259,7 +260,7 @@ def _bypass(nodes: _Nodes, u: int, v: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _absorb(nodes: _Nodes, u: int, v: int) -> None:
     """Merge v into u. Of those between, what the last search met moves behind, the rest before."""
     position, slot, stack, mark = nodes.position, nodes.slot, nodes.stack, nodes.mark

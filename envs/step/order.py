@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph, Phase
 
@@ -207,7 +208,7 @@ def sort_by_key(
     return stages
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _counting_sort(key: IntArray, items: IntArray, result: IntArray, natural: bool) -> None:
     """`result` = `items`, or 0..N-1 if `natural`, stably sorted by their non-negative `key`."""
     top = 0

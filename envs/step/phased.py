@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
 from envs.step.kernel import relabel, step_arrays
@@ -137,7 +138,7 @@ def phased_arrays(
     return arrays
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _bytes(a: PhasedArrays, k: int, d: int, e: int) -> float:
     """What the transfer of use k from device d to device e drains after its latency."""
     link = a.link_class[d, e]
@@ -161,7 +162,7 @@ def _count_traffic(a: PhasedArrays, begins: IntArray) -> None:
                 a.traffic[phase, a.pair_pipe[d, e]] += _bytes(a, k, d, e)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _drain(w: PhasedState, phase: int, pipe: int, inner: float, at: float, left: float) -> float:
     """When `left` bytes have passed `pipe`, from `at` on, under all rates up to `phase`."""
     if left <= 0.0 or at == np.inf:
@@ -184,7 +185,7 @@ def _drain(w: PhasedState, phase: int, pipe: int, inner: float, at: float, left:
         i += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _serve(a: PhasedArrays, w: PhasedState, phase: int, k: int, pipe_free: FloatArray) -> None:
     """Send the transfer whose first use is k through its pipe."""
     q = a.producer[k]
@@ -201,7 +202,7 @@ def _serve(a: PhasedArrays, w: PhasedState, phase: int, k: int, pipe_free: Float
     pipe_free[pipe] = finish
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _arrive(a: PhasedArrays, w: PhasedState, k: int, at: float, last: int) -> None:
     """Tell the consumers before position `last` that the transfer of first use k is there."""
     q = a.producer[k]

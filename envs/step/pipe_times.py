@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.hardware.topology import Topology
@@ -113,7 +114,7 @@ def set_some_pipe_rates(
         seconds[tensor[m], kind[m]] = _seconds(table, tensor[m], kind[m], given)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _seconds(table: PipeTable, t: int, kind: int, given: float) -> float:
     size = table.nbytes[t, kind]
     if size > 0.0:

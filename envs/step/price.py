@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from envs.compilation import INNER
 from envs.step.kernel import (
     FloatArray,
     IndexArray,
@@ -232,7 +233,7 @@ def price_in_order(
     return end, excess
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
 def _sort(items: IntArray, begin: int, end: int, key: FloatArray) -> None:
     """Sort a part of `items` by `key`; it nearly is, since ports serve in order."""
     for i in range(begin + 1, end):
@@ -244,7 +245,7 @@ def _sort(items: IntArray, begin: int, end: int, key: FloatArray) -> None:
         items[j] = item
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
 def _peaks(held: Holdings, work: Play, device: IntArray, transfers: int) -> None:
     """`work.peak` from what `price_in_order` left of a play."""
     order, start, finish, freed = work.order, work.start, work.finish, work.freed

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numba
 import numpy as np
 
+from envs.compilation import INNER
 from envs.step.kernel import (
     FloatArray,
     IntArray,
@@ -155,14 +156,14 @@ class StepSimulator:
         return self.problem.topology.num_ports if self.communication.uses_ports else 0
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def use_order(arrays: StepArrays, work: Scratch) -> None:
     """Relabel the graph by `work.order`, ready for `step_time_in_order`."""
     relabel(work.order, arrays.use_ptr, arrays.use_op, arrays.use_tensor, arrays.use_slot,
             work.position, work.use_ptr, work.use_op, work.use_tensor, work.use_slot)  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def step_time_in_order(
     arrays: StepArrays, work: Scratch, device: IntArray, log: Log | None = None
 ) -> float:
@@ -179,7 +180,7 @@ def step_time_in_order(
     return seconds
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def step_time_one_f_one_b(arrays: StepArrays, work: Scratch, device: IntArray) -> float:
     """Seconds of placement `device` (N,) in its 1F1B order."""
     sort_by_key(_ONE_F_ONE_B, device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,

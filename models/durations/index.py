@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import NEAR_WIDTH
+from envs.compilation import INNER
 from models.artifacts import read_json_object, sha256_of
 from models.durations.bins import (
     ALIKE,
@@ -296,7 +297,7 @@ def mix(
         chance[row] = mixed / whole + LEAST_CHANCE
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def add_copy(
     in_all: FloatArray, took: float, spread: float, share: float, left: float, mixed: FloatArray
 ) -> None:

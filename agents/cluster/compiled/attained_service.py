@@ -16,6 +16,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 
@@ -183,7 +184,7 @@ def rank(
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def choose(
     jobs: NDArray[np.void], queues: Queues, number: int, budget: int, least: int, running: int
 ) -> tuple[int, int]:

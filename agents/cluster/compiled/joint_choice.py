@@ -18,6 +18,7 @@ from envs.cluster.simulation.cluster_kernel import (
 )
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -100,7 +101,7 @@ class Owners(NamedTuple):
     capacity: FloatArray  # (3,) of the cluster: thousandths of GPUs, processors, memory; or inf
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def predicted(memory: Memory, job: int) -> float:
     """Seconds that a job is thought to take."""
     for level in range(memory.like.shape[1]):
@@ -157,7 +158,7 @@ def route(
         job = state.jobs[job].after
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule, job: int) -> int:
     """The scheduler with the least load besides a job's own, of those whose nodes would hold it.
 
@@ -186,7 +187,7 @@ def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule
     return int(chosen)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def best_offer(
     state: ClusterState, believed: RateTables, owners: Owners, rule: Rule, room: Room, job: int
 ) -> int:
@@ -269,7 +270,7 @@ def effect(
     return alone, own, least, won
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> None:
     """Give a job the first `count` shares of a row of `room`."""
     for i in range(count):
@@ -280,7 +281,7 @@ def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> N
             give(state, job, node, gpus)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def best_places(
     state: ClusterState,
     tables: RateTables,
@@ -345,7 +346,7 @@ def rate_on(tables: RateTables, job: Record, node: Record) -> float:
     return rate
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def consider(
     state: ClusterState,
     tables: RateTables,
@@ -382,7 +383,7 @@ def consider(
         keep(room, 1, count, worth)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def keep(room: Room, row: int, count: int, worth: float) -> None:
     """Remember the shares looked at in a row."""
     room.nodes[row, :count] = room.nodes[0, :count]
@@ -391,7 +392,7 @@ def keep(room: Room, row: int, count: int, worth: float) -> None:
     room.shares[row], room.worth[row] = count, worth
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int) -> int:
     """Free GPUs for a gang on several nodes of a rack, or NONE: of all; the fewest nodes.
 
@@ -426,7 +427,7 @@ def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int)
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def look(
     state: ClusterState, owners: Owners, memory: Memory, rule: Rule, room: Room, scheduler: int
 ) -> int:
@@ -457,7 +458,7 @@ def look(
     return filled
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
     """Whether a job of a scheduler runs."""
     for place in range(state.clock[0].running):
@@ -466,7 +467,7 @@ def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose(
     state: ClusterState,
     believed: RateTables,

@@ -22,6 +22,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, log_is_short
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
+from envs.compilation import INNER
 
 
 class Scorer(NamedTuple):
@@ -67,7 +68,7 @@ def next_start(
     return int(pairs.job[best]), int(pairs.shares[best])
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, scheduler: int) -> bool:
     """Whether a job of a scheduler has waited for too long."""
     now, job = state.clock[0].now, state.clock[0].head

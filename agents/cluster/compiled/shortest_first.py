@@ -16,6 +16,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 
@@ -94,7 +95,7 @@ def run(
         fill(state, tables, overheads, waiting, ranking, skipped, rule, room)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def left(state: ClusterState, job: int, times_gpus: bool) -> float:
     """Seconds of work left of a settled job, times its GPUs if `times_gpus`."""
     record = state.jobs[job]
@@ -102,7 +103,7 @@ def left(state: ClusterState, job: int, times_gpus: bool) -> float:
     return seconds * record.gpus if times_gpus else seconds
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def list_running(state: ClusterState, ranking: Ranking, seen: int) -> None:
     """Of the jobs that were looked at, list those that run, in the same order."""
     size = 0
@@ -114,7 +115,7 @@ def list_running(state: ClusterState, ranking: Ranking, seen: int) -> None:
     ranking.number[0] = size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def rank_running(
     state: ClusterState, waiting: Waiting, ranking: Ranking, turn: int, times_gpus: bool
 ) -> None:
@@ -139,7 +140,7 @@ def rank_running(
     ranking.number[0] = size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def choose(
     state: ClusterState,
     waiting: Waiting,
@@ -195,7 +196,7 @@ def choose(
         picked += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def fill(
     state: ClusterState,
     tables: RateTables,

@@ -10,11 +10,12 @@ from agents.cluster.rules.gangs import Room, choose
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import begin, give, part
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def try_to_start(
     state: ClusterState,
     tables: RateTables,
@@ -32,7 +33,7 @@ def try_to_start(
     return shares > 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def start_if_it_fits(
     state: ClusterState,
     tables: RateTables,
@@ -46,7 +47,7 @@ def start_if_it_fits(
     return done
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def needed_victims(
     state: ClusterState,
     tables: RateTables,

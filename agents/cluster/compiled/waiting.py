@@ -9,6 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
+from envs.compilation import INNER
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -63,7 +64,7 @@ def ahead(waiting: Waiting, a: int, b: int) -> bool:
     return bool(first_key < second_key or (first_key == second_key and earlier))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def join(waiting: Waiting, job: int, key: float, turn: int) -> None:
     """A job waits, with priority `key` and, among equals, `turn`."""
     kind = waiting.kind[job]
@@ -82,7 +83,7 @@ def join(waiting: Waiting, job: int, key: float, turn: int) -> None:
     heap[place] = job
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def leave(waiting: Waiting, kind: int) -> None:
     """The first job of a request waits no longer."""
     heap = waiting.heap[waiting.base[kind] : waiting.base[kind + 1]]
@@ -104,7 +105,7 @@ def leave(waiting: Waiting, kind: int) -> None:
     heap[place] = job
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def oldest_newcomer(state: ClusterState, waiting: Waiting) -> int:
     """The first job at the tail of the queue that is in no heap yet, or NONE.
 

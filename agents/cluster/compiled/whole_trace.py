@@ -18,6 +18,7 @@ from agents.cluster.rules.gangs import CONSOLIDATED, COUNTED
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import NEVER, Schedule, permitted_types
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.compilation import INNER
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -87,7 +88,7 @@ class Gangs(NamedTuple):
     of: NDArray[np.int32]  # (J,) index of the job's size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     """The gang sizes of jobs that ask for at most `largest` GPUs."""
     jobs = np.zeros(largest + 1, np.int64)
@@ -105,7 +106,7 @@ def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     return Gangs(sizes, base, of)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def push(heap: IntArray, base: int, size: int, key: int) -> None:
     """Add `key` to the min-heap `heap[base : base + size]`; one array holds many heaps."""
     i = size
@@ -119,7 +120,7 @@ def push(heap: IntArray, base: int, size: int, key: int) -> None:
     heap[base + i] = key
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def pop(heap: IntArray, base: int, size: int) -> None:
     """Remove the least of `size` keys, `heap[base]`."""
     last = size - 1

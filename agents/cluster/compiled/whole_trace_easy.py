@@ -14,12 +14,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.whole_trace import NOTHING, gangs_of, pop, push
+from envs.compilation import INNER
 
 NONE = -1
 IntArray = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def _set(tree: IntArray, base: int, leaves: int, place: int, value: int) -> None:
     """Write a leaf of a tree of least durations."""
     i = leaves + place
@@ -29,7 +30,7 @@ def _set(tree: IntArray, base: int, leaves: int, place: int, value: int) -> None
         tree[base + i] = min(tree[base + 2 * i], tree[base + 2 * i + 1])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def _first(tree: IntArray, base: int, leaves: int, most: int) -> int:
     """The first leaf of at most `most`, or NONE."""
     if tree[base + 1] > most:
@@ -42,7 +43,7 @@ def _first(tree: IntArray, base: int, leaves: int, most: int) -> int:
     return i - leaves
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def _promise(
     ends: IntArray, running: int, gpus: NDArray[np.int32], bits: int, free: int, need: int
 ) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave
 from agents.cluster.compiled.whole_trace import NOTHING
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import NONE
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 JobArray = NDArray[np.int32]
@@ -144,7 +145,7 @@ def shortest_remaining(
         turn = last
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def complete(running: Running, now: int, finish: NDArray[np.float64]) -> tuple[int, int]:
     """Take out the jobs that end now: how many, and their GPUs."""
     low, high, base = running.low, running.high, running.base
@@ -160,7 +161,7 @@ def complete(running: Running, now: int, finish: NDArray[np.float64]) -> tuple[i
     return done, released
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def first_to_take(
     waiting: Waiting, running: Running, free: int, now: int, newest: int, released: bool
 ) -> int:
@@ -182,7 +183,7 @@ def first_to_take(
     return int(best)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def are_behind(running: Running, key: float, need: int, now: int) -> bool:
     """Whether running jobs of at least `key` hold at least `need` GPUs."""
     end = running.end
@@ -202,7 +203,7 @@ def are_behind(running: Running, key: float, need: int, now: int) -> bool:
     return need <= 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def give_way(
     waiting: Waiting,
     running: Running,
@@ -259,7 +260,7 @@ def give_way(
         stale = True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def last_of_all(running: Running, now: int) -> int:
     """The gang size whose running job just before its tail comes last of all; NONE: nobody runs."""
     tail, rate, order = running.tail, running.rate, running.order
@@ -281,7 +282,7 @@ def last_of_all(running: Running, now: int) -> int:
     return last
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def first_that_fits(waiting: Waiting, free: int) -> int:
     """The first waiting job whose gang is at most `free`, or NONE."""
     best = np.int64(NONE)
@@ -293,7 +294,7 @@ def first_that_fits(waiting: Waiting, free: int) -> int:
     return int(best)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **INNER)
 def insert(running: Running, c: int, first_of_equals: bool, ending: int, number: int) -> None:
     """Put a running job among those of its size, before or behind those that end with it."""
     low, high, base, end, job = running.low, running.high, running.base, running.end, running.job

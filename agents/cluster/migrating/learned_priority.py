@@ -28,6 +28,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
+from envs.compilation import INNER
 from envs.errors import InputError
 from models.artifacts import read_json_object
 from models.durations.index import read_posterior
@@ -140,7 +141,7 @@ def fill(
         compare(state, job, mine, siblings[job], usual, row)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def compare(
     state: ClusterState,
     job: int,

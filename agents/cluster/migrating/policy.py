@@ -21,6 +21,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
@@ -121,7 +122,7 @@ def plan(
         left -= record.gpus
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def release(
     state: ClusterState, view: View, order: IntArray, free: IntArray, there: IntArray
 ) -> None:
@@ -135,7 +136,7 @@ def release(
             add(state, view, order[place], free, 1)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) -> None:
     """Add the GPUs that a running job holds to those that are free; sign -1: take them away."""
     shares = state.shares
@@ -145,7 +146,7 @@ def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) ->
         index = shares[index].next
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def speed_where_it_runs(
     state: ClusterState, tables: RateTables, view: View, job: int, free: IntArray
 ) -> float:
@@ -172,7 +173,7 @@ def slots_at(view: View, kind: int, index: int) -> tuple[int, int]:
     return 0, len(view.node)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fastest(
     state: ClusterState,
     tables: RateTables,
@@ -207,7 +208,7 @@ def fastest(
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fastest_rack(
     state: ClusterState,
     tables: RateTables,
@@ -241,7 +242,7 @@ def fastest_rack(
     return (ALL_SERVERS, 0, slowest) if in_all >= wanted else (NOWHERE, 0, 0.0)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take(
     state: ClusterState,
     view: View,

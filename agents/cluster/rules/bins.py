@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 NOWHERE = -1
 
@@ -76,7 +77,7 @@ class RequestClasses:
         return self.requests[self.of_job[job]]
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fits(bins: Bins, node: int, request: Request) -> bool:
     """Whether the node has what is asked for: cores, memory, GPU type and enough such GPUs."""
     if bins.cpu[node] < request.cpu or bins.memory[node] < request.memory:
@@ -113,7 +114,7 @@ def take(bins: Bins, node: int, gpu: int, request: Request) -> None:
         take_whole(bins.left[node], request.gpus)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take_whole(left: NDArray[np.int32], gpus: int) -> None:
     """Use up the lowest `gpus` GPUs of a node that have nothing on them."""
     for slot in range(len(left)):
@@ -122,7 +123,7 @@ def take_whole(left: NDArray[np.int32], gpus: int) -> None:
             gpus -= 1
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def tightest_gpu(left: NDArray[np.int32], request: Request) -> int:
     """The GPU with the least left that is enough, the lowest of equals; NOWHERE without GPU."""
     best = NOWHERE

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 Record = Any  # one of the records of `cluster_state`
@@ -40,7 +41,7 @@ def holds(node: Record, job: Record, gpus: int) -> bool:
     return held
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def largest_share(node: Record, job: Record, most: int) -> int:
     """The largest share of the job, up to `most` GPUs, that can be on the node now; or 0."""
     gpus = min(most, int(node.free))
@@ -49,7 +50,7 @@ def largest_share(node: Record, job: Record, most: int) -> int:
     return gpus
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fits_one_node(nodes: Records, job: Record) -> bool:
     """Whether any node, up or down, of a type that the job permits has as many GPUs as it wants."""
     for node in range(len(nodes)):
@@ -58,7 +59,7 @@ def fits_one_node(nodes: Records, job: Record) -> bool:
     return bool(job.gpus == 0)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def first_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     """The lowest node that holds a share, or NONE."""
     for node in range(len(nodes)):
@@ -67,7 +68,7 @@ def first_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     return NONE
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fullest_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     """The same, but the node with the fewest free GPUs, the lowest of these."""
     best, least = NONE, np.iinfo(np.int32).max
@@ -79,7 +80,7 @@ def fullest_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     return best
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fills(node: Record, job: Record, left: int) -> bool:
     """Whether the node is idle and `left` GPUs of the job fill it."""
     whole = node.gpus
@@ -87,7 +88,7 @@ def fills(node: Record, job: Record, left: int) -> bool:
     return idle
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take_first_idle(
     nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
 ) -> tuple[int, int]:
@@ -107,7 +108,7 @@ def take_first_idle(
     return count, left
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take_largest_idle(
     nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
 ) -> tuple[int, int]:
@@ -131,7 +132,7 @@ def take_largest_idle(
     return count, left
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def with_rest(
     nodes: Records, count: int, left: int, node: int, out_nodes: IntArray, out_gpus: IntArray
 ) -> int:

@@ -25,6 +25,7 @@ from agents.cluster.rules.bins import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 ON_USED_NODE = WHOLE_GPU  # ranks below it are what is left on a GPU in use
 ON_IDLE_NODE = WHOLE_GPU + 1  # plus the node's GPUs
@@ -176,7 +177,7 @@ def _least_rank(bins: Bins, request: Request) -> tuple[int, int]:
     return best, chosen
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _rank(bins: Bins, node: int, gpu: int) -> int:
     """0..999 for a GPU in use, then a free GPU of a node in use, then idle nodes by their GPUs."""
     if gpu == NOWHERE:

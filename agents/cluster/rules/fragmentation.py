@@ -30,6 +30,7 @@ from envs.bounds import bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
@@ -98,7 +99,7 @@ def _choose(
     return best
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def cost_of(
     bins: Bins, node: int, request: Request, typical: TypicalJobs, levels: int
 ) -> tuple[int, int]:
@@ -128,14 +129,14 @@ def cost_of(
     return least, best
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _rounded(rise: int, typical: TypicalJobs, levels: int) -> int:
     if levels == 0:
         return rise
     return levels - int(levels / (1.0 + np.exp(rise / (typical.jobs * WHOLE_GPU))))
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _occurs(left: NDArray[np.int32], slot: int) -> bool:
     """Whether a lower slot has exactly as much left."""
     return bool((left[:slot] == left[slot]).any())

@@ -29,6 +29,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 from envs.errors import InputError
 
 COUNT, YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT, RANDOM, SPREAD, LEAST_INTERFERENCE = range(8)
@@ -191,7 +192,7 @@ class LeastInterference(GangRule):
     code = LEAST_INTERFERENCE
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_count(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
     """Take what is free, node by node; the number of shares, 0 where the job does not fit."""
     left = int(job.gpus)
@@ -207,7 +208,7 @@ def choose_count(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: Int
     return 0
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_few(
     nodes: Records,
     job: Record,
@@ -228,7 +229,7 @@ def choose_few(
     return shares
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_helios_consolidate(
     nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
 ) -> int:
@@ -256,7 +257,7 @@ def choose_helios_consolidate(
     return 0
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def uniform(random: NDArray[np.uint64]) -> float:
     """A number from [0, 1).
 
@@ -271,7 +272,7 @@ def uniform(random: NDArray[np.uint64]) -> float:
     return float(word >> np.uint64(11)) * 2.0**-53
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def candidates(node: Record, job: Record) -> int:
     """GPUs of the node that may be drawn: the free ones, or the largest share it has room for."""
     most = min(int(job.gpus), int(node.free))
@@ -279,7 +280,7 @@ def candidates(node: Record, job: Record) -> int:
     return int(node.free) if held == most else held
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_random(
     nodes: Records,
     job: Record,
@@ -313,7 +314,7 @@ def choose_random(
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_spread(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
     """See `Spread`; the number of shares, 0 where the job does not fit."""
     left = int(job.gpus)

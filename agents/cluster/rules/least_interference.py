@@ -10,11 +10,12 @@ from envs.cluster.interference.kernel import neighbour_rate
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import give, ungive
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
+from envs.compilation import INNER
 
 ANY_RACK = np.int64(-1)  # of the type of racks, for which alone it is then compiled
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def gain(state: ClusterState, tables: RateTables, job: int) -> float:
     """GPUs times rate that the cluster wins when `job` runs on the shares it was given.
 
@@ -44,7 +45,7 @@ def gain(state: ClusterState, tables: RateTables, job: int) -> float:
     return won
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_least_interference(
     state: ClusterState,
     tables: RateTables,
@@ -84,7 +85,7 @@ def elsewhere(state: ClusterState, node: int, rack: int) -> bool:
     return rack != ANY_RACK and state.nodes[node].rack != rack
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def choose_within(
     state: ClusterState,
     tables: RateTables,

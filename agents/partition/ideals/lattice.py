@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.partition.ideals.items import IntArray, Items, Rows
+from envs.compilation import INNER
 
 BitArray = NDArray[np.uint64]
 
@@ -72,7 +73,7 @@ def prefixes(order: IntArray) -> Ideals:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def holds(bits: BitArray, ideal: int, v: int) -> bool:
     """Whether ideal `ideal` has item v."""
     inside: bool = (bits[ideal, v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
@@ -147,7 +148,7 @@ def _enumerate(
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _ready(
     i: int,
     bits: BitArray,
@@ -187,7 +188,7 @@ def _ready(
     return width
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _slot(
     bits: BitArray, hashed: BitArray, table: IntArray, i: int, v: int, code: np.uint64
 ) -> np.uint64:
@@ -211,7 +212,7 @@ def _slot(
     return slot
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _free_slot(table: IntArray, code: np.uint64) -> np.uint64:
     """The first free slot for an ideal hashed to `code`."""
     mask = np.uint64(len(table) - 1)

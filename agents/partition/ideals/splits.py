@@ -20,6 +20,7 @@ from agents.partition.ideals.kernel import (
 )
 from agents.partition.ideals.lattice import Ideals, all_ideals, prefixes
 from agents.partition.ideals.search import ROUNDING, Effort, LoadSearch, Split, Supply, supplies
+from envs.compilation import INNER
 from envs.graphs.op_graph import NONE
 
 _SOURCES = 64  # ideals made sources between two looks at the clock
@@ -127,7 +128,7 @@ def _advance(
             _push(line, work, following, rest, value, limit, i, least)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _push(
     line: Line,
     work: Work,

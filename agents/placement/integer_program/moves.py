@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.grouping import device_classes
+from envs.compilation import INNER
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -116,7 +117,7 @@ def make_move(
         row[first], row[other] = device[other], device[first]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def remember(
     device: IntArray,  # (G,)
     alike: IntArray,  # (D,)

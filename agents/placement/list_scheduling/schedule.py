@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.grouping import GroupedProblem
+from envs.compilation import INNER
 from envs.graphs.op_graph import NONE
 
 IntArray = NDArray[np.int64]
@@ -155,7 +156,7 @@ def occupy(schedule: Schedule, resource: int, start: float, end: float) -> None:
         schedule.before[after] = new
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _undo(schedule: Schedule, used: int) -> None:
     """Take the latest intervals out again until `used` are left."""
     while schedule.used[0] > used:
@@ -172,7 +173,7 @@ def _undo(schedule: Schedule, used: int) -> None:
             schedule.before[after] = before
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _send(problem: ListProblem, schedule: Schedule, tensor: int, source: int, device: int) -> float:
     """Take the ports for `tensor` from `source` to `device`; when it arrives, in seconds."""
     ready: float = schedule.finish[problem.producer[tensor]]
@@ -231,7 +232,7 @@ def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int) -
     return ready
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def run(problem: ListProblem, schedule: Schedule, piece: int, device: int, start: float) -> None:
     """Let `piece` run on `device` from `start`; consumers that miss nothing else become ready."""
     end = start + problem.op_seconds[piece, device]
@@ -245,7 +246,7 @@ def run(problem: ListProblem, schedule: Schedule, piece: int, device: int, start
             _by_finish(problem, schedule, consumer)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def can_take(problem: ListProblem, schedule: Schedule, group: int, device: int) -> bool:
     """Whether `group` is on `device`, or undecided and may still go there."""
     if schedule.group_device[group] != NONE:
@@ -254,7 +255,7 @@ def can_take(problem: ListProblem, schedule: Schedule, group: int, device: int) 
     return bool(fits and schedule.allowed[group, device])
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _by_finish(problem: ListProblem, schedule: Schedule, piece: int) -> None:
     """Sort the inputs of `piece` by the time at which they are computed, then by tensor."""
     first = problem.input_ptr[piece]

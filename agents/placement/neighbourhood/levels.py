@@ -10,6 +10,7 @@ import numpy as np
 
 from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray, Units
 from agents.step.grouping import GroupedProblem, fused_around
+from envs.compilation import INNER
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.fusion import fuse
@@ -273,7 +274,7 @@ def _schedule(
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, **INNER)
 def _ready(
     op: int,
     d: int,

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.step.incremental import Chosen, Facts, Times, sort_row
 
 IntArray = NDArray[np.int64]
@@ -73,7 +74,13 @@ def clear(move: Move, operators: int) -> None:
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def put(facts: Facts, chosen: Chosen, units: Units, move: Move, unit: int, device: int) -> None:
     """Put `unit` on `device`."""
@@ -165,7 +172,13 @@ def undo(facts: Facts, chosen: Chosen, units: Units, move: Move) -> None:
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _sort_inputs(facts: Facts, chosen: Chosen, move: Move) -> None:
     """Sort the rows of those who send to the carried operators, and note where that is."""
@@ -276,7 +289,13 @@ def likely(units: Units, unit: int, random: RandomState) -> np.int64:
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _neighbour(facts: Facts, op: int, random: RandomState) -> np.int64:
     """A producer or a consumer of `op`; itself if it has none."""
@@ -291,7 +310,13 @@ def _neighbour(facts: Facts, op: int, random: RandomState) -> np.int64:
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _shift(
     facts: Facts, chosen: Chosen, move: Move, op: int, mate: int, random: RandomState
@@ -320,7 +345,13 @@ def _shift(
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _exchange(
     chosen: Chosen, facts: Facts, units: Units, move: Move, op: int, random: RandomState

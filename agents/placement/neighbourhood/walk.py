@@ -23,6 +23,7 @@ from agents.placement.neighbourhood.moves import (
     propose,
     undo,
 )
+from envs.compilation import INNER
 from envs.step.incremental import (
     Chosen,
     Facts,
@@ -142,7 +143,13 @@ def refresh(
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def _look(
     facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams, walk: Walk
@@ -158,7 +165,13 @@ def _look(
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def recharge(walk: Walk) -> None:
     """Raise the charge while memory overflows, and let it fall while it fits."""
@@ -185,7 +198,13 @@ def remember(walk: Walk, chosen: Chosen) -> None:
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int) -> None:
     """Carry the state of the units that the move put elsewhere there, or back (`sign` -1)."""
@@ -199,7 +218,13 @@ def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int)
 
 
 @numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+    forceinline=True,
+    _nrt=False,
+    **INNER,
 )
 def overflow_of(walk: Walk, held: FloatArray) -> float:
     """The part of all bytes that does not fit where devices hold `held` (D,) bytes."""

@@ -27,6 +27,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int64]
 
@@ -126,7 +127,7 @@ def learn(
     finished[0] = state.clock[0].finished
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def newly_finished(state: ClusterState, told: NDArray[np.bool_], number: int) -> IntArray:
     """(number,) jobs that have finished and are not yet `told`: now they are. The first first."""
     new, ended = np.empty(number, np.int64), np.empty(number)

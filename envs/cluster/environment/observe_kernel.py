@@ -30,6 +30,7 @@ from envs.cluster.interference.rates import SEVERAL_RACKS
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 Records = NDArray[np.void]
 
@@ -129,7 +130,7 @@ def observe(
     fill_mask(state, book, view, actions, sizes.most_forwards, mask)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fill_servers(
     state: ClusterState,
     view: View,
@@ -186,7 +187,7 @@ def fill_servers(
     write_area(whole, len(view.node), view.gpus, view.largest, cluster)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def write_area(
     area: NDArray[np.float64], servers: int, all_gpus: int, largest: int, row: NDArray[np.float32]
 ) -> None:
@@ -202,7 +203,7 @@ def write_area(
     row[7] = bounded(1.0 - area[7] / jobs) if area[5] > 0.0 else 0.0
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fill_queue(
     state: ClusterState, book: Bookkeeping, view: View, cluster: NDArray[np.float32]
 ) -> None:
@@ -224,7 +225,7 @@ def fill_queue(
     cluster[14] = count(coming)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fill_jobs(
     state: ClusterState,
     book: Bookkeeping,
@@ -278,7 +279,7 @@ def fill_jobs(
             fill_history(state, book, job, row[JOB_BASE + sizes.gpu_types :])
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fill_history(
     state: ClusterState, book: Bookkeeping, job: int, row: NDArray[np.float32]
 ) -> None:
@@ -311,7 +312,7 @@ def fill_history(
     row[at + 4] = sqrt(everything[VARIANCE])
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fill_shares(
     state: ClusterState,
     view: View,

@@ -17,13 +17,14 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, give, give_partial, stop
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 Flags = NDArray[np.int8]
 Records = NDArray[np.void]
 KINDS = 32  # different requests among jobs that are remembered
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: int) -> int:
     """The set of `gpus` partial GPUs of `node` with the least left that is enough, or NONE."""
     best, least = NONE, WHOLE_GPU + 1
@@ -36,7 +37,7 @@ def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: 
     return best
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) -> int:
     """How many GPUs a job like `job` could get on `node` now; -1: it cannot be there at all."""
     record, place = jobs[job], nodes[node]
@@ -61,7 +62,7 @@ def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) 
     return int(free)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def slots_of(table: ActionTable, view: View, group: int) -> tuple[int, int]:
     """The servers of a group: the first slot and the one after the last."""
     if group < table.servers:
@@ -89,7 +90,7 @@ def start_on(
     begin(state, tables, overheads, job)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take_whole(state: ClusterState, view: View, job: int, first: int, last: int) -> None:
     """Give `job` free GPUs: as few servers as possible, the last of them the tightest."""
     jobs, nodes, partials = state.jobs, state.nodes, state.partials
@@ -110,7 +111,7 @@ def take_whole(state: ClusterState, view: View, job: int, first: int, last: int)
         left -= most
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def give_free(state: ClusterState, job: int, node: int, gpus: int) -> None:
     """Give a job free GPUs of a node; a fractional one has them as a set that others may join."""
     if state.jobs[job].milli < WHOLE_GPU and gpus > 0:
@@ -119,7 +120,7 @@ def give_free(state: ClusterState, job: int, node: int, gpus: int) -> None:
         give(state, job, node, gpus)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def take_part(state: ClusterState, view: View, job: int, first: int, last: int) -> bool:
     """Give a fractional job the fullest set of its size, or free GPUs of the tightest server.
 
@@ -147,7 +148,7 @@ def take_part(state: ClusterState, view: View, job: int, first: int, last: int) 
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def offer(
     state: ClusterState, table: ActionTable, view: View, job: int, row: int, mask: Flags
 ) -> None:
@@ -277,7 +278,7 @@ def wait(
     return bool(outcome != NOTHING)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def remember(state: ClusterState, book: Bookkeeping, ran: int) -> None:
     """Add to the means which of the first `ran` jobs of `book.row` have finished, by number."""
     over = 0
@@ -312,7 +313,7 @@ def add_unfinished(state: ClusterState, job: int, home: int, passed: FloatArray)
     passed[home, INVERSE_WORK] += 1.0 / record.work
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def something_to_come(state: ClusterState, book: Bookkeeping) -> bool:
     """Whether a job runs, is to arrive or on its way to a queue, or a node is to fail or return."""
     clock = state.clock[0]
@@ -360,7 +361,7 @@ def holding(state: ClusterState, table: ActionTable, view: View, holds: NDArray[
             kinds += 1
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def can_hold(state: ClusterState, table: ActionTable, view: View, job: int) -> bool:
     """Whether some server group of a view has room for a job."""
     wanted = state.jobs[job].gpus
@@ -378,7 +379,7 @@ def can_hold(state: ClusterState, table: ActionTable, view: View, job: int) -> b
     return bool(table.offer_all and in_all >= wanted > 1)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def look(state: ClusterState, book: Bookkeeping, view: View, key: int) -> tuple[int, int]:
     """Choose the jobs that a scheduler is shown: its window and its running jobs.
 
@@ -419,7 +420,7 @@ def look(state: ClusterState, book: Bookkeeping, view: View, key: int) -> tuple[
     return pending, show_running(state, book.row, view, shown)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def show_running(
     state: ClusterState, row: NDArray[np.int32], view: View, shown: NDArray[np.int32]
 ) -> int:

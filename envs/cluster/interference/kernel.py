@@ -35,6 +35,7 @@ from envs.cluster.interference.rates import (
     RateTables,
 )
 from envs.cluster.simulation.cluster_state import NONE
+from envs.compilation import INNER
 
 Records = NDArray[np.void]
 Rows = NDArray[np.int32]
@@ -52,7 +53,7 @@ def neighbour_rate(
     return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, True))
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def left_by_neighbours(
     jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int, afresh: bool
 ) -> float:
@@ -100,7 +101,7 @@ def disturbs(jobs: Records, shares: Records, tables: RateTables, job: int) -> bo
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def alone_rate(
     jobs: Records,
     nodes: Records,
@@ -124,7 +125,7 @@ def alone_rate(
     return rate
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def spread_of(nodes: Records, shares: Records, share: int) -> int:
     """How far the chain of a job's shares reaches: ONE_NODE, ONE_RACK or SEVERAL_RACKS."""
     if share == NONE:
@@ -140,7 +141,7 @@ def spread_of(nodes: Records, shares: Records, share: int) -> int:
     return spread
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def shared(
     jobs: Records,
     nodes: Records,
@@ -185,7 +186,7 @@ def shared(
     return left
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def _node_demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float]:
@@ -199,7 +200,7 @@ def _node_demand(
     return pcie, nic
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def _host_demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float, float]:
@@ -214,7 +215,7 @@ def _host_demand(
     return pcie, nic, cpu
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, share: int) -> None:
     """Add up what is asked for on the nodes of a chain of shares, always in the same order.
 
@@ -235,7 +236,7 @@ def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, s
         share = shares[share].next
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def _demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float, float]:
@@ -249,7 +250,7 @@ def _demand(
     return gpu, pcie, nic
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _uplinks(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, job: int) -> float:
     """What is left to a job on several racks of their uplinks."""
     left, own = 1.0, jobs[job].share
@@ -271,7 +272,7 @@ def _uplinks(jobs: Records, nodes: Records, shares: Records, demand: FloatArray,
     return left
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _leaves_rack(jobs: Records, nodes: Records, shares: Records, share: int) -> bool:
     """Whether a share is the first, of those in its rack, of a job on several racks."""
     job, rack = jobs[shares[share].job], nodes[shares[share].node].rack
@@ -283,7 +284,7 @@ def _leaves_rack(jobs: Records, nodes: Records, shares: Records, share: int) -> 
     return bool(earlier == NONE)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _communicating(
     jobs: Records,
     nodes: Records,
@@ -309,7 +310,7 @@ def _communicating(
     return float(communication[case, slowest, spread, column])
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _contenders(
     jobs: Records, nodes: Records, shares: Records, communication: FloatArray, job: int
 ) -> int:
@@ -331,7 +332,7 @@ def _contenders(
     return most
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _row(jobs: Records, rows: NDArray[np.int32], job: int) -> int:
     # A job that is just stopping has given its number of nodes back, but not yet all its shares.
     column = max(min(jobs[job].nodes, rows.shape[1]) - 1, 0)
@@ -339,7 +340,7 @@ def _row(jobs: Records, rows: NDArray[np.int32], job: int) -> int:
     return row
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _next(jobs: Records, shares: Records, scope: int, own: int, other: int) -> int:
     """The first share of a neighbour in the node's chain, from `other` on."""
     while other != NONE:
@@ -356,7 +357,7 @@ def _next(jobs: Records, shares: Records, scope: int, own: int, other: int) -> i
     return other
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _pairs(
     jobs: Records,
     nodes: Records,
@@ -382,7 +383,7 @@ def _pairs(
     return least
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def _sets(
     jobs: Records,
     nodes: Records,

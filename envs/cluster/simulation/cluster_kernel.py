@@ -31,6 +31,7 @@ from envs.cluster.simulation.cluster_state import (
     Overheads,
 )
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import INNER
 
 IntArray = NDArray[np.int32]
 Records = NDArray[np.void]
@@ -42,7 +43,7 @@ def earlier(jobs: Records, a: int, b: int) -> bool:
     return jobs[a].end < jobs[b].end or (jobs[a].end == jobs[b].end and a < b)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def rise(jobs: Records, heap: IntArray, place: int) -> None:
     """Move the job at `place` up to where it belongs."""
     job = heap[place]
@@ -57,7 +58,7 @@ def rise(jobs: Records, heap: IntArray, place: int) -> None:
     jobs[job].place = place
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def sink(jobs: Records, heap: IntArray, size: int, place: int) -> None:
     """Move the job at `place` down to where it belongs among the first `size`."""
     job = heap[place]
@@ -76,7 +77,7 @@ def sink(jobs: Records, heap: IntArray, size: int, place: int) -> None:
     jobs[job].place = place
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def push(jobs: Records, heap: IntArray, size: int, job: int) -> None:
     """Add `job` to a heap of `size` jobs."""
     heap[size] = job
@@ -96,7 +97,7 @@ def remove(jobs: Records, heap: IntArray, size: int, job: int) -> None:
         sink(jobs, heap, size - 1, jobs[last].place)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def reorder(jobs: Records, heap: IntArray, size: int, job: int) -> None:
     """Put `job` in its place after its end has changed."""
     rise(jobs, heap, jobs[job].place)
@@ -110,21 +111,21 @@ NOTHING, UNTIL, EVENT = 0, 1, 2  # what `advance` came to
 ROUNDING_S = 1e-6  # work that may be lacking at a checkpoint: more than rounding ever takes
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def progress_of(record: Record, now: float) -> float:
     """Seconds of work that a running job has done since it was settled."""
     progressing = max(record.settled, record.ready)
     return (now - progressing) * record.rate if now > progressing else 0.0
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def attained_by(record: Record, now: float) -> float:
     """Seconds of work that a job has done, settled or not."""
     attained: float = record.attained
     return attained + progress_of(record, now) if record.status == RUNNING else attained
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def settle_record(record: Record, now: float) -> None:
     """Bring `remaining`, `attained` and `executed` of a running job up to now."""
     progress = progress_of(record, now)
@@ -142,7 +143,7 @@ def settle(state: ClusterState) -> None:
         settle_record(state.jobs[state.heap[place]], now)
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def end_of(record: Record, now: float) -> float:
     """When a settled job will finish at its present rate."""
     if record.rate <= 0.0:
@@ -151,7 +152,7 @@ def end_of(record: Record, now: float) -> float:
     return end
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def change_rate(jobs: Records, heap: Heap, clock: Record, job: int, rate: float) -> None:
     """A running job goes on at another rate from now."""
     record = jobs[job]
@@ -161,7 +162,7 @@ def change_rate(jobs: Records, heap: Heap, clock: Record, job: int, rate: float)
     reorder(jobs, heap, clock.running, job)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def refresh_sharing(
     jobs: Records,
     nodes: Records,
@@ -187,7 +188,7 @@ def refresh_sharing(
         share = shares[share].next
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def refresh_others(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """`refresh` for all other kinds of interference; after `add_up` where there are demands."""
     far = tables.kind == SHARED and share != NONE and state.shares[share].next != NONE
@@ -202,7 +203,7 @@ def refresh_others(state: ClusterState, tables: RateTables, share: int, besides:
             refresh_node(state, tables, state.nodes[node].share, besides)
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def refresh_node(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """The same for the jobs of a node's chain of shares."""
     while share != NONE:
@@ -217,7 +218,7 @@ def refresh_node(state: ClusterState, tables: RateTables, share: int, besides: i
         share = state.shares[share].after
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """Give the jobs beside a chain of shares, but one, the rates that are left to them now."""
     if tables.kind == BOTTLENECK:
@@ -235,7 +236,7 @@ def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -
         refresh_others(state, tables, share, besides)
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def enqueue(state: ClusterState, job: int) -> None:
     """Put a job at the tail of the pending ones."""
     clock, record = state.clock[0], state.jobs[job]
@@ -251,7 +252,7 @@ def enqueue(state: ClusterState, job: int) -> None:
     clock.pending += 1
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def dequeue(state: ClusterState, job: int) -> None:
     """Take a job out of the pending ones."""
     clock, record = state.clock[0], state.jobs[job]
@@ -326,7 +327,7 @@ def give_partial(state: ClusterState, job: int, node: int, partial: int, gpus: i
     return index
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def ungive(state: ClusterState, job: int) -> None:
     """Undo the last `give` or `give_partial` to a job that has not begun."""
     clock, record = state.clock[0], state.jobs[job]
@@ -381,7 +382,7 @@ def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: in
         refresh(state, tables, record.share, job)
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
     """A running job gives back all it holds, and its neighbours notice."""
     clock, record = state.clock[0], state.jobs[job]
@@ -429,7 +430,7 @@ def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
     clock.share = first
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def give_back_partial(state: ClusterState, partial: int, milli: int) -> None:
     """Part of a set is free again; GPUs that nothing runs on are whole ones again."""
     clock, gpus = state.clock[0], state.partials[partial]
@@ -449,7 +450,7 @@ def give_back_partial(state: ClusterState, partial: int, milli: int) -> None:
     clock.free += gpus.gpus
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def log(state: ClusterState, job: int, node: int, gpus: int) -> None:
     """Write down one share of the run that ends now."""
     clock, record = state.clock[0], state.jobs[job]
@@ -475,7 +476,7 @@ def refuse(state: ClusterState, job: int) -> None:
     state.jobs[job].status = REFUSED
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, node: int) -> None:
     """A node goes down: its jobs stop and lose what they did since their last checkpoint.
 
@@ -496,7 +497,7 @@ def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, nod
     place.up = 0
 
 
-@njit(cache=True)
+@njit(cache=True, **INNER)
 def repair_node(state: ClusterState, node: int) -> None:
     """A node comes back, empty."""
     place = state.nodes[node]
@@ -558,7 +559,7 @@ def advance(state: ClusterState, tables: RateTables, overheads: Overheads, until
     return outcome
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, **INNER)
 def complete(state: ClusterState, tables: RateTables, job: int) -> None:
     """A running job has done its work."""
     clock, record = state.clock[0], state.jobs[job]
