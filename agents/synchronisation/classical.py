@@ -313,6 +313,8 @@ def cheapest_cycle(cost: FloatArray) -> list[int]:
                 best[places | 1 << to, to] = through[last, to]
                 before[places | 1 << to, to] = last
     places, last = (1 << n) - 1, int((best[-1] + cost[:, 0]).argmin())
+    if np.isinf(best[-1, last] + cost[last, 0]):
+        return list(range(n))
     order = [last]
     while len(order) < n:
         places, last = places ^ 1 << last, int(before[places, last])
@@ -371,8 +373,7 @@ def _orders(ways: Ways, table: Table) -> Iterator[list[int]]:
 def _toured(group: list[int], table: Table, ways: Ways) -> list[int]:
     """The participants of a server along a cycle of wide ways."""
     network = ways.network
-    each = network.latency + network.latency.mean() / network.capacity * network.capacity.min()
-    each = each + 1.0 / network.capacity
+    each = network.latency + 1e6 / network.capacity  # seconds of a megabyte
     cost = np.full((len(group), len(group)), np.inf)
     for (i, a), (j, b) in product(enumerate(group), repeat=2):
         if (a, b) in table:
