@@ -77,7 +77,7 @@ class Forest:
         bound = best_bandwidth(network, primitive)
         figures = {
             "bandwidth": float(bandwidth),
-            "optimum": float(optimum(network, primitive)),
+            "optimum": float(optimum(problem)),
             "best": bound,
             "trees": float(len(trees)),
             "trees_per_root": float(max(roots.values())),

@@ -15,7 +15,7 @@ from math import gcd, lcm
 
 from agents.synchronisation.max_flow import FlowNetwork
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.problem import Primitive
+from envs.synchronisation.problem import SynchronisationProblem
 
 Capacities = dict[tuple[int, int], Fraction]
 
@@ -152,17 +152,19 @@ def supply_of_few(network: LinkGraph, most: int, targets: tuple[int, ...] = ()) 
     return best
 
 
-def optimum(network: LinkGraph, primitive: Primitive) -> Fraction:
+def optimum(problem: SynchronisationProblem) -> Fraction:
     """Bytes/s of the whole vector where each rank owns one n-th of it; 0: someone is out of reach.
 
-    All-reduce is reduce-scatter followed by all-gather. Sums inside the network are not counted on.
+    Sums inside the network are not counted on. All-reduce is reduce-scatter followed by all-gather,
+    as published figures have it; where links or ranks are uneven, an all-reduce whose ranks own
+    unequal parts may be faster: see `agents.synchronisation.division`.
     """
-    if primitive is Primitive.ALL_REDUCE:
-        scatter = optimum(network, Primitive.REDUCE_SCATTER)
-        gather = optimum(network, Primitive.ALL_GATHER)
-        return 1 / (1 / scatter + 1 / gather) if scatter and gather else Fraction(0)
-    supply = even_supply(reverse(network) if primitive.reduces else network)
-    return supply.rate if supply else Fraction(0)
+    network, primitive = problem.network, problem.primitive
+    sides = [reverse(network)] * primitive.reduces + [network] * primitive.broadcasts
+    supplies = [even_supply(side) for side in sides]
+    return (
+        1 / sum((1 / x.rate for x in supplies if x), Fraction(0)) if all(supplies) else Fraction(0)
+    )
 
 
 def _scaled(supply: Supply, rate: Fraction) -> Supply:

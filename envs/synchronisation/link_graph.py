@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -97,6 +97,29 @@ class LinkGraph:
         """Its two ends."""
         ends = self.source[number], self.destination[number]
         return f"{self.vertices[ends[0]]} -> {self.vertices[ends[1]]}"
+
+
+def residual(network: LinkGraph, used: FloatArray) -> LinkGraph:
+    """What others leave of a network: links that are used up are gone.
+
+    Args:
+        used: (K,) bytes/s that others take of every link.
+
+    Raises:
+        InputError: as `LinkGraph`, or others take more than a link has.
+    """
+    left = network.capacity - used
+    for number in np.flatnonzero(~((used >= 0) & (left >= -1e-9 * network.capacity))).tolist():
+        fault, where = f"others take {used[number]} of it", f"links of {network.name}"
+        raise InputError(fault, file=where, record=network.link_name(number))
+    kept = left > 1e-9 * network.capacity
+    return replace(
+        network,
+        source=network.source[kept],
+        destination=network.destination[kept],
+        capacity=left[kept],
+        latency=network.latency[kept],
+    )
 
 
 @dataclass(frozen=True)

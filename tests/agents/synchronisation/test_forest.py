@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from scipy.optimize import linprog
 
-from agents.synchronisation.forest import Forest
-from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+from agents.synchronisation.forest import Forest, best_bandwidth
+from agents.synchronisation.optimum import (
+    capacities,
+    even_supply,
+    optimum,
+    reverse,
+    supply_of_few,
+)
+from envs.errors import InputError
+from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, residual
 from envs.synchronisation.plan import SynchronisationPlan
+from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from envs.synchronisation.published import Rate, switched
 from tests.strength import examples
 
 
@@ -89,3 +104,134 @@ def test_a_forest_reaches_the_worst_cut(seed: int, primitive: Primitive) -> None
     if not any(network.sums & ~network.participant):
         assert seconds >= found.lower_bound
         assert found.figures["bandwidth"] == pytest.approx(problem.size / found.lower_bound, 1e-8)
+
+
+@examples(200)
+@given(st.integers(0, 2**32))
+def test_the_optimum_is_the_worst_of_all_cuts(seed: int) -> None:
+    network = random_graph(seed, 7)
+    assert optimum(SynchronisationProblem(network, 1.0, Primitive.ALL_GATHER)) == least_cut(network)
+    scatter = optimum(SynchronisationProblem(network, 1.0, Primitive.REDUCE_SCATTER))
+    assert scatter == least_cut(reverse(network))
+    both = optimum(SynchronisationProblem(network, 1.0))
+    assert both == (1 / (1 / scatter + 1 / least_cut(network)) if scatter else 0)
+
+
+@examples(60)
+@given(st.integers(0, 2**32))
+def test_no_all_reduce_over_trees_passes_more(seed: int) -> None:
+    """The linear program with the rows of all cuts at once, without switches."""
+    network = random_graph(seed, 5)
+    network = replace(network, participant=np.ones_like(network.sums), sums=network.sums | True)
+    n, links = network.num_vertices, network.num_links
+    rows = []
+    for side in product([False, True], repeat=n):
+        inside = np.array(side)
+        if inside.any() and not inside.all():
+            out = inside[network.source] & ~inside[network.destination]
+            into = ~inside[network.source] & inside[network.destination]
+            rows.append([*(-1.0 * into), *np.zeros(links), *(1.0 * inside)])
+            rows.append([*np.zeros(links), *(-1.0 * out), *(1.0 * inside)])
+    shared = np.hstack([np.eye(links), np.eye(links), np.zeros((links, n))])
+    best = linprog(
+        [*np.zeros(2 * links), *-np.ones(n)],
+        np.vstack([np.array(rows), shared]),
+        [*np.zeros(len(rows)), *(network.capacity / 1e9)],
+    )
+    assert best_bandwidth(network, Primitive.ALL_REDUCE) == pytest.approx(-best.fun * 1e9, 1e-7)
+
+
+PUBLISHED = {  # GB/s of all-gather, trees per root, and the same with one tree: the issue's table
+    "dgx1_v100": (1200 / 7, 6, 400 / 3),
+    "dgx1_p100": (640 / 7, 4, 80.0),
+    "ndv2_2": (25.0, 1, 25.0),
+    "dgx2_2": (4000 / 31, 10, 4000 / 31),
+    "dgx_a100_1": (2400 / 7, 1, 2400 / 7),
+    "dgx_a100_2": (1040 / 3, 13, 2400 / 7),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_optima(name: str) -> None:
+    network = instantiate(OmegaConf.load(f"conf/topology/published/{name}.yaml"))
+    rate, trees, with_one = PUBLISHED[name]
+    supply = even_supply(network)
+    assert supply is not None
+    assert supply.weight[0] == trees
+    gather = SynchronisationProblem(network, 1e9, Primitive.ALL_GATHER)
+    assert float(optimum(gather)) == pytest.approx(rate * 1e9, rel=1e-12)
+    assert float(optimum(SynchronisationProblem(network, 1e9))) == pytest.approx(rate * 5e8)
+    for forest, expected in ((Forest(), rate), (Forest(k=1), with_one)):
+        plan = forest.synchronise(gather).plan
+        assert plan is not None
+        held_right(gather, plan)
+        assert plan.busiest_seconds(gather) == pytest.approx(1 / expected, rel=1e-9)
+        assert forest.k is None or len({t.root for t in plan.trees}) == len(network.participants)
+
+
+@examples(40)
+@given(st.integers(0, 2**32), st.integers(1, 3))
+def test_no_equal_trees_pass_more_than_the_best_few(seed: int, most: int) -> None:
+    """Against every bandwidth of a tree at which a link carries another number of them."""
+    network = random_graph(seed, 5)
+    found = supply_of_few(network, most)
+    if found is None:
+        assert least_cut(network) == 0
+        return
+    links = capacities(network)
+    best = Fraction(0)
+    for trees, (_, capacity), j in product(range(1, most + 1), links.items(), range(1, 40)):
+        few = replace(
+            found,
+            link={pair: int(c * j / capacity) for pair, c in links.items()},
+            weight=dict.fromkeys(network.participants, trees),
+        )
+        if trees * capacity / j > best and few.suffices():
+            best = trees * capacity / j
+    assert found.suffices()
+    assert found.weight[0] <= most
+    assert found.rate >= best * len(network.participants)
+
+
+@pytest.mark.proof
+def test_the_optimum_of_64_gpus_takes_less_than_a_second() -> None:
+    network = switched("8 boxes", 8, 8, Rate(3e11, 1e-6), Rate(2.5e10, 1e-6))
+    problem = SynchronisationProblem(network, 1e9, Primitive.ALL_GATHER)
+    optimum(problem)
+    start = time.perf_counter()
+    assert float(optimum(problem)) == pytest.approx(1600e9 / 7)
+    assert time.perf_counter() - start < 1.0
+    found = Forest().synchronise(problem)
+    assert found.plan is not None
+    held_right(problem, found.plan)
+
+
+def test_a_forest_packs_what_other_jobs_leave() -> None:
+    network = switched("a box", 1, 4, Rate(4e9, 1e-6))
+    problem = SynchronisationProblem(network, 1e9, Primitive.ALL_GATHER)
+    other = Forest().synchronise(replace(problem, size=5e8)).plan
+    assert other is not None
+    left = residual(network, other.link_bytes(problem) / 1.0)  # 1e9 bytes a second of another job
+    beside = replace(problem, network=left)
+    plan = Forest().synchronise(beside).plan
+    assert plan is not None
+    held_right(beside, plan)
+    assert plan.busiest_seconds(beside) == pytest.approx(1e9 / (4 / 3 * 4e9 - 1e9))
+    with pytest.raises(InputError, match="others take"):
+        residual(network, np.full(network.num_links, 5e9))
+
+
+@pytest.mark.parametrize("latency", [1e-6, 1e-5])
+def test_chunks_are_of_the_best_size(latency: float) -> None:
+    """Played with chunks half and twice as large, where a chunk costs its sender the latency."""
+    names = [f"n{i}" for i in range(5)]
+    links = [(a, b, 1e9, 0.0) for pair in pairwise(names) for a, b in (pair, pair[::-1])]
+    network = graph_of("line", [VertexSpec(x, True, True, True) for x in names], links)
+    problem = SynchronisationProblem(network, 1e7)
+    plan = Forest(latency=latency).synchronise(problem).plan
+    assert plan is not None
+    taken = [
+        play(problem, replace(plan, chunk=plan.chunk * factor), overhead=latency).seconds
+        for factor in (0.5, 1.0, 2.0)
+    ]
+    assert taken[1] < min(taken[0], taken[2])
