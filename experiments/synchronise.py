@@ -71,7 +71,7 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     if found.plan is not None:
         settings = {key: getattr(config, key) for key in ("chunk", "summing", "overhead")}
         judged = judge(problem, found, settings)
-        best = optimum(problem.network, problem.primitive) if config.optimum else None
+        best = optimum(problem) if config.optimum else None
         values |= judged.values(best)
         write_plan(run.folder / PLAN_FILE, problem, judged.plan, provenance)
         values |= {"plan": str(run.folder / PLAN_FILE), **judged.write(run.folder, provenance)}
