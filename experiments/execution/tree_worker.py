@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
+from threading import Condition
 from typing import Any
 
 import numpy as np
@@ -28,107 +31,117 @@ from experiments.execution.namespaces import enter
 from experiments.execution.processes import MEETING, RESULT, TASK
 from experiments.run.artifacts import write_json
 
-WINDOW = 2  # chunks of a tree under way on a connection
+WINDOW = 2  # chunks under way on a connection
 PRIORITY = -10  # niceness: links wait for no core
 LARGEST = 256  # of the whole numbers that are added: float32 sums of 65,536 of them are exact
 Document = dict[str, Any]
 c10d: Any = distributed  # torch declares no types of the process groups themselves
 
 
-class Connection:
-    """Two processes: one sends, one receives, in chunks with numbers."""
+class Line:
+    """A connection of two processes, on which trees take turns in proportion to their shares.
+
+    Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): a chunk's turn comes when what
+    its tree has sent, over the tree's share, is least; a tree that had nothing to send saves none.
+    """
 
     def __init__(self, group: Any, peer: int) -> None:
         self._group, self._peer = group, peer
+        self._ready: list[tuple[float, int, Tensor]] = []  # begin, tag, chunk
+        self._changed, self._now, self._end = Condition(), 0.0, dict[int, float]()
 
-    def send(self, chunk: Tensor, tag: int) -> Work:
-        work: Work = self._group.send([chunk], self._peer, tag)
-        return work
+    def put(self, chunk: Tensor, tag: int, number: int, share: float) -> None:
+        """Have a chunk of a tree sent; its tag is the first of the tree and its number."""
+        with self._changed:
+            begin = max(self._now, self._end.get(tag, 0.0))
+            self._end[tag] = begin + len(chunk) / share
+            heappush(self._ready, (begin, tag + number, chunk))
+            self._changed.notify()
 
-    def receive(self, chunk: Tensor, tag: int) -> Work:
-        work: Work = self._group.recv([chunk], self._peer, tag)
-        return work
-
-
-class Sender:
-    """Sends chunks on several connections, at most `WINDOW` at a time on each."""
-
-    def __init__(self, to: Sequence[Connection]) -> None:
-        self._to, self._leaving = to, deque[Work]()
-
-    def send(self, chunk: Tensor, tag: int) -> None:
-        while len(self._leaving) > (WINDOW - 1) * len(self._to):
-            self._leaving.popleft().wait()
-        self._leaving.extend(to.send(chunk, tag) for to in self._to)
-
-    def finish(self) -> None:
-        for work in self._leaving:
+    def send(self, count: int) -> None:
+        """Send that many chunks, as they are put."""
+        leaving = deque[Work]()
+        for _ in range(count):
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready)
+                self._now, tag, chunk = heappop(self._ready)
+            leaving.append(self._group.send([chunk], self._peer, tag))
+            if len(leaving) == WINDOW:
+                leaving.popleft().wait()
+        for work in leaving:
             work.wait()
+
+    def receive(self, into: Tensor, tag: int) -> Work:
+        work: Work = self._group.recv([into], self._peer, tag)
+        return work
 
 
 class TreePart:
     """What this vertex does for a tree: adds what children send, passes on what the root formed."""
 
-    def __init__(self, part: Mapping[str, Any], connections: Mapping[int, Connection]) -> None:
-        def those(key: str) -> list[Connection]:
-            return [connections[way] for way in part[key]]
-
+    def __init__(self, part: Mapping[str, Any], lines: Mapping[int, Line]) -> None:
         self._first, self._end, self._chunk = part["first"], part["end"], part["chunk"]
-        self._own, self._tag, self._is_root = part["own"], part["tag"], part["root"]
-        self._children, self._parent = those("reduce_from"), those("reduce_to")
-        self._source, self._targets = those("broadcast_from"), those("broadcast_to")
+        self._own, self._tag = part["own"], part["tag"]
+        self._children, self._parent, self._source, self._targets = (
+            [lines[way] for way in part[key]]
+            for key in ("reduce_from", "reduce_to", "broadcast_from", "broadcast_to")
+        )
+        self.chunks = -((self._first - self._end) // self._chunk)
+
+    @property
+    def leaving(self) -> list[Line]:
+        """Where this vertex sends each chunk."""
+        return [*self._parent, *self._targets]
 
     def tasks(self, vector: Tensor) -> list[Callable[[], None]]:
-        """What runs side by side, on the vector in place."""
+        """What runs side by side, on the vector in place; all that arrives has a place already.
+
+        Otherwise a chunk that nobody waits for yet could hold up a line, and lines each other.
+        """
         chunks = vector[self._first : self._end].split(self._chunk)
-        tag = self._tag + len(chunks)
+        rooms = [torch.empty_like(vector[self._first : self._end]) for _ in self._children]
+        parts = [room.split(self._chunk) for room in rooms]
+        into = [self._expected(*x, self._tag) for x in zip(self._children, parts, strict=True)]
         found: list[Callable[[], None]] = []
         if self._children or self._parent:
-            found.append(lambda: self._reduce(chunks, tag))
-        elif self._is_root and self._targets:
-            found.append(lambda: self._broadcast(chunks, tag))
-        if self._source:
-            found.append(lambda: self._broadcast(chunks, tag))
+            found.append(partial(self._reduce, chunks, parts, into))
+        if self._source or (self._targets and not found):
+            tag = self._tag + len(chunks)
+            whole = [self._expected(line, chunks, tag) for line in self._source]
+            found.append(partial(self._broadcast, chunks, whole))
         return found
 
-    def _reduce(self, chunks: Sequence[Tensor], tag: int) -> None:
-        rooms = [
-            [torch.empty_like(chunks[0]) for _ in range(min(WINDOW, len(chunks)))]
-            for _ in self._children
-        ]
+    def _expected(self, line: Line, chunks: Sequence[Tensor], tag: int) -> list[Work]:
+        return [line.receive(chunk, tag + c) for c, chunk in enumerate(chunks)]
 
-        def post(c: int) -> list[tuple[Work, Tensor]]:
-            arriving = [room[c % WINDOW][: len(chunks[c])] for room in rooms]
-            both = zip(self._children, arriving, strict=True)
-            return [(child.receive(into, self._tag + c), into) for child, into in both]
-
-        up, down = Sender(self._parent), Sender(self._targets if self._is_root else ())
-        coming = deque(post(c) for c in range(min(WINDOW, len(chunks))))
+    def _reduce(
+        self,
+        chunks: Sequence[Tensor],
+        parts: Sequence[Sequence[Tensor]],
+        into: Sequence[Sequence[Work]],
+    ) -> None:
         for c, chunk in enumerate(chunks):
             held = self._own
-            for work, arriving in coming.popleft():
-                work.wait()
+            for part, works in zip(parts, into, strict=True):
+                works[c].wait()
                 if held:
-                    chunk.add_(arriving)
+                    chunk.add_(part[c])
                 else:
-                    chunk.copy_(arriving)
+                    chunk.copy_(part[c])
                 held = True
-            if c + WINDOW < len(chunks):
-                coming.append(post(c + WINDOW))
-            up.send(chunk, self._tag + c)
-            down.send(chunk, tag + c)
-        up.finish()
-        down.finish()
+            self._put(self._parent, chunk, self._tag, c)
+            if not self._parent:
+                self._put(self._targets, chunk, self._tag + len(chunks), c)
 
-    def _broadcast(self, chunks: Sequence[Tensor], tag: int) -> None:
-        down, coming = Sender(self._targets), deque[list[Work]]()
+    def _broadcast(self, chunks: Sequence[Tensor], into: Sequence[Sequence[Work]]) -> None:
         for c, chunk in enumerate(chunks):
-            while len(coming) < WINDOW and (ahead := c + len(coming)) < len(chunks):
-                coming.append([x.receive(chunks[ahead], tag + ahead) for x in self._source])
-            for work in coming.popleft():
-                work.wait()
-            down.send(chunk, tag + c)
-        down.finish()
+            for works in into:
+                works[c].wait()
+            self._put(self._targets, chunk, self._tag + len(chunks), c)
+
+    def _put(self, lines: Sequence[Line], chunk: Tensor, tag: int, number: int) -> None:
+        for line in lines:
+            line.put(chunk, tag, number, self._end - self._first)
 
 
 def work(folder: Path, process: int) -> Document:
@@ -149,33 +162,46 @@ def work(folder: Path, process: int) -> Document:
         return c10d.ProcessGroupGloo(c10d.PrefixStore(name, meeting), rank, size, options)
 
     control = group("control", process, task["processes"], mine["control"])
-    connections = {
-        x["way"]: Connection(group(f"way{x['way']}", x["end"], 2, x["address"]), 1 - x["end"])
+    lines = {
+        x["way"]: Line(group(f"way{x['way']}", x["end"], 2, x["address"]), 1 - x["end"])
         for x in mine["connections"]
     }
-    parts = [TreePart(part, connections) for part in mine["trees"]]
+    parts = [TreePart(part, lines) for part in mine["trees"]]
+    sent = Counter[Line]()
+    for part in parts:
+        for line in part.leaving:
+            sent[line] += part.chunks
     vectors = [_vector(task, rank) for rank in range(task["participants"])]
     rank = mine["rank"]
     own = torch.zeros(task["elements"]) if rank is None else torch.from_numpy(vectors[rank])
     total = torch.from_numpy(np.sum(vectors, axis=0))
     vector = own.clone()
-    pool = ThreadPoolExecutor(max(1, 2 * len(parts)))
+    pool = ThreadPoolExecutor(2 * len(parts) + len(lines))
 
-    def trees() -> None:
-        for done in [pool.submit(one) for part in parts for one in part.tasks(vector)]:
-            done.result()
+    def trees() -> Callable[[], None]:
+        tasks = [one for part in parts for one in part.tasks(vector)]
+        tasks += [partial(line.send, count) for line, count in sent.items()]
 
-    ways: dict[str, Callable[[], object]] = {"plan": trees}
-    if task["ring"]:
-        ring = None
-        if rank is not None:
-            ring = group("ring", rank, task["participants"], mine["address"])
-        ways["gloo"] = lambda: ring and ring.allreduce([vector]).wait()
-    seen: dict[str, list[list[float]]] = {name: [] for name in ways}
-    equal = dict.fromkeys(ways, True)
+        def run() -> None:
+            for done in [pool.submit(task) for task in tasks]:
+                done.result()
+
+        return run
+
+    ring = None
+    if task["ring"] and rank is not None:
+        ring = group("ring", rank, task["participants"], mine["address"])
+
+    def gloo() -> Callable[[], None]:
+        return lambda: ring and ring.allreduce([vector]).wait()
+
+    prepared = {"plan": trees, **({"gloo": gloo} if task["ring"] else {})}
+    seen: dict[str, list[list[float]]] = {name: [] for name in prepared}
+    equal = dict.fromkeys(prepared, True)
     for _ in range(task["warm_up"] + task["repetitions"]):
-        for name, run in ways.items():
+        for name, prepare in prepared.items():
             vector.copy_(own)
+            run = prepare()
             control.barrier().wait()
             start = time.perf_counter()
             run()
