@@ -15,8 +15,8 @@ from numba.core import event
 
 Told = Callable[[str], None]  # the name of a kernel that begins to be compiled
 
-# Options of a kernel that only kernels call: it has no way in from Python, whose compilation takes a
-# quarter of the time. `tests/envs/test_compilation.py` finds those that are marked wrongly.
+# Options of a kernel that only kernels call: it has no way in from Python, which takes a quarter of
+# the time to compile. `tests/envs/test_compilation.py` finds those that are marked wrongly.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
