@@ -182,14 +182,17 @@ class StepModel:
             a, b, c = (cost.seconds(size) for cost in costs)
             return a, b, c
 
-        inside, port = (
-            max(
-                float(sent)
-                for number, sent in enumerate(cost.sent)
-                if network.vertices[network.source[number]].startswith("node") == leaves
+        def most_sent(spread: int, start: str, end: str) -> float:
+            """By a link from a vertex to another that are called so."""
+            named = networks[spread].vertices
+            sent = costs[spread].sent.tolist()
+            return max(
+                sent[link]
+                for (a, b), link in networks[spread].link.items()
+                if named[a].startswith(start) and named[b].startswith(end)
             )
-            for network, cost, leaves in zip(networks[:2], costs[:2], (False, True), strict=True)
-        )
+
+        inside, port = most_sent(ONE_NODE, "gpu", "node"), most_sent(ONE_RACK, "node", "rack")
         return JobSums(seconds, inside, port)
 
     def seconds(

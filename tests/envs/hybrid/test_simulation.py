@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.pipeline.published import gpipe, one_f_one_b
+from agents.synchronisation.classical import DoubleTree, Ring
 from envs.graphs.op_graph import Kind
 from envs.hybrid import simulation
 from envs.hybrid.plan import HybridPlan, Stage, ordered, peak_memory
 from envs.hybrid.simulation import pipeline_of, simulate
+from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import Action, Work, play
+from envs.synchronisation.planned import PlannedSums
 from tests.envs.hybrid.rows_of_layers import random_row, random_stages, row, servers
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -69,6 +72,25 @@ def test_stages_that_share_servers_sum_one_after_the_other() -> None:
     across = (Stage(0, 1, (0, 2)), Stage(1, 2, (1, 3)))
     assert simulation.streams(problem, apart) == [0, 1]
     assert simulation.streams(problem, across) == [0, 0]
+
+
+def test_replicas_sum_by_the_plans_of_any_planner() -> None:
+    """A ring through four servers, planned and played, and as the formula has it; a tree beside it.
+
+    Two shards on a server share its port: two rings beside each other take twice as long.
+    """
+    one = row(servers([1] * 4, 1, 1), [4], [4], [0], gradients=[6e7])
+    plan = ordered([Stage(0, 1, (0, 1, 2, 3))], 1, gpipe)
+    expected = simulate(one, plan).step_time
+    planned = simulate(replace(one, sums=PlannedSums(Ring())), plan).step_time
+    assert planned == pytest.approx(expected, rel=1e-3)
+    tree = simulate(replace(one, sums=PlannedSums(DoubleTree())), plan).step_time
+    assert expected <= tree < 2 * expected
+    shared = row(servers([2, 2], 1e6, 1), [4], [4], [0], gradients=[6e7])
+    for stage in (Stage(0, 1, (0, 2)), Stage(0, 1, (0, 1, 2, 3), shards=2)):
+        pair = all_reduce_seconds(shared, stage, 6e7)
+        found = all_reduce_seconds(replace(shared, sums=PlannedSums(Ring())), stage, 6e7)
+        assert found == pytest.approx(pair, rel=1e-3)
 
 
 @given(SEEDS)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up import link, named_trace, network, profiles, step_model
 
+from agents.synchronisation.classical import Hierarchical, Ring
 from envs.cluster.interference.analytic import (
     AllReduceContention,
     NodeNetwork,
@@ -17,6 +20,7 @@ from envs.cluster.interference.rates import NIC, PCIE, RING, RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
+from envs.units import MEBI
 
 
 def simulator(
@@ -232,3 +236,28 @@ def test_beta_and_eta_are_checked() -> None:
         AllReduceContention(profiles(), step_model(), 0.0, 0.0, 0)
     with pytest.raises(InputError, match=r"'eta': -1.0 is negative"):
         AllReduceContention(profiles(), step_model(), 1.0, -1.0, 0)
+
+
+def test_a_planned_ring_takes_what_the_closed_form_says() -> None:
+    """And sums by trees halve what leaves a node's port, where nodes have several GPUs."""
+    links = network(latency=1e-3)
+    size = 64 * MEBI
+    for gpus in (2, 4, 8):
+        closed = links.all_reduce_seconds(gpus, size)
+        planned = replace(step_model(latency=1e-3), synchronisation=Ring()).sums(gpus, 2)
+        assert planned.seconds(size) == pytest.approx(closed, rel=0.01)
+        assert planned.inside == pytest.approx(2 * (gpus - 1) / gpus)
+        assert planned.port == pytest.approx(2 * (gpus - 1) / gpus)
+    apart = replace(step_model(latency=1e-3), synchronisation=Hierarchical()).sums(4, 2)
+    assert apart.port == pytest.approx(1.0)
+
+
+def test_jobs_synchronise_as_they_are_told() -> None:
+    """Four GPUs on two nodes: half of what a ring asks of the port, and a shorter step."""
+    cluster = Cluster.uniform(4, 2, nodes_per_rack=2)
+    ring, apart = (
+        tables(replace(step_model(), synchronisation=by), [4], cluster, "chatty")
+        for by in (None, Hierarchical())
+    )
+    assert apart.demand[0, NIC] * (1 + 1.0) == pytest.approx(1.0, rel=1e-2)  # in chunks
+    assert ring.demand[0, NIC] * (1 + 1.5) == pytest.approx(1.5)
