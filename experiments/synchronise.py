@@ -39,6 +39,7 @@ class SynchroniseConfig:
     aggregation: bool
     relay: bool
     participants: list[str] | None
+    sparsity: dict[str, Any] | None
     chunk: Any
     summing: Any
     overhead: Any
@@ -52,7 +53,7 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     agent = build_as(SynchronisationPlanner, config.agent, "agent", "planner of synchronisation")
     problem = Asked(
         config.topology, config.primitive, config.bytes, config.media, config.aggregation,
-        config.relay, config.participants,
+        config.relay, config.participants, config.sparsity, config.seed,
     ).problem()  # fmt: skip
     topology = problem.network.name
     provenance = run.provenance.with_inputs(**{topology: text_hash(to_json(config.topology))})

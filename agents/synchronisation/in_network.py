@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
 from agents.base import SynchronisationResult
 from agents.synchronisation.ways import Edges, Ways, blended, load_of, realised
 from envs.compilation import clock
-from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import StreamedPlan, Streaming
@@ -27,9 +25,9 @@ class SwitchMl:
     """Trees of switches that add, a switch of the network at the root of each.
 
     From every participant the shortest way leads to the root; each vertex on it that can add does,
-    so that a link carries a share once. Trees around several switches are blended by a linear
-    program over the loads of links. A packet is a chunk; where that makes too many messages to
-    play, several packets are.
+    so that a link carries a share once. Or the participants of a server are summed by one of them
+    first, each in turn. Trees around all switches are blended by a linear program over the loads of
+    links. A packet is a chunk; where that makes too many messages to play, several packets are.
 
     Args:
         pool: slots and packets.
@@ -72,51 +70,27 @@ class SwitchMl:
         return SynchronisationResult(plan, "feasible", clock() - start, figures=figures)
 
     def _trees(self, problem: SynchronisationProblem, switches: list[int]) -> Iterator[Tree]:
-        network = problem.network
-        for root in switches:
-            towards = _next_hops(network, root, self.pool.packet)
-            if all(vertex in towards for vertex in network.participants):
-                up = _adding(network, root, towards)
-                down = tuple(way[::-1] for way in up)
-                if all(pair in network.link for way in down for pair in pairwise(way)):
-                    yield Tree(root, Fraction(1), up, down)
-
-
-def _next_hops(network: LinkGraph, root: int, packet: float) -> dict[int, int]:
-    """From every vertex that can reach `root` the next on its shortest way for a packet."""
-    arriving: dict[int, list[tuple[int, float]]] = {v: [] for v in range(network.num_vertices)}
-    for (a, b), link in network.link.items():
-        seconds = float(network.latency[link] + packet / network.capacity[link])
-        arriving[b].append((a, seconds))
-    found: dict[int, int] = {}
-    queue = [(0.0, root, root)]
-    while queue:
-        far, vertex, towards = heapq.heappop(queue)
-        if vertex in found:
-            continue
-        found[vertex] = towards
-        if vertex != root and not network.forwards[vertex]:
-            continue
-        for before, seconds in arriving[vertex]:
-            if before not in found:
-                heapq.heappush(queue, (far + seconds, before, vertex))
-    return found
-
-
-def _adding(network: LinkGraph, root: int, towards: dict[int, int]) -> tuple[Way, ...]:
-    """Ways from every participant to the next vertex that adds, and so on to the root."""
-    ways, waiting, seen = list[Way](), list(network.participants), set[int]()
-    while waiting:
-        vertex = waiting.pop()
-        if vertex in seen or vertex == root:
-            continue
-        seen.add(vertex)
-        way = [vertex, towards[vertex]]
-        while not network.sums[way[-1]]:
-            way.append(towards[way[-1]])
-        ways.append(tuple(way))
-        waiting.append(way[-1])
-    return tuple(ways)
+        network, participants = problem.network, problem.network.participants
+        ways = Ways(network, (*participants, *switches))
+        groups = ways.groups()
+        several = range(max(map(len, groups))) if 1 < len(groups) < len(participants) else ()
+        for root, table in product(switches, ways.tables[:1]):  # shortest ways never part again
+            for turn in (None, *several):
+                leader = {
+                    v: v if turn is None else group[turn % len(group)]
+                    for group in groups
+                    for v in group
+                }
+                up: dict[int, Way] = {}
+                for vertex, first in leader.items():
+                    way = table.get((vertex, root if vertex == first else first), ())
+                    ends = [i for i, at in enumerate(way) if network.sums[at]]
+                    for i, j in pairwise(ends):
+                        up.setdefault(way[i], way[i : j + 1])
+                down = tuple(way[::-1] for way in up.values())
+                tree = Tree(root, Fraction(1), tuple(up.values()), down)
+                if not SynchronisationPlan("", (tree,)).violations(problem):
+                    yield tree
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Deep Learning*, SIGCOMM 2021.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import pairwise
 
 import numpy as np
@@ -80,32 +81,35 @@ def blocks_of(values: FloatArray, block: int) -> BoolArray:
     return np.asarray(padded.reshape(workers, -1, block).any(axis=2))
 
 
-def random_blocks(workers: int, blocks: int, density: float, seed: int) -> BoolArray:
-    """(n, B) for each worker its own round(B density) blocks, drawn at random."""
-    rng = np.random.default_rng(seed)
-    few = np.arange(blocks) < round(blocks * density)
-    return np.stack([rng.permutation(few) for _ in range(workers)])
+class Pattern(Enum):
+    """Which blocks the workers have beside each other."""
+
+    RANDOM = "random"  # each its own, drawn without the others
+    OVERLAPPING = "overlapping"  # all the same
+    DISJOINT = "disjoint"  # none twice
 
 
-def overlapping_blocks(workers: int, blocks: int, density: float, seed: int) -> BoolArray:
-    """(n, B) the same blocks for all."""
-    return np.tile(random_blocks(1, blocks, density, seed), (workers, 1))
-
-
-def disjoint_blocks(workers: int, blocks: int, density: float, seed: int) -> BoolArray:
-    """(n, B) no block twice.
+def drawn_blocks(
+    pattern: Pattern, workers: int, blocks: int, density: float, seed: int
+) -> BoolArray:
+    """(n, B) round(B `density`) blocks of each worker.
 
     Raises:
-        InputError: more blocks are asked for than there are.
+        InputError: workers cannot have as many blocks to themselves.
     """
+    rng = np.random.default_rng(seed)
     each = round(blocks * density)
-    if each * workers > blocks:
+    if pattern is Pattern.DISJOINT and each * workers > blocks:
         fault = f"{workers} workers cannot have {each} blocks of {blocks} each to themselves"
         raise InputError(fault, field="density")
-    order = np.random.default_rng(seed).permutation(blocks)
     found = np.zeros((workers, blocks), dtype=np.bool_)
+    order = rng.permutation(blocks)
     for worker in range(workers):
-        found[worker, order[worker * each : (worker + 1) * each]] = True
+        if pattern is Pattern.RANDOM:
+            order = rng.permutation(blocks)
+        found[worker, order[:each]] = True
+        if pattern is Pattern.DISJOINT:
+            order = order[each:]
     return found
 
 

@@ -19,6 +19,7 @@ from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import MICROSECOND, parse_bytes, parse_seconds, read_quantity
+from experiments.network.gradients import sparse_blocks
 from experiments.network.plan_file import primitive_of
 from experiments.pictures.synchronisation import draw_trees
 from experiments.run.artifacts import write_figure, write_json
@@ -41,6 +42,8 @@ class Asked:
     aggregation: bool
     relay: bool
     participants: Sequence[str] | None
+    sparsity: Mapping[str, Any] | None
+    seed: int
 
     def problem(self) -> SynchronisationProblem:
         """What is to be synchronised.
@@ -49,7 +52,12 @@ class Asked:
             InputError: naming the key at fault.
         """
         size = read_quantity(parse_bytes, self.bytes, key="bytes")
-        return SynchronisationProblem(self._network(), size, primitive_of(self.primitive))
+        network, primitive = self._network(), primitive_of(self.primitive)
+        if self.sparsity is None:
+            return SynchronisationProblem(network, size, primitive)
+        workers = len(network.participants)
+        size, blocks = sparse_blocks(self.sparsity, workers, size, self.seed)
+        return SynchronisationProblem(network, size, primitive, blocks)
 
     def _network(self) -> LinkGraph:
         made = build(self.topology, "topology")

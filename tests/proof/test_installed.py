@@ -28,6 +28,7 @@ IN_CORE: dict[str, list[str]] = {  # verbs that the core runs
     "trace": ["action=summary", *JOBS],
 }
 OF_FILES = {  # verbs whose files are not there
+    "aggregation": ["layers=nowhere"],
     "benchmark": ["resume=nowhere"],
     "coflows": ["input=nowhere"],
     "enforce": ["plan=nowhere", "hosts=nowhere"],

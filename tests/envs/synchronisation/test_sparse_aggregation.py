@@ -14,19 +14,16 @@ from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import (
     HEADER,
     NEXT,
+    Pattern,
     Streaming,
     Traffic,
     blocks_of,
-    disjoint_blocks,
-    overlapping_blocks,
-    random_blocks,
+    drawn_blocks,
     stream,
     traffic,
 )
-from tests.envs.synchronisation.gradients import gradients
+from experiments.network.gradients import embedding_gradients, largest_entries
 from tests.strength import examples
-
-PATTERNS = (random_blocks, overlapping_blocks, disjoint_blocks)
 
 
 def executed(streaming: Streaming, values: np.ndarray, aggregators: int, seed: int) -> Traffic:
@@ -41,15 +38,15 @@ def executed(streaming: Streaming, values: np.ndarray, aggregators: int, seed: i
 
 
 @given(
-    st.sampled_from(PATTERNS), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3),
+    st.sampled_from(Pattern), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3),
     st.integers(1, 2), st.integers(1, 60), st.floats(0.0, 1.0), st.integers(0, 10**6),
 )  # fmt: skip
 @examples(300)
 def test_bytes_sent_are_those_counted_and_sums_are_right(
     pattern, workers, aggregators, columns, streams, blocks, density, seed
 ) -> None:  # type: ignore[no-untyped-def]
-    density = density / workers if pattern is disjoint_blocks else density
-    bitmap = pattern(workers, blocks, density, seed)
+    density = density / workers if pattern is Pattern.DISJOINT else density
+    bitmap = drawn_blocks(pattern, workers, blocks, density, seed)
     values = np.repeat(bitmap, 3, axis=1).astype(float)  # whole numbers: sums are exact
     values *= np.random.default_rng(seed).integers(1, 9, values.shape)
     values = values[:, : max(1, values.shape[1] - seed % 3)]  # the last block need not be full
@@ -67,9 +64,8 @@ def test_a_sum_by_hand() -> None:
 
 
 def test_gradients_of_embeddings_and_their_largest_entries_are_sparse() -> None:
-    dense = gradients(4, seed=2, vocabulary=500)
-    kept = np.sort(np.abs(dense), axis=1)[:, -200]
-    largest = np.where(np.abs(dense) >= kept[:, None], dense, 0.0)
+    dense = embedding_gradients(4, seed=2, vocabulary=500, width=32)
+    largest = largest_entries(dense, 0.01)
     sent = [executed(Streaming(32, 2, 2), x, 2, 0).blocks.sum() for x in (dense, largest)]
     everything = 4 * blocks_of(np.ones_like(dense), 32).size / 4
     assert sent[1] < sent[0] < 0.7 * everything
@@ -93,7 +89,7 @@ def machines(aggregators: int) -> LinkGraph:
 
 @pytest.mark.parametrize("sparsity", PAPER)
 def test_times_of_the_paper_within_three_tenths_of_a_millisecond(sparsity: float) -> None:
-    blocks = random_blocks(MACHINES, 102_400, 1.0 - sparsity, seed=0)
+    blocks = drawn_blocks(Pattern.RANDOM, MACHINES, 102_400, 1.0 - sparsity, seed=0)
     problem = SynchronisationProblem(machines(8), 104.8576e6, blocks=blocks)
     found = OmniReduce(dedicated=True).synchronise(problem)
     assert found.plan is not None
@@ -106,7 +102,7 @@ def test_times_of_the_paper_within_three_tenths_of_a_millisecond(sparsity: float
 
 
 def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
-    blocks = overlapping_blocks(MACHINES, 4096, 0.5, seed=0)
+    blocks = drawn_blocks(Pattern.OVERLAPPING, MACHINES, 4096, 0.5, seed=0)
     problem = SynchronisationProblem(machines(0), 1e6, blocks=blocks)
     plan = OmniReduce(dedicated=False).synchronise(problem).plan
     assert plan is not None
@@ -121,4 +117,4 @@ def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
 
 def test_workers_cannot_have_more_blocks_to_themselves_than_there_are() -> None:
     with pytest.raises(InputError, match="3 workers cannot have 4 blocks of 10 each"):
-        disjoint_blocks(3, 10, 0.4, 0)
+        drawn_blocks(Pattern.DISJOINT, 3, 10, 0.4, 0)

@@ -18,7 +18,7 @@ from envs.synchronisation.switch_aggregation import (
     sum_integers,
     time_sum,
 )
-from tests.envs.synchronisation.gradients import gradients
+from experiments.network.gradients import embedding_gradients
 from tests.strength import examples
 
 RACKS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
@@ -83,7 +83,7 @@ def test_block_floating_point_never_overflows_and_errs_within_its_bound(
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_gradients_of_a_model_are_summed_within_the_bound(bits: int) -> None:
-    values = gradients(6, seed=1)
+    values = embedding_gradients(6, seed=1, vocabulary=2000, width=32)
     tree = SwitchTree.racks([3, 3], 1e9, 1e-6)
     _within_bounds(SlotPool(64, 1500.0, bits, True), tree, values, Faults(0.01, 1e-3))
 

@@ -1,0 +1,66 @@
+"""`experiments.aggregation`, and sparse vectors in `experiments.synchronise`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envs.errors import InputError
+from experiments.aggregation import main
+from experiments.network.gradients import sparse_blocks
+from experiments.synchronise import main as synchronise
+
+LAYERS = "gpu,model,layer,elements,forward_ps,backward_ps,update_ps\nx,toy,0,9999,10,10,10\n"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    (tmp_path / "layers.csv").write_text(LAYERS)
+    return tmp_path
+
+
+def test_all_tables_of_a_file(work: Path) -> None:
+    words = "layers=layers.csv gpu=x gbps=[10.0] jitter=0 runs=1 sparse=[[99.0,3.1]]"
+    assert main([*words.split(), "hydra.run.dir=run"]) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert [row["iterations"] for row in found["dedicated"]] == [1, 10]
+    # All is the network's: a ring's links carry 14/8 of the bytes, a single server's 8 times.
+    assert found["speed_ups"][0]["over_server"] > 3 * found["speed_ups"][0]["over_ring"] > 3
+    assert found["largest_difference_ms"] < 0.3
+
+
+def test_omnireduce_sends_the_blocks_of_a_file_of_gradients(work: Path) -> None:
+    values = np.zeros((8, 8192), dtype=np.float32)
+    values[:, 7000] = 1.0  # in the same block of everybody
+    np.save(work / "gradients.npy", values)
+    words = "agent=omnireduce topology=dgx1 optimum=false hydra.run.dir=run"
+    sparsity = "sparsity={block: 16, gradients: gradients.npy}"
+    assert synchronise([*words.split(), sparsity]) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert found["bytes"] == 4 * 8192
+    # Beside that block, every worker sends the first row of 8 x 8 x 4 columns.
+    assert found["figures"]["sent_bytes"] == 8 * (257 * (16 + 4) + 65 * 82)
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "told"),
+    [
+        ({"block": 16}, "give block, density and pattern, or block and gradients"),
+        ({"block": 15, "gradients": "x.npy"}, "15 is no multiple of 4 bytes"),
+        ({"block": 16, "gradients": "layers.csv"}, "layers.csv: is no array of numpy"),
+        ({"block": 16, "density": 2, "pattern": "random"}, "'sparsity.density': 2 is no share"),
+        ({"block": 16, "density": 1, "pattern": "x"}, "'x' is none of random, overlapping"),
+    ],
+)
+def test_sparsity_that_makes_no_sense_is_refused(
+    sparsity: dict[str, object], told: str, work: Path
+) -> None:
+    assert work.is_dir()
+    with pytest.raises(InputError, match=told):
+        sparse_blocks(sparsity, 8, 1e6, 0)
