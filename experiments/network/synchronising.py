@@ -42,8 +42,8 @@ class Asked:
     aggregation: bool
     relay: bool
     participants: Sequence[str] | None
-    sparsity: Mapping[str, Any] | None
-    seed: int
+    sparsity: Mapping[str, Any] | None = None
+    seed: int = 0
 
     def problem(self) -> SynchronisationProblem:
         """What is to be synchronised.
