@@ -1,6 +1,10 @@
-"""Completion times of the coflows of a trace under an order of priorities, beside a lower bound.
+"""Completion times of coflows under an order of priorities; or jobs that share in-network sums.
 
 python -m experiments.coflows input=FB2010-1Hr-150-0.txt.gz agent=bssi rates=madd json=true
+python -m experiments.coflows tenants=300 layers=layers.csv
+
+A trace is replayed on a big switch, and its sum of completion times stands beside a lower bound.
+With `tenants=<jobs>` training jobs on racks run under every scheduler.
 """
 
 from __future__ import annotations
@@ -8,11 +12,15 @@ from __future__ import annotations
 import sys
 
 from experiments.network.coflow_runs import CoflowsConfig, coflows
-from experiments.run.app import run_app
+from experiments.network.tenant_runs import TenantsConfig, tenants
+from experiments.run.app import Variant, run_app
+
+VARIANTS = {"tenants=?*": Variant("tenants", TenantsConfig, tenants)}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("coflows", CoflowsConfig, coflows, arguments)
+    """The app; tenants have a config of their own."""
+    return run_app("coflows", CoflowsConfig, coflows, arguments, VARIANTS)
 
 
 if __name__ == "__main__":

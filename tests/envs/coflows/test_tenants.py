@@ -1,0 +1,96 @@
+"""Tenants: closed forms, nothing faster than alone, bytes conserved, and what priorities do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.coflows.tenants import BASELINES, WEIGHTINGS, CoInNetFlow, fair
+from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
+from envs.errors import InputError
+from envs.synchronisation.layerwise import LayeredModel, training_seconds
+from tests.strength import examples
+
+RATE = 1e6  # bytes/s
+
+
+def model(layers: list[tuple[int, int, int]]) -> LayeredModel:
+    """Layers of (elements, forward, backward); times in tenths of a second."""
+    elements, forward, backward = np.array(layers).T
+    return LayeredModel("made", elements, forward / 10, backward / 10, np.full(len(layers), 1e-3))
+
+
+@st.composite
+def tenants(draw: st.DrawFn) -> list[Tenant]:
+    layer = st.tuples(st.integers(1, 500_000), st.integers(1, 5), st.integers(1, 5))
+    models = [model(draw(st.lists(layer, min_size=1, max_size=4))) for _ in range(2)]
+    job = st.builds(
+        Tenant, st.sampled_from(models), st.integers(1, 4), st.integers(1, 3),
+        st.integers(0, 3).map(float),
+    )  # fmt: skip
+    return draw(st.lists(job, min_size=1, max_size=5))
+
+
+SENDINGS = [Sending(ranks, front, 2e5) for ranks in BASELINES.values() for front in (False, True)]
+SENDINGS += [Sending(CoInNetFlow(weighting), True, 2e5) for weighting in WEIGHTINGS]
+
+
+@examples(60)
+@given(tenants(), st.sampled_from(SENDINGS))
+def test_nothing_ends_sooner_than_its_computing_and_its_bytes_allow(
+    jobs: list[Tenant], sending: Sending
+) -> None:
+    cluster = Racks(2, 4, RATE, RATE)
+    begin, end = play_tenants(jobs, cluster, sending, np.random.default_rng(0))
+    for job, start, stop in zip(jobs, begin, end, strict=True):
+        assert start >= job.arrival
+        own = job.model
+        computed = job.iterations * float((own.forward + own.backward).sum())
+        moved = job.iterations * float(own.sizes.sum()) / RATE
+        assert stop - start >= max(computed, moved) - 1e-6
+    # With a port that nobody shares, all is as in training with one collective at a time.
+    wide = Racks(2, 4, RATE, 1e9)
+    begin, end = play_tenants(jobs, wide, Sending(fair, False, 2e5), np.random.default_rng(0))
+    for job, took in zip(jobs, end - begin, strict=True):
+        alone = training_seconds(job.model, lambda size: size / RATE, job.iterations)
+        assert took == pytest.approx(float(alone[0]), rel=1e-9)
+
+
+def test_a_front_tensor_goes_first_at_the_next_chunk() -> None:
+    """Layer 1 (2 MB) is ready at 0.2 s, layer 0 (0.4 MB) at 0.5 s, when 0.3 MB have been sent."""
+    two = model([(100_000, 1, 3), (500_000, 0, 1)])
+    jobs = [Tenant(two, 1, 2, 0.0)]
+    whole, front = (
+        play_tenants(jobs, Racks(1, 1, RATE, RATE), Sending(fair, f, 2e5), np.random.default_rng(0))
+        for f in (False, True)
+    )
+    # In order: both sums are there at 0.2 + 2.4 s, and the second iteration takes 0.1 + 2.5 s more.
+    assert whole[1][0] == pytest.approx(2.6 + 2 * 1e-3 + 0.1 + 0.1 + 2.4, abs=2e-3)
+    # In front: layer 0 is sent from 0.6 s to 1.0 s, so that its forward pass is over by then.
+    assert front[1][0] == pytest.approx(2.6 + 1e-3 + 0.1 + 2.4 + 1e-3, abs=2e-3)
+
+
+def test_the_smaller_job_passes_through_a_shared_port_and_compression_shrinks_the_other() -> None:
+    small, large = model([(25_000, 1, 1)]), model([(250_000, 1, 1)])
+    jobs = [Tenant(large, 8, 1, 0.0), Tenant(small, 8, 1, 0.0)]  # both have workers in each rack
+    cluster = Racks(2, 8, RATE, RATE)
+    found = {
+        name: play_tenants(jobs, cluster, sending, np.random.default_rng(0))[1]
+        for name, sending in {
+            "fair": Sending(fair, True, 1e5),
+            "bssi": Sending(CoInNetFlow(), True, 1e5),
+            "less": Sending(CoInNetFlow("remaining_less"), True, 1e5),
+            "small": Sending(CoInNetFlow(), True, 1e5, 2.0, 0.5),
+        }.items()
+    }
+    assert found["fair"] == pytest.approx([0.2 + 1.1, 0.2 + 0.2], abs=2e-3)
+    assert found["bssi"] == pytest.approx([0.2 + 1.1, 0.2 + 0.1], abs=2e-3)
+    assert found["less"] == pytest.approx(found["bssi"])
+    assert found["small"] == pytest.approx([0.2 + 0.6, 0.2 + 0.1], abs=2e-3)
+
+
+def test_an_unknown_weighting_is_refused() -> None:
+    with pytest.raises(InputError, match="'most' is none of none, layer"):
+        CoInNetFlow("most")
