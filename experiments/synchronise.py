@@ -28,33 +28,21 @@ SHOWN = (
 
 
 @dataclass
-class SynchroniseConfig:
+class SynchroniseConfig(Asked):
     """`conf/synchronise.yaml`; groups are objects by `_target_`."""
 
     agent: Any
-    topology: Any
-    primitive: str
-    bytes: Any
-    media: list[str] | None
-    aggregation: bool
-    relay: bool
-    participants: list[str] | None
-    sparsity: dict[str, Any] | None
     chunk: Any
     summing: Any
     overhead: Any
     optimum: bool
-    seed: int
     json: bool
 
 
 def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     """Ask the planner, execute and time its plan, put the exact optimum beside it."""
     agent = build_as(SynchronisationPlanner, config.agent, "agent", "planner of synchronisation")
-    problem = Asked(
-        config.topology, config.primitive, config.bytes, config.media, config.aggregation,
-        config.relay, config.participants, config.sparsity, config.seed,
-    ).problem()  # fmt: skip
+    problem = config.problem()
     topology = problem.network.name
     provenance = run.provenance.with_inputs(**{topology: text_hash(to_json(config.topology))})
     found = agent.synchronise(problem)

@@ -35,21 +35,19 @@ class _Blend(ABC):
     """Patterns over the tables of ways, blended; without one, why there is none."""
 
     name: ClassVar[str]
-    primitives: ClassVar[tuple[Primitive, ...]] = tuple(Primitive)
-    cut: ClassVar[bool] = False  # whether chunks overlap what follows one another
+    cut: ClassVar[bool] = True  # whether chunks overlap what follows one another
 
     def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
         """As `SynchronisationPlanner.synchronise`."""
-        start = clock()
-        if problem.primitive not in self.primitives:
-            named = problem.primitive.value
-            return SynchronisationResult(
-                None, "infeasible", clock() - start, reason=f"{self.name} do not {named}"
-            )
+        start, reason, patterns = clock(), self._refused(problem), list[Pattern]()
         ways = Ways(problem.network, self._ends(problem))
-        patterns = [] if not self._ends(problem) else list(self._patterns(problem, ways))
+        if not reason:
+            for table in ways.tables:
+                for edges in self._trees(problem, ways, table):
+                    found = realised(problem.primitive, edges, table)
+                    patterns += [found] if found else []
         if not patterns:
-            reason = ways.missing() or self._nothing
+            reason = reason or ways.missing() or "no ring passes all participants"
             return SynchronisationResult(None, "infeasible", clock() - start, reason=reason)
         trees, used = self._blended(problem, ways, patterns)
         plan = SynchronisationPlan(self.name, trees)
@@ -58,7 +56,8 @@ class _Blend(ABC):
         figures = {"patterns": float(used), "busiest_s": plan.busiest_seconds(problem)}
         return SynchronisationResult(plan, "feasible", clock() - start, figures=figures)
 
-    _nothing: ClassVar[str] = "no ring passes all participants"
+    def _refused(self, problem: SynchronisationProblem) -> str:
+        return ""
 
     def _ends(self, problem: SynchronisationProblem) -> tuple[int, ...]:
         return problem.network.participants
@@ -69,7 +68,10 @@ class _Blend(ABC):
         return blended(problem, patterns)
 
     @abstractmethod
-    def _patterns(self, problem: SynchronisationProblem, ways: Ways) -> Iterator[Pattern]: ...
+    def _trees(
+        self, problem: SynchronisationProblem, ways: Ways, table: Table
+    ) -> Iterator[list[Edges]]:
+        """What is looked at over one table."""
 
 
 class Ring(_Blend):
@@ -92,13 +94,14 @@ class Ring(_Blend):
     """
 
     name = "ring"
+    cut = False
 
-    def _patterns(self, problem: SynchronisationProblem, ways: Ways) -> Iterator[Pattern]:
-        for table in ways.tables:
-            for order in _orders(ways, table):
-                for one in (order, order[::-1]):
-                    if all(pair in table for pair in _around(one)):
-                        yield _ring(problem, one, table)
+    def _trees(
+        self, problem: SynchronisationProblem, ways: Ways, table: Table
+    ) -> Iterator[list[Edges]]:
+        for order in _orders(ways, table):
+            yield _ring(order)
+            yield _ring(order[::-1])
 
     def _blended(
         self, problem: SynchronisationProblem, ways: Ways, patterns: list[Pattern]
@@ -109,18 +112,15 @@ class Ring(_Blend):
         sent = passes * (n - 1) / n * problem.size
 
         def price(prices: FloatArray) -> Pattern | None:
-            cost, cheapest = np.full((n, n), np.inf), dict[Pair, tuple[int, ...]]()
+            cost, cheapest = np.full((n, n), np.inf), Table()
             each = prices * sent / network.capacity + passes * network.latency
-            for table in ways.tables:
-                for i, j in product(range(n), range(n)):
-                    way = table.get((ends[i], ends[j]), ())
-                    total = sum(each[network.link[pair]] for pair in pairwise(way))
-                    if way and total < cost[i, j]:
-                        cost[i, j], cheapest[ends[i], ends[j]] = total, way
-            order = cheapest_cycle(cost)
-            if not np.isfinite(cost[order, np.roll(order, -1)]).all():
-                return None
-            return _ring(problem, [ends[i] for i in order], cheapest)
+            for table, (i, a), (j, b) in product(ways.tables, enumerate(ends), enumerate(ends)):
+                way = table.get((a, b), ())
+                total = sum(each[network.link[pair]] for pair in pairwise(way))
+                if way and total < cost[i, j]:
+                    cost[i, j], cheapest[a, b] = total, way
+            order = [ends[i] for i in cheapest_cycle(cost)]
+            return realised(problem.primitive, _ring(order), cheapest)
 
         return blended(problem, patterns, price)
 
@@ -140,24 +140,23 @@ class DoubleTree(_Blend):
     """
 
     name = "double trees"
-    primitives = (Primitive.ALL_REDUCE,)
-    cut = True
-    _nothing = "some participants have no way to each other"
 
-    def _patterns(self, problem: SynchronisationProblem, ways: Ways) -> Iterator[Pattern]:
-        for table in ways.tables:
-            for order in _orders(ways, table):
-                m, trees = len(order), []
-                first = list(_binary(1, m))
-                shift = {x: m + 1 - x if m % 2 == 0 else (x - 2) % m + 1 for x in range(1, m + 1)}
-                for edges in (first, [(shift[a], shift[b]) for a, b in first]):
-                    up = [(order[child - 1], order[parent - 1]) for child, parent in edges]
-                    root = ({parent for _, parent in up} - {child for child, _ in up}).pop()
-                    down = [(b, a) for a, b in up]
-                    trees.append(Edges(root, Fraction(1, 2), up, down))
-                found = realised(trees, table)
-                if found:
-                    yield found
+    def _refused(self, problem: SynchronisationProblem) -> str:
+        every = problem.primitive is Primitive.ALL_REDUCE
+        return "" if every else f"double trees do not {problem.primitive.value}"
+
+    def _trees(
+        self, problem: SynchronisationProblem, ways: Ways, table: Table
+    ) -> Iterator[list[Edges]]:
+        for order in _orders(ways, table):
+            m, trees = len(order), []
+            first = list(_binary(1, m))
+            shift = {x: m + 1 - x if m % 2 == 0 else (x - 2) % m + 1 for x in range(1, m + 1)}
+            for edges in (first, [(shift[a], shift[b]) for a, b in first]):
+                up = [(order[child - 1], order[parent - 1]) for child, parent in edges]
+                root = ({parent for _, parent in up} - {child for child, _ in up}).pop()
+                trees.append(Edges(root, Fraction(1, 2), up))
+            yield trees
 
 
 class Hierarchical(_Blend):
@@ -177,28 +176,23 @@ class Hierarchical(_Blend):
     """
 
     name = "hierarchical rings"
-    cut = True
-    _nothing = "some participants have no way to each other"
 
-    def _patterns(self, problem: SynchronisationProblem, ways: Ways) -> Iterator[Pattern]:
-        n, reduces = len(problem.network.participants), problem.primitive.reduces
-        for table in ways.tables:
-            groups = [_toured(group, table, ways) for group in ways.groups()]
-            for inside, between in product((True, False), repeat=2):
-                trees = []
-                for s, group in enumerate(groups):
-                    for j, root in enumerate(group):
-                        heads = [other[j % len(other)] for other in groups]
-                        out = _star_or_chain(heads[s:] + heads[:s], between)
-                        for head, other in zip(heads, groups, strict=True):
-                            at = other.index(head)
-                            out += _star_or_chain(other[at:] + other[:at], inside)
-                        up = [(b, a) for a, b in out] if reduces else []
-                        down = out if problem.primitive.broadcasts else []
-                        trees.append(Edges(root, Fraction(1, n), up, down))
-                found = realised(trees, table)
-                if found:
-                    yield found
+    def _trees(
+        self, problem: SynchronisationProblem, ways: Ways, table: Table
+    ) -> Iterator[list[Edges]]:
+        share = Fraction(1, len(problem.network.participants))
+        groups = [_toured(group, table, ways) for group in ways.groups()]
+        for inside, between in product((True, False), repeat=2):
+            trees = []
+            for s, group in enumerate(groups):
+                for j, root in enumerate(group):
+                    heads = [other[j % len(other)] for other in groups]
+                    out = _star_or_chain(heads[s:] + heads[:s], between)
+                    for head, other in zip(heads, groups, strict=True):
+                        at = other.index(head)
+                        out += _star_or_chain(other[at:] + other[:at], inside)
+                    trees.append(Edges(root, share, [(b, a) for a, b in out], out))
+            yield trees
 
 
 class HalvingDoubling(_Blend):
@@ -217,27 +211,25 @@ class HalvingDoubling(_Blend):
     """
 
     name = "halving and doubling"
-    _nothing = "some participants have no way to each other"
+    cut = False
 
-    def _patterns(self, problem: SynchronisationProblem, ways: Ways) -> Iterator[Pattern]:
+    def _trees(
+        self, problem: SynchronisationProblem, ways: Ways, table: Table
+    ) -> Iterator[list[Edges]]:
         ranks = [vertex for group in ways.groups() for vertex in group]
         n = len(ranks)
         p = 1 << (n.bit_length() - 1)
-        active = [ranks[i] for i in range(2 * (n - p)) if i % 2 == 0] + ranks[2 * (n - p) :]
+        active = [*ranks[: 2 * (n - p) : 2], *ranks[2 * (n - p) :]]
         partner = {ranks[2 * i + 1]: ranks[2 * i] for i in range(n - p)}
-        roots = active if problem.primitive is Primitive.ALL_REDUCE else ranks
-        trees = []
+        roots, trees = active if problem.primitive is Primitive.ALL_REDUCE else ranks, []
         for root in roots:
             middle = active.index(partner.get(root, root))
             up = [(active[v], active[v ^ ((v ^ middle) & -(v ^ middle))])
                   for v in range(p) if v != middle]  # fmt: skip
             up += [pair for pair in partner.items() if pair[0] != root]
-            if root in partner:
-                up.append((partner[root], root))
-            down = [(b, a) for a, b in up] if problem.primitive.broadcasts else []
-            share = Fraction(1, len(roots))
-            trees.append(Edges(root, share, up if problem.primitive.reduces else [], down))
-        yield from filter(None, (realised(trees, table) for table in ways.tables))
+            up += [(partner[root], root)] if root in partner else []
+            trees.append(Edges(root, Fraction(1, len(roots)), up))
+        yield trees
 
 
 @dataclass(frozen=True)
@@ -258,19 +250,12 @@ class ParameterServer(_Blend):
     dedicated: bool
 
     name = "parameter servers"
-    cut = True
-    _nothing = "a participant has no way to a server, or back"
 
-    def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
-        """As `SynchronisationPlanner.synchronise`."""
-        reason = ""
-        if self.dedicated and not self._servers(problem):
-            reason = "no vertex sums that neither takes part nor forwards"
-        elif self.dedicated and problem.primitive is not Primitive.ALL_REDUCE:
-            reason = f"dedicated servers do not {problem.primitive.value}"
-        if reason:
-            return SynchronisationResult(None, "infeasible", 0.0, reason=reason)
-        return super().synchronise(problem)
+    def _refused(self, problem: SynchronisationProblem) -> str:
+        if not self._servers(problem):
+            return "no vertex sums that neither takes part nor forwards"
+        every = not self.dedicated or problem.primitive is Primitive.ALL_REDUCE
+        return "" if every else f"dedicated servers do not {problem.primitive.value}"
 
     def _servers(self, problem: SynchronisationProblem) -> tuple[int, ...]:
         network = problem.network
@@ -282,15 +267,12 @@ class ParameterServer(_Blend):
     def _ends(self, problem: SynchronisationProblem) -> tuple[int, ...]:
         return tuple({*problem.network.participants, *self._servers(problem)})
 
-    def _patterns(self, problem: SynchronisationProblem, ways: Ways) -> Iterator[Pattern]:
-        servers = self._servers(problem)
-        trees = []
-        for server in servers:
-            up = [(v, server) for v in problem.network.participants if v != server]
-            down = [(b, a) for a, b in up] if problem.primitive.broadcasts else []
-            up = up if problem.primitive.reduces else []
-            trees.append(Edges(server, Fraction(1, len(servers)), up, down))
-        yield from filter(None, (realised(trees, table) for table in ways.tables))
+    def _trees(
+        self, problem: SynchronisationProblem, ways: Ways, table: Table
+    ) -> Iterator[list[Edges]]:
+        servers, ranks = self._servers(problem), problem.network.participants
+        share = Fraction(1, len(servers))
+        yield [Edges(s, share, [(v, s) for v in ranks if v != s]) for s in servers]
 
 
 def cheapest_cycle(cost: FloatArray) -> list[int]:
@@ -346,20 +328,14 @@ def _toured_places(cost: FloatArray) -> list[int]:
     return order
 
 
-def _ring(problem: SynchronisationProblem, order: Sequence[int], table: Table) -> Pattern:
-    n, trees = len(order), []
+def _ring(order: Sequence[int]) -> list[Edges]:
+    """A chain to every participant, and one from it, the same way round."""
+    trees = []
     for i, root in enumerate(order):
         turned = [*order[i + 1 :], *order[: i + 1]]  # ends in the root
-        up = list(pairwise(turned)) if problem.primitive.reduces else []
-        down = list(pairwise([root, *turned[:-1]])) if problem.primitive.broadcasts else []
-        trees.append(Edges(root, Fraction(1, n), up, down))
-    found = realised(trees, table)
-    assert found is not None
-    return found
-
-
-def _around(order: Sequence[int]) -> Iterator[Pair]:
-    return pairwise([*order, order[0]])
+        down = list(pairwise([root, *turned[:-1]]))
+        trees.append(Edges(root, Fraction(1, len(order)), list(pairwise(turned)), down))
+    return trees
 
 
 def _orders(ways: Ways, table: Table) -> Iterator[list[int]]:

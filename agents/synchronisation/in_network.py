@@ -129,8 +129,9 @@ class OmniReduce:
         stars = []
         for server in servers:
             up = [(v, server) for v in network.participants if v != server]
-            stars.append(Edges(server, Fraction(1, len(servers)), up, [pair[::-1] for pair in up]))
-        found = [trees for table in ways.tables if (trees := realised(stars, table)) is not None]
+            stars.append(Edges(server, Fraction(1, len(servers)), up))
+        tried = (realised(problem.primitive, stars, table) for table in ways.tables)
+        found = [trees for trees in tried if trees is not None]
         if not found:
             reason = ways.missing()
             return SynchronisationResult(None, "infeasible", clock() - start, reason=reason)

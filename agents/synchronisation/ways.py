@@ -22,7 +22,7 @@ from envs.errors import InputError
 from envs.synchronisation.link_graph import FloatArray, LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way, in_order
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.problem import Primitive, SynchronisationProblem
 
 Pair = tuple[int, int]  # vertices
 Table = dict[Pair, Way]
@@ -154,28 +154,25 @@ class Ways:
 
 
 class Edges(NamedTuple):
-    """A tree between participants, before it has ways."""
+    """A tree between vertices that sum, before it has ways; `down` None: as `up`, back."""
 
     root: int
     share: Fraction
-    reduce: Sequence[Pair] = ()
-    broadcast: Sequence[Pair] = ()
+    up: Sequence[Pair]
+    down: Sequence[Pair] | None = None
 
 
-def realised(edges: Iterable[Edges], table: Table) -> Pattern | None:
+def realised(primitive: Primitive, edges: Iterable[Edges], table: Table) -> Pattern | None:
     """The trees with the ways of a table; None where it has none for some pair."""
-    try:
-        return tuple(
-            Tree(
-                tree.root,
-                tree.share,
-                tuple(table[pair] for pair in tree.reduce),
-                tuple(table[pair] for pair in tree.broadcast),
-            )
-            for tree in edges
-        )
-    except KeyError:
-        return None
+    trees = []
+    for root, share, up, down in edges:
+        back = [(b, a) for a, b in up] if down is None else down
+        needed = up if primitive.reduces else (), back if primitive.broadcasts else ()
+        if not all(pair in table for pairs in needed for pair in pairs):
+            return None
+        reduce, broadcast = (tuple(table[pair] for pair in pairs) for pairs in needed)
+        trees.append(Tree(root, share, reduce, broadcast))
+    return tuple(trees)
 
 
 def load_of(problem: SynchronisationProblem, pattern: Pattern) -> FloatArray:

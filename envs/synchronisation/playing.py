@@ -19,6 +19,7 @@ memory is 24 bytes a message (a chunk on a connection).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,6 +28,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import INNER
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
@@ -101,34 +103,26 @@ def play(
             raise InputError(f"way {way} crosses a link twice", field="plan")
         groups.setdefault(route, len(groups))
     group = np.array([groups[route] for route in links], dtype=np.int64)
-    gates = _gates(plan, connections)
-    share = np.array([float(tree.share) for tree in plan.trees])
     of = np.array([number for number, _, _ in connections], dtype=np.int64)
     count = np.array(chunks, dtype=np.int64)[of]
+    share = np.array([float(tree.share) for tree in plan.trees])[of]
     ends = np.array([way[-1] for _, way, _ in connections], dtype=np.int64)
     adds = np.array([reduces for _, _, reduces in connections], dtype=np.bool_)
     adds &= ~(network.forwards & ~network.participant)[ends]
-    first = np.concatenate(([0], np.cumsum(count)))
+    first = _starts(count)
     setting = _Setting(
-        chunks=count,
         first=first,
-        share=share[of],
+        share=share,
         quantum=problem.size / count,
         latency=np.array([network.latency[list(route)].sum() for route in links]),
-        adding=np.where(adds, summing * share[of] * problem.size / count, 0.0),
+        adding=np.where(adds, summing * share * problem.size / count, 0.0),
         end=ends,
         group=group,
-        group_first=np.concatenate(([0], np.cumsum(np.bincount(group, minlength=len(groups))))),
-        opens=gates.opens,
-        awaits=gates.awaits,
-        senders_ptr=gates.senders_ptr,
-        senders=gates.senders,
-        followers_ptr=gates.followers_ptr,
-        followers=gates.followers,
-        gate_chunks=np.array(chunks, dtype=np.int64)[gates.tree],
+        group_first=_starts(np.bincount(group, minlength=len(groups))),
+        **_gates(plan, connections, chunks),
         overhead=overhead,
     )
-    link_ptr = np.concatenate(([0], np.cumsum([len(route) for route in groups])))
+    link_ptr = _starts([len(route) for route in groups])
     entries = np.array([link for route in groups for link in route], dtype=np.int64)
     state = _state(setting, len(groups), network.num_vertices)
     seconds = _run(
@@ -143,19 +137,15 @@ def play(
     )
 
 
-class _Gates(NamedTuple):
-    """What a vertex of a tree holds: gate g passes chunk c when all its senders have brought it."""
-
-    tree: IntArray  # (G,)
-    opens: IntArray  # (C,) the gate whose chunks a connection sends
-    awaits: IntArray  # (C,) the gate that a connection brings chunks to
-    senders_ptr: IntArray  # (G + 1,)
-    senders: IntArray  # connections that bring
-    followers_ptr: IntArray  # (G + 1,)
-    followers: IntArray  # connections that send
+def _starts(counts: Sequence[int] | IntArray) -> IntArray:
+    """Where each of several rows begins that follow one another, and the end of the last."""
+    return np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
 
 
-def _gates(plan: SynchronisationPlan, connections: list[tuple[int, Way, bool]]) -> _Gates:
+def _gates(
+    plan: SynchronisationPlan, connections: list[tuple[int, Way, bool]], chunks: list[int]
+) -> dict[str, IntArray]:
+    """What vertices of trees hold: a gate passes chunk c when all its senders have brought it."""
     number: dict[tuple[int, int, bool], int] = {}
 
     def gate(tree: int, vertex: int, sums: bool) -> int:
@@ -166,22 +156,16 @@ def _gates(plan: SynchronisationPlan, connections: list[tuple[int, Way, bool]]) 
         for tree, way, reduces in connections
     ]
     awaits = [gate(tree, way[-1], reduces) for tree, way, reduces in connections]
-
-    def rows(gate_of: list[int]) -> tuple[IntArray, IntArray]:
-        owner = np.array(gate_of, dtype=np.int64)
-        counts = np.bincount(owner, minlength=len(number))
-        return np.concatenate(([0], np.cumsum(counts))), np.argsort(owner, kind="stable")
-
-    of = np.array([tree for tree, _, _ in number], dtype=np.int64)
-    return _Gates(
-        of, np.array(opens, np.int64), np.array(awaits, np.int64), *rows(awaits), *rows(opens)
-    )
+    found = {"opens": np.array(opens, np.int64), "awaits": np.array(awaits, np.int64)}
+    for name, owner in (("followers", found["opens"]), ("senders", found["awaits"])):
+        found[f"{name}_ptr"] = _starts(np.bincount(owner, minlength=len(number)))
+        found[name] = np.argsort(owner, kind="stable")
+    return found | {"gate_chunks": np.array([chunks[tree] for tree, _, _ in number], np.int64)}
 
 
 class _Setting(NamedTuple):
     """C connections in L groups of the same links, and G gates."""
 
-    chunks: IntArray  # (C,)
     first: IntArray  # (C + 1,) first message
     share: FloatArray  # (C,) weight
     quantum: FloatArray  # (C,) bytes of a chunk over the weight
@@ -228,7 +212,7 @@ class _State(NamedTuple):
 
 
 def _state(setting: _Setting, groups: int, vertices: int) -> _State:
-    c, m, gates = len(setting.chunks), int(setting.first[-1]), len(setting.gate_chunks)
+    c, m, gates = len(setting.share), int(setting.first[-1]), len(setting.gate_chunks)
 
     def integers(size: int) -> IntArray:
         return np.zeros(size, np.int64)
@@ -283,7 +267,7 @@ def _run(
             _drain(s, state, state.active[a], now, step)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _weights_differ(state: _State) -> bool:
     """Whether some group's weight is not that of the last filling."""
     differ = False
@@ -294,10 +278,10 @@ def _weights_differ(state: _State) -> bool:
     return differ
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _settle(s: _Setting, state: _State, now: float) -> None:
     """Everything that happens at this instant but the end of draining."""
-    connections = len(s.chunks)
+    connections = len(s.share)
     while True:
         if state.tally[_READY] > 0:
             state.tally[_READY] -= 1
@@ -326,12 +310,12 @@ def _settle(s: _Setting, state: _State, now: float) -> None:
             return
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _later(state: _State, at: float, event: int) -> None:
     state.tally[_EVENTS] = push(state.event_at, state.event, state.tally[_EVENTS], at, event)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _join(s: _Setting, state: _State, c: int) -> None:
     """The next chunk of connection c drains."""
     g = s.group[c]
@@ -342,7 +326,7 @@ def _join(s: _Setting, state: _State, c: int) -> None:
     state.tally[_CHANGED] = 1
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _deliver(s: _Setting, state: _State, c: int) -> None:
     """Connection c has brought its next chunk to its gate."""
     state.tally[_LEFT] -= 1
@@ -359,7 +343,7 @@ def _deliver(s: _Setting, state: _State, c: int) -> None:
     _wake(s, state, gate)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _wake(s: _Setting, state: _State, gate: int) -> None:
     """Those that send what a gate passes look whether there is something."""
     for f in range(s.followers_ptr[gate], s.followers_ptr[gate + 1]):
@@ -369,7 +353,7 @@ def _wake(s: _Setting, state: _State, gate: int) -> None:
             state.tally[_READY] += 1
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
 def _drain(s: _Setting, state: _State, g: int, now: float, step: float) -> None:
     """Group g drains for `step` seconds until `now`; what follows at once keeps its place."""
     low = s.group_first[g]
@@ -380,7 +364,7 @@ def _drain(s: _Setting, state: _State, g: int, now: float, step: float) -> None:
         state.size[g] = pop(keys, items, state.size[g])
         state.drained[s.first[c] + state.sent[c]] = now
         state.sent[c] += 1
-        _later(state, now + s.latency[c], _ARRIVES * len(s.chunks) + c)
+        _later(state, now + s.latency[c], _ARRIVES * len(s.share) + c)
         more = state.sent[c] < state.passed[s.opens[c]]
         if more and s.overhead == 0.0:
             state.start[s.first[c] + state.sent[c]] = now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -31,19 +31,19 @@ MOST_TRACED = 200_000  # messages of a trace
 _ELEMENTS = 1 << 22  # of all vectors on which a plan is executed
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
     """The keys of `conf/synchronise.yaml` that make the problem."""
 
     topology: Any
     primitive: str
     bytes: Any
-    media: Sequence[str] | None
+    media: list[str] | None
     aggregation: bool
     relay: bool
-    participants: Sequence[str] | None
-    sparsity: Mapping[str, Any] | None = None
-    seed: int = 0
+    participants: list[str] | None
+    sparsity: dict[str, Any] | None
+    seed: int
 
     def problem(self) -> SynchronisationProblem:
         """What is to be synchronised.
@@ -52,36 +52,33 @@ class Asked:
             InputError: naming the key at fault.
         """
         size = read_quantity(parse_bytes, self.bytes, key="bytes")
-        network, primitive = self._network(), primitive_of(self.primitive)
-        if self.sparsity is None:
-            return SynchronisationProblem(network, size, primitive)
-        workers = len(network.participants)
-        size, blocks = sparse_blocks(self.sparsity, workers, size, self.seed)
-        return SynchronisationProblem(network, size, primitive, blocks)
+        primitive, blocks = primitive_of(self.primitive), None
+        graph, names = self._network(), self.participants
+        if names is not None:
+            for name in names:
+                if name not in graph.vertices:
+                    told = f"{name!r} is none of {', '.join(graph.vertices)}"
+                    raise InputError(told, field="participants")
+            graph = replace(graph, participant=np.isin(graph.vertices, names))
+        if self.sparsity is not None:
+            workers = len(graph.participants)
+            size, blocks = sparse_blocks(self.sparsity, workers, size, self.seed)
+        return SynchronisationProblem(graph, size, primitive, blocks)
 
     def _network(self) -> LinkGraph:
         made = build(self.topology, "topology")
         if isinstance(made, Topology):
-            graph = links_of_topology(made, None, self.media, self.aggregation, self.relay)
-        elif isinstance(made, LinkGraph):
-            if self.media is not None:
-                raise InputError(f"the links of {made.name} have no media", field="media")
-            switch = made.forwards & ~made.participant
-            graph = replace(
-                made,
-                sums=made.sums | switch if self.aggregation else made.sums,
-                forwards=made.forwards | made.participant if self.relay else made.forwards,
-            )
-        else:
+            return links_of_topology(made, None, self.media, self.aggregation, self.relay)
+        if not isinstance(made, LinkGraph):
             raise no_such_thing("topology", self.topology, "topology")
-        if self.participants is None:
-            return graph
-        for name in self.participants:
-            if name not in graph.vertices:
-                told = f"{name!r} is none of {', '.join(graph.vertices)}"
-                raise InputError(told, field="participants")
-        taking = np.array([name in self.participants for name in graph.vertices])
-        return replace(graph, participant=taking)
+        if self.media is not None:
+            raise InputError(f"the links of {made.name} have no media", field="media")
+        switch, takes = made.forwards & ~made.participant, made.participant
+        return replace(
+            made,
+            sums=made.sums | (switch & self.aggregation),
+            forwards=made.forwards | (takes & self.relay),
+        )
 
 
 def largest_error(problem: SynchronisationProblem, plan: SynchronisationPlan) -> float:

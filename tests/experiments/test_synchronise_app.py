@@ -72,7 +72,7 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
     assert run("participants=[a,z]", "hydra.run.dir=bad") == 2
     assert "'z' is none of a, b, c" in capsys.readouterr().err
     node = {"_target_": "experiments.step.problem.network_file", "path": "links.yaml"}
-    asked = Asked(node, "all_reduce", "3MB", None, True, True, None)
+    asked = Asked(node, "all_reduce", "3MB", None, True, True, None, None, 0)
     assert asked.problem().network.sums.all()
     for change, told in (
         ({"media": ["NVLink"]}, "have no media"),

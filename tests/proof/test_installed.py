@@ -25,6 +25,7 @@ IN_CORE: dict[str, list[str]] = {  # verbs that the core runs
     "evaluate": ["env=cluster", "agent=checkpoint", *JOBS],
     "plan": [TOY, "agent=heft"],
     "split": ["split=synthetic"],
+    "synchronise": ["bytes=1MB"],
     "trace": ["action=summary", *JOBS],
 }
 OF_FILES = {  # verbs whose files are not there
