@@ -94,6 +94,14 @@ def switched(
 
 
 @bounded
+def planes(name: str, devices: Annotated[int, Ge(2)], count: Count, rate: Rate) -> LinkGraph:
+    """Devices with a card in each of many planes, which are one switch each."""
+    names, switches = [f"server{d}/0" for d in range(devices)], [f"plane{p}" for p in range(count)]
+    links = [x for a in names for s in switches for x in _both(a, s, rate)]
+    return _built(name, [names], switches, links)
+
+
+@bounded
 def uneven(seed: Annotated[int, Ge(0)], name: str = "uneven") -> LinkGraph:
     """One to four servers of one to six devices, at least three in all, drawn anew for each seed.
 
