@@ -11,6 +11,8 @@ from typing import Any
 
 from agents.base import SynchronisationPlanner
 from agents.synchronisation.optimum import optimum
+from envs.units import parse_bytes, read_quantity
+from experiments.network.forest_study import study
 from experiments.network.plan_file import write_plan
 from experiments.network.synchronising import Asked, judge
 from experiments.run.app import run_app
@@ -25,6 +27,7 @@ SHOWN = (
     "busiest_link_bandwidth", "optimum", "of_optimum", "trees", "chunk", "largest_error", "seconds",
     "plan", "picture", "trace",
 )  # fmt: skip
+STUDY = ("networks", "slower", "least_gain", "median_gain", "largest_gain", "gain", "gain_on")
 
 
 @dataclass
@@ -36,11 +39,15 @@ class SynchroniseConfig(Asked):
     summing: Any
     overhead: Any
     optimum: bool
+    study: int | None
     json: bool
 
 
 def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     """Ask the planner, execute and time its plan, put the exact optimum beside it."""
+    if config.study is not None:
+        size = read_quantity(parse_bytes, config.bytes, key="bytes")
+        return Result(study(config.study, size), run.provenance, STUDY)
     agent = build_as(SynchronisationPlanner, config.agent, "agent", "planner of synchronisation")
     problem = config.problem()
     topology = problem.network.name

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import pairwise
-from math import sqrt
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way, in_order
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 
-_MESSAGES = 40_000
+_MESSAGES = 60_000
+_FEW = (1, 2)  # trees per root
 
 Side = tuple[Fraction, tuple[Way, ...]]  # a share of the vector, and the ways of a tree
 
@@ -37,24 +37,30 @@ class Forest:
         overlap: all-reduce sums and sends results over links divided by a linear program, and a
             root forms as much as suits the network. Otherwise, and with `k`, every participant
             forms one n-th, and the trees are those of reduce-scatter and of all-gather.
-        latency: seconds that every chunk costs its sender, from which its size follows; None: the
-            largest latency of the links.
+        exact: only forests with the highest bandwidth; otherwise also those with few trees per
+            root, of which the one is taken that takes least time in its chunks.
+        latency: seconds that every chunk costs its sender, from which its size follows.
 
     Guarantees:
-        Without `k`, the busiest link needs `size` over `optimum` for all-gather and reduce-scatter
-        where as much leads into every switch as out of it, and elsewhere what the linear program
-        proves to be least. With `overlap`, no all-reduce over trees without sums inside the network
-        has a less busy link.
+        With `exact` and without `k`, the busiest link needs `size` over `optimum` for all-gather
+        and reduce-scatter where as much leads into every switch as out of it, and elsewhere what
+        the linear program proves to be least. With `overlap` too, no all-reduce over trees without
+        sums inside the network has a less busy link.
 
     Source:
         Zhang, Wu and Li, INFOCOM 2021; Zhao et al., ForestColl, NSDI 2025.
     """
 
     def __init__(
-        self, k: Count | None = None, overlap: bool = True, latency: NonNegative | None = None
+        self,
+        k: Count | None = None,
+        overlap: bool = True,
+        exact: bool = False,
+        latency: NonNegative = 0.0,
     ) -> None:
         self.k = k
         self.overlap = overlap
+        self.exact = exact
         self.latency = latency
 
     def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
@@ -65,18 +71,24 @@ class Forest:
         spanned = [network.participants]
         if adding:
             spanned.append(tuple(sorted((*network.participants, *adding))))
-        found = [forest for targets in spanned if (forest := self._trees(problem, targets))]
+        found = [
+            (rate, [_once(network, tree) for tree in trees])
+            for targets in spanned
+            for rate, trees in self._forests(problem, targets)
+        ]
         if not found:
             seconds, reason = time.perf_counter() - start, "the network does not join them all"
             return SynchronisationResult(None, "infeasible", seconds, reason=reason)
-        bandwidth, trees = max(found, key=lambda forest: forest[0])
-        trees = [_once(network, tree) for tree in trees]
-        size = self._chunk(problem, trees)
-        plan = SynchronisationPlan("forest", tuple(trees), size)
+        highest = max(rate for rate, _ in found) * (1 - Fraction(1, 10**9) if self.exact else 0)
+        paced = [(*self._pace(problem, trees), rate, trees) for rate, trees in found
+                 if rate >= highest]  # fmt: skip
+        predicted, chunk, bandwidth, trees = min(paced, key=lambda one: one[0])
+        plan = SynchronisationPlan("forest", tuple(trees), chunk)
         roots = Counter(tree.root for tree in trees)
         bound = best_bandwidth(network, primitive)
         figures = {
             "bandwidth": float(bandwidth),
+            "predicted_s": predicted,
             "optimum": float(optimum(problem)),
             "best": bound,
             "trees": float(len(trees)),
@@ -84,71 +96,87 @@ class Forest:
         }
         return SynchronisationResult(
             plan,
-            "feasible" if self.k else "optimal",
+            "optimal" if self.exact and self.k is None else "feasible",
             time.perf_counter() - start,
             problem.size / bound * (1.0 - 1e-9),  # the linear program's rounding
             figures=figures,
         )
 
-    def _trees(
+    def _forests(
         self, problem: SynchronisationProblem, targets: tuple[int, ...]
-    ) -> tuple[Fraction, list[Tree]] | None:
-        """Bytes/s of the whole vector, and trees with them; None: a target is out of reach."""
+    ) -> Iterator[tuple[Fraction, list[Tree]]]:
+        """Bytes/s of the whole vector, and trees with them; none where a target is out of reach."""
+        if self.k is None:
+            if problem.primitive is Primitive.ALL_REDUCE and self.overlap:
+                division = divide(problem.network, True, True, targets)
+                if division is not None and division.reduce and division.broadcast:
+                    into, out = pack(division.reduce), pack(division.broadcast)
+                    yield division.broadcast.rate, _joined(_sides(into, True), _sides(out, False))
+            yield from self._even(problem, targets, None)
+        for k in (self.k,) if self.k else () if self.exact else _FEW:
+            yield from self._even(problem, targets, k)
+
+    def _even(
+        self, problem: SynchronisationProblem, targets: tuple[int, ...], k: int | None
+    ) -> Iterator[tuple[Fraction, list[Tree]]]:
+        """The forest whose roots own equal parts, with at most k trees of each."""
         network, primitive = problem.network, problem.primitive
-        if primitive is Primitive.ALL_REDUCE and self.overlap and self.k is None:
-            division = divide(network, True, True, targets)
-            if division is None or division.reduce is None or division.broadcast is None:
-                return None
-            into, out = pack(division.reduce), pack(division.broadcast)
-            return division.broadcast.rate, _joined(_sides(into, True), _sides(out, False))
         supplies = {
-            towards: self._supply(reverse(network) if towards else network, targets)
+            towards: _supply(reverse(network) if towards else network, targets, k)
             for towards, used in ((True, primitive.reduces), (False, primitive.broadcasts))
             if used
         }
         if not all(supplies.values()):
-            return None
+            return
+        rate = 1 / sum((1 / x.rate for x in supplies.values() if x), Fraction(0))
         rate = 1 / sum((1 / x.rate for x in supplies.values() if x), Fraction(0))
         sides = {towards: _sides(pack(x), towards) for towards, x in supplies.items() if x}
         if primitive is not Primitive.ALL_REDUCE:
-            return rate, [
-                Tree(root, share, ways, ()) if primitive.reduces else Tree(root, share, (), ways)
-                for root, trees in next(iter(sides.values())).items()
-                for share, ways in trees
-            ]
+            yield (
+                rate,
+                [
+                    Tree(root, share, ways, ())
+                    if primitive.reduces
+                    else Tree(root, share, (), ways)
+                    for root, trees in next(iter(sides.values())).items()
+                    for share, ways in trees
+                ],
+            )
+            return
         if _symmetric(network):  # the same trees both ways
             sides[True] = {
                 root: [(share, tuple(way[::-1] for way in ways)) for share, ways in trees]
                 for root, trees in sides[False].items()
             }
-        return rate, _joined(sides[True], sides[False])
+        yield rate, _joined(sides[True], sides[False])
 
-    def _supply(self, network: LinkGraph, targets: tuple[int, ...]) -> Supply | None:
-        """What all-gather has on this network."""
-        if self.k is not None:
-            return supply_of_few(network, self.k, targets)
-        supply = even_supply(network, targets)
-        if supply is None or supply.balanced():
-            return supply
-        division = divide(network, False, True, targets, even=True)
-        return division.broadcast if division else None
-
-    def _chunk(self, problem: SynchronisationProblem, trees: Sequence[Tree]) -> float:
-        """The size with which the last chunk of the slowest tree arrives first.
+    def _pace(self, problem: SynchronisationProblem, trees: list[Tree]) -> tuple[float, float]:
+        """Seconds in chunks of the best size, and the size.
 
         A tree with S bytes at x bytes/s and `depth` ways in a row passes chunks of c bytes in
         `S / c + depth` turns of `latency + c / x` seconds: least for sqrt(latency S x / depth).
-        Here every tree has the same S / x. No more than 40,000 messages are sent.
+        Every tree has the same S / x here. No more than 60,000 messages are sent.
         """
-        latency = float(problem.network.latency.max()) if self.latency is None else self.latency
         seconds = SynchronisationPlan("", tuple(trees)).busiest_seconds(problem)
-        carried = [float(tree.share) * problem.size for tree in trees]
-        size = min(
-            bytes_ * sqrt(latency / seconds / _depth(tree))
-            for bytes_, tree in zip(carried, trees, strict=True)
-        )
-        ways = [len(tree.reduce) + len(tree.broadcast) for tree in trees]
-        return max(size, float(np.dot(carried, ways)) / _MESSAGES)
+        carried = np.array([float(tree.share) for tree in trees]) * problem.size
+        depth = np.array([_depth(tree) for tree in trees])
+        ways = np.array([len(tree.reduce) + len(tree.broadcast) for tree in trees])
+        best = float((carried * np.sqrt(self.latency / seconds / depth)).min())
+        chunk = max(best, float(carried @ ways) / _MESSAGES)
+        pieces = np.ceil(carried / chunk)
+        paced = (pieces + depth - 1) * (self.latency + seconds / pieces)
+        return float(paced.max()), chunk
+
+
+def _supply(network: LinkGraph, targets: tuple[int, ...], k: int | None) -> Supply | None:
+    """What all-gather has on this network, with at most k trees per root."""
+    supply = even_supply(network, targets) if k is None else supply_of_few(network, k, targets)
+    if supply is None or supply.balanced():
+        return supply
+    if k is not None:  # rounded down, switches lose more on one side
+        return None
+    division = divide(network, False, True, targets, even=True)
+    return division.broadcast if division else None
 
 
 def best_bandwidth(network: LinkGraph, primitive: Primitive) -> float:

@@ -20,6 +20,8 @@ from agents.synchronisation.max_flow import FlowNetwork
 from agents.synchronisation.optimum import Supply
 from envs.synchronisation.plan import Way
 
+_SPREAD = 600  # pairs of links of a switch, up to which every pair is given its part
+
 Pair = tuple[int, int]
 Routes = dict[Pair, list[tuple[Way, int]]]
 
@@ -60,8 +62,16 @@ def split_off(supply: Supply) -> tuple[Supply, Routes]:
             for turn in range(1, len(into) + 1)
             for i, t in enumerate(out)
         ]
-        for u, t in sorted(pairs, key=lambda pair: pair[0] == pair[1]):
+        pairs.sort(key=lambda pair: pair[0] == pair[1])
+        # at first each sender's part of each receiver, so that trees become shallow
+        most_of = {
+            (u, t): -(-int(capacity[u, w]) * int(capacity[w, t]) // int(capacity[w].sum()))
+            for u, t in pairs
+            if u != t and len(pairs) <= _SPREAD
+        }
+        for u, t in [*most_of, *pairs]:
             most = int(min(capacity[u, w], capacity[w, t]))
+            most = min(most, most_of.pop((u, t), most))
             if most == 0:
                 continue
             units = _room(network, (root, u, w, t), order, needed, most)

@@ -137,7 +137,8 @@ def supply_of_few(network: LinkGraph, most: int, targets: tuple[int, ...] = ()) 
             low /= 2
         while True:
             low = min(c / (c // low) for c in link.values() if c >= low)  # all floors as before
-            beyond = min(c / (-(-c // low) - 1) for c in link.values() if c > low)
+            further = [c / (-(-c // low) - 1) for c in link.values() if c > low]
+            beyond = min(further, default=2 * highest)
             if beyond > highest or not rounded(beyond, trees).suffices():
                 break
             low, high = beyond, highest

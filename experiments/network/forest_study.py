@@ -47,12 +47,13 @@ class Row:
 def published_networks() -> list[LinkGraph]:
     """Those of `conf/topology/published`."""
     folder = files(CONFIG_MODULE).joinpath("topology", "published")
-    texts = sorted((file.name, file.read_text("utf-8")) for file in folder.iterdir())
-    return [
-        build_as(LinkGraph, OmegaConf.to_container(OmegaConf.create(text)), "topology", "network")
-        for name, text in texts
-        if name != "uneven.yaml"
-    ]
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        node = OmegaConf.to_container(OmegaConf.create(file.read_text("utf-8")))
+        if isinstance(node, dict) and "seed" not in node:
+            options = {str(key): value for key, value in node.items()}
+            found.append(build_as(LinkGraph, options, "topology", "network"))
+    return found
 
 
 def row_of(network: LinkGraph, size: float) -> Row:
