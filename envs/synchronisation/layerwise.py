@@ -60,39 +60,28 @@ def read_layered_models(path: str | Path, gpu: str) -> dict[str, LayeredModel]:
         InputError: naming file, line and field; a GPU that the file does not hold.
     """
     try:
-        lines = list(csv.reader(read_content(path).decode("utf-8-sig").splitlines(), strict=True))
+        text = read_content(path).decode("utf-8-sig")
+        reader = csv.DictReader(text.splitlines(), strict=True)
+        lines = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"is no CSV ({error})", file=path) from error
-    header = lines[0] if lines else []
     for name in _COLUMNS:
-        if header.count(name) != 1:
-            raise InputError("is not one column of the header", file=path, field=name)
-    found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    gpus = set[str]()
-    for number, line in enumerate(lines[1:], 2):
-        if len(line) != len(header):
-            fault = f"has {len(line)} cells, not {len(header)}"
-            raise InputError(fault, file=path, record=f"line {number}")
-        cells = dict(zip(header, line, strict=True))
-        gpus.add(cells["gpu"])
-        if cells["gpu"] != gpu:
+        if name not in (reader.fieldnames or ()):
+            raise InputError("is no column of the header", file=path, field=name)
+    found: dict[str, list[list[float]]] = defaultdict(list)
+    for number, line in enumerate(lines, 2):
+        if line["gpu"] != gpu:
             continue
-        own = found[cells["model"]]
-        values = []
+        own = found[str(line["model"])]
         for field in _COLUMNS[2:]:
-            try:
-                value = int(cells[field])
-            except ValueError:
-                value = -1
-            if not 0 <= value < 2**53 or (field == "layer" and value != len(own)):
-                fault = f"is {cells[field]!r}"
-                raise InputError(fault, file=path, record=f"line {number}", field=field)
-            values.append(float(value))
-        if values[1] == 0.0:
-            raise InputError("is 0", file=path, record=f"line {number}", field="elements")
-        own.append(tuple(values[1:]))
+            cell = line[field] or ""
+            value = int(cell) if cell.isdecimal() and len(cell) < 16 else -1
+            if value < (field == "elements") or (field == "layer" and value != len(own)):
+                raise InputError(f"is {cell!r}", file=path, record=f"line {number}", field=field)
+        own.append([float(line[field]) for field in _COLUMNS[3:]])
     if not found:
-        raise InputError(f"holds no layers of {gpu!r}, only of {sorted(gpus)}", file=path)
+        known = ", ".join(sorted({str(line["gpu"]) for line in lines}))
+        raise InputError(f"holds no layers of {gpu!r}, only of {known}", file=path, field="gpu")
     models = {}
     for model, rows in found.items():
         table = np.array(rows)

@@ -3,36 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, MinLen
 
 from agents.base import SynchronisationPlanner
 from agents.synchronisation.classical import ParameterServer, Ring
 from agents.synchronisation.in_network import OmniReduce
 from agents.synchronisation.ways import latency_of
-from envs.synchronisation.layerwise import Collective, LayeredModel, training_seconds
+from envs.bounds import Count, NonNegative, Positive
+from envs.synchronisation.layerwise import (
+    Collective,
+    LayeredModel,
+    read_layered_models,
+    training_seconds,
+)
 from envs.synchronisation.link_graph import BoolArray, LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
 from envs.synchronisation.switch_aggregation import SlotPool
 from experiments.network.gradients import embedding_gradients, largest_entries
-from experiments.run.tables import Table
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import file_hash
+from experiments.run.tables import Table, write_tables
 
 Row = dict[str, float | str]
-GBPS, LATENCY = 1.25e8, 1e-6  # bytes/s, seconds of a link
+SHOWN = ("largest_difference", "over_ring", "over_server", "largest_difference_ms")
+GBPS, LATENCY, POOL = 1.25e8, 1e-6, SlotPool()  # bytes/s; seconds of a link
 PUBLISHED_GBPS, PUBLISHED_ITERATIONS, PUBLISHED_WORKERS = 10.0, (1, 10), 2
 MACHINES, SPARSE_GBPS, SPARSE_BYTES, BLOCK = 8, 100.0, 104_857_600.0, 1024
 
 
-class Conditions(Protocol):
-    """Those of the dedicated jobs: keys of `conf/aggregation.yaml`."""
+@dataclass
+class AggregationConfig:
+    """`conf/aggregation.yaml`."""
 
-    gbps: list[float]
-    iterations: list[int]
-    workers: int
-    many_workers: int
-    jitter: float
+    layers: str
+    gpu: str
+    gbps: Annotated[list[Positive], MinLen(1)]
+    iterations: Annotated[list[Count], MinLen(1)]
+    workers: Count
+    many_workers: Annotated[int, Ge(2)]
+    jitter: NonNegative
+    runs: Count
     published: dict[str, list[float]]
+    sparse: Annotated[list[list[float]], MinLen(1)]
+    seed: int
+    json: bool
+
+    def mean_seconds(
+        self, model: LayeredModel, collective: Collective, iterations: int, workers: int
+    ) -> float:
+        """Of training, over all seeds."""
+        seeds = range(self.seed, self.seed + self.runs)
+        found = training_seconds(model, collective, iterations, workers, self.jitter, seeds)
+        return float(found.mean())
+
+
+def aggregation(config: AggregationConfig, run: Run) -> Result:
+    """All tables; differences from what is published where the conditions are those."""
+    path = Path(config.layers)
+    models = read_layered_models(path, config.gpu)
+    alone, faster = dedicated(models, config), speed_ups(models, config)
+    rows = {"dedicated": alone, "speed_ups": faster, "sparse": sparse_sums(config)}
+    provenance = run.provenance.with_inputs(**{path.name: file_hash(path)})
+    tables = [_table(title, own) for title, own in rows.items()]
+    write_tables(run, "Sums inside the network", tables, provenance)
+    values = {
+        **rows,
+        "largest_difference": _largest(alone, "difference"),
+        "over_ring": _largest(faster, "over_ring"),
+        "over_server": _largest(faster, "over_server"),
+        "largest_difference_ms": _largest(rows["sparse"], "difference_ms"),
+    }
+    return Result(values, provenance, SHOWN)
 
 
 def machines(workers: int, servers: int, gbps: float) -> LinkGraph:
@@ -44,131 +90,93 @@ def machines(workers: int, servers: int, gbps: float) -> LinkGraph:
     return graph_of("machines", vertices, [(a, b, gbps * GBPS, LATENCY) for a, b in ends])
 
 
-def plan_of(agent: SynchronisationPlanner, problem: SynchronisationProblem) -> SynchronisationPlan:
-    plan = agent.synchronise(problem).plan
-    assert plan is not None
-    return plan
+def switches(gbps: float) -> Collective:
+    """Sums in the slots of one switch."""
+    return lambda sizes: POOL.seconds(sizes, gbps * GBPS, LATENCY)
 
 
-def through_links(agent: SynchronisationPlanner, network: LinkGraph, pool: SlotPool) -> Collective:
+def through_links(agent: SynchronisationPlanner, network: LinkGraph) -> Collective:
     """The busiest link's seconds at any size, in the packets of SwitchML, and the latency."""
     problem = SynchronisationProblem(network, 1e8)
-    plan = plan_of(agent, problem)
-    per_byte = plan.busiest_seconds(problem) / problem.size * pool.packet / (4 * pool.elements)
+    plan = agent.synchronise(problem).plan
+    assert plan is not None
+    wire = POOL.packet / (4 * POOL.elements)
+    per_byte = plan.busiest_seconds(problem) / problem.size * wire
     latency = latency_of(network, plan.trees)
     return lambda sizes: latency + sizes * per_byte
 
 
-def dedicated(
-    models: Mapping[str, LayeredModel], asked: Conditions, seeds: Sequence[int]
-) -> list[Row]:
+def dedicated(models: Mapping[str, LayeredModel], asked: AggregationConfig) -> list[Row]:
     """Seconds of training alone with SwitchML, by model, rate and iterations."""
     rows: list[Row] = []
     for gbps in asked.gbps:
+        same = gbps == PUBLISHED_GBPS and asked.workers == PUBLISHED_WORKERS
         for name, model in models.items():
             for count in asked.iterations:
-                took = training_seconds(
-                    model, switches(gbps), count, asked.workers, asked.jitter, seeds
-                )
-                row: Row = {"model": name, "gbps": gbps, "iterations": count}
-                mean = float(took.mean())
-                row |= {"seconds": mean, "deviation": float(took.std())}
-                same = gbps == PUBLISHED_GBPS and asked.workers == PUBLISHED_WORKERS
+                seconds = asked.mean_seconds(model, switches(gbps), count, asked.workers)
+                row: Row = {"model": name, "gbps": gbps, "iterations": count, "seconds": seconds}
                 if same and count in PUBLISHED_ITERATIONS and name in asked.published:
                     known = asked.published[name][PUBLISHED_ITERATIONS.index(count)]
-                    row |= {"published": known, "difference": mean / known - 1.0}
+                    row |= {"published": known, "difference": seconds / known - 1.0}
                 rows.append(row)
     return rows
 
 
-def switches(gbps: float) -> Collective:
-    return lambda sizes: SlotPool().seconds(sizes, gbps * GBPS, LATENCY)
-
-
-def speed_ups(
-    models: Mapping[str, LayeredModel], asked: Conditions, seeds: Sequence[int]
-) -> list[Row]:
-    """Ten iterations with rings and parameter servers over those with SwitchML."""
+def speed_ups(models: Mapping[str, LayeredModel], asked: AggregationConfig) -> list[Row]:
+    """Ten iterations with a ring, a parameter server or one on every worker over SwitchML's."""
     rows: list[Row] = []
     for gbps in asked.gbps:
         network = machines(asked.many_workers, 1, gbps)
         others = {
-            "over_ring": through_links(Ring(), network, SlotPool()),
-            "over_server": through_links(ParameterServer(dedicated=True), network, SlotPool()),
-            "over_sharded": through_links(ParameterServer(dedicated=False), network, SlotPool()),
+            "over_ring": through_links(Ring(), network),
+            "over_server": through_links(ParameterServer(dedicated=True), network),
+            "over_sharded": through_links(ParameterServer(dedicated=False), network),
         }
         for name, model in models.items():
-            mean = {
-                key: float(
-                    training_seconds(
-                        model, collective, 10, asked.many_workers, asked.jitter, seeds
-                    ).mean()
-                )
-                for key, collective in {"seconds": switches(gbps), **others}.items()
-            }
-            row: Row = {"model": name, "gbps": gbps, "seconds": mean["seconds"]}
-            rows.append(row | {key: mean[key] / mean["seconds"] for key in others})
+            own = asked.mean_seconds(model, switches(gbps), 10, asked.many_workers)
+            row: Row = {"model": name, "gbps": gbps, "seconds": own}
+            for key, collective in others.items():
+                row[key] = asked.mean_seconds(model, collective, 10, asked.many_workers) / own
+            rows.append(row)
     return rows
 
 
-def sparse_sums(published: Sequence[Sequence[float]], seed: int) -> list[Row]:
+def sparse_sums(asked: AggregationConfig) -> list[Row]:
     """Milliseconds of OmniReduce by sparsity, and for gradients of a small model."""
     count = int(SPARSE_BYTES) // BLOCK
-    cases: list[tuple[str, BoolArray, float, float | None]] = []
-    for percent, known in published:
+    cases: list[tuple[str, BoolArray, Row]] = []
+    for percent, known in asked.sparse:
         density = 1.0 - percent / 100.0
         for pattern in Pattern:
             if pattern is not Pattern.DISJOINT or density * MACHINES <= 1.0:
-                drawn = drawn_blocks(pattern, MACHINES, count, density, seed)
-                cases.append(
-                    (
-                        pattern.value,
-                        drawn,
-                        SPARSE_BYTES,
-                        known if pattern is Pattern.RANDOM else None,
-                    )
-                )
-    found = embedding_gradients(MACHINES, seed)
+                drawn = drawn_blocks(pattern, MACHINES, count, density, asked.seed)
+                published: Row = {"published_ms": known} if pattern is Pattern.RANDOM else {}
+                cases.append((pattern.value, drawn, published))
+    found = embedding_gradients(MACHINES, asked.seed)
     for name, values in (("embedding", found), ("top 1 %", largest_entries(found, 0.01))):
-        blocks = blocks_of(values, BLOCK // 4)
-        cases.append((name, blocks, float(blocks.shape[1] * BLOCK), None))
+        cases.append((name, blocks_of(values, BLOCK // 4), {}))
     network = machines(MACHINES, MACHINES, SPARSE_GBPS)
     rows: list[Row] = []
-    for name, blocks, size, known_ms in cases:
-        problem = SynchronisationProblem(network, size, blocks=blocks)
+    for name, blocks, published in cases:
+        problem = SynchronisationProblem(network, float(blocks.shape[1] * BLOCK), blocks=blocks)
         result = OmniReduce(dedicated=True).synchronise(problem)
-        assert result.plan is not None
-        seconds = result.plan.own_seconds(problem)
+        seconds = None if result.plan is None else result.plan.own_seconds(problem)
         assert seconds is not None
-        ring = plan_of(Ring(), problem).busiest_seconds(problem)
         row: Row = {"blocks": name, "sparsity": 100.0 * float(1.0 - blocks.mean())}
-        row |= {
-            "union": float(blocks.any(axis=0).mean()),
-            "ms": 1e3 * seconds,
-            "ring_ms": 1e3 * ring,
-        }
-        row |= {"sent_bytes": result.figures["sent_bytes"]}
-        if known_ms is not None:
-            row |= {"published_ms": known_ms, "difference_ms": 1e3 * seconds - known_ms}
+        row |= {"union": float(blocks.any(axis=0).mean()), "ms": 1e3 * seconds}
+        row |= {"sent_bytes": result.figures["sent_bytes"], **published}
+        if published:
+            row["difference_ms"] = 1e3 * seconds - float(published["published_ms"])
         rows.append(row)
     return rows
 
 
-def largest(rows: Sequence[Row], key: str) -> float | None:
-    """The largest absolute value; None: no row has one."""
+def _largest(rows: Sequence[Row], key: str) -> float | None:
     return max((abs(float(row[key])) for row in rows if key in row), default=None)
 
 
-def tables_of(rows: Mapping[str, Sequence[Row]]) -> list[Table]:
-    found = []
-    for title, own in rows.items():
-        columns = list(dict.fromkeys(key for row in own for key in row))
-        cells = [
-            [
-                value if isinstance(value := row.get(key, ""), str) else f"{value:.6g}"
-                for key in columns
-            ]
-            for row in own
-        ]
-        found.append(Table(title, columns, cells))
-    return found
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[row.get(key, "") for key in columns] for row in rows]
+    texts = [[cell if isinstance(cell, str) else f"{cell:.6g}" for cell in row] for row in cells]
+    return Table(title, columns, texts)

@@ -39,9 +39,9 @@ def test_iterations_by_hand(tmp_path: Path) -> None:
     ("line", "told"),
     [
         ("x,toy,3,1,1,1,1\n", "record line 4: field 'layer': is '3'"),
-        ("x,other,0,0,1,1,1\n", "record line 4: field 'elements': is 0"),
+        ("x,other,0,0,1,1,1\n", "record line 4: field 'elements': is '0'"),
         ("x,other,0,1,-1,1,1\n", "record line 4: field 'forward_ps': is '-1'"),
-        ("x,other,0,1\n", "record line 4: has 4 cells, not 7"),
+        ("x,other,0,1\n", "record line 4: field 'forward_ps': is ''"),
     ],
 )
 def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: Path) -> None:
