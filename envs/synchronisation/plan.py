@@ -67,6 +67,16 @@ class SynchronisationPlan:
             found.append((first, first + tree.share))
         return found
 
+    @property
+    def ways(self) -> list[Way]:
+        """Every way of a tree, once."""
+        return sorted({way for tree in self.trees for way in (*tree.reduce, *tree.broadcast)})
+
+    def vertices(self, problem: SynchronisationProblem) -> list[int]:
+        """Those that take part, and all others at an end of a way."""
+        ends = {vertex for way in self.ways for vertex in (way[0], way[-1])}
+        return sorted(ends | set(problem.network.participants))
+
     def violations(self, problem: SynchronisationProblem) -> list[str]:
         """What is wrong with the plan for this problem; empty where nothing is."""
         network, found = problem.network, list[str]()

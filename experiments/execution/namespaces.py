@@ -9,7 +9,6 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import pairwise
 from pathlib import Path
@@ -24,14 +23,13 @@ PREFIX = "meshwright"
 BURST_BYTES = 131_072  # of a bucket: two of the largest segments
 LEAST_BURST, BURST_S = 16_384, 2e-3  # bytes and seconds that a link may catch up on a late timer
 QUEUE_BYTES = 2**26  # before a link: none is lost
-CABLES, WAYS, OWN, CONTROL = (int(IPv4Address(x)) for x in
-                              ("10.0.0.0", "10.64.0.0", "10.128.0.0", "10.192.0.0"))  # fmt: skip
+NETS = {"cable": "10.0.0.0", "way": "10.64.0.0", "own": "10.128.0.0", "control": "10.192.0.1"}
 SETTINGS = {
-    "net.ipv4.ip_forward": "1",
-    "net.ipv4.conf.all.rp_filter": "0",  # an answer may come another way
-    "net.ipv4.tcp_congestion_control": "reno",
-    "net.ipv4.tcp_wmem": "4096 65536 65536",  # bytes of a connection that may wait for links
-    "net.ipv4.tcp_slow_start_after_idle": "0",
+    "ip_forward": "1",
+    "conf.all.rp_filter": "0",  # an answer may come another way
+    "tcp_congestion_control": "reno",
+    "tcp_wmem": "4096 65536 65536",  # bytes of a connection that may wait for links
+    "tcp_slow_start_after_idle": "0",
 }
 _CLONE_NEWNET = 0x40000000  # sched.h
 
@@ -99,10 +97,10 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
-def bucket(rate: float, burst: int = BURST_BYTES, queue_s: float = 0.25) -> list[str]:
-    """A token bucket of `rate` bytes/s, with room for what it sends in `queue_s` seconds."""
-    room = str(round(rate * queue_s) + burst)
-    return ["tbf", "rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", room]
+def bucket(rate: float) -> list[str]:
+    """A token bucket of `rate` bytes/s with room for a quarter of a second."""
+    bits, room = f"{round(8 * rate)}bit", str(round(rate / 4) + BURST_BYTES)
+    return ["tbf", "rate", bits, "burst", str(BURST_BYTES), "limit", room]
 
 
 def run(*command: str, check: bool = True, text: str | None = None) -> str:
@@ -117,38 +115,18 @@ def run(*command: str, check: bool = True, text: str | None = None) -> str:
     return done.stdout
 
 
-@dataclass(frozen=True)
-class RealLinks:
-    """A network at work: a namespace for every vertex, which forwards where the routes say so.
-
-    Every way has two addresses of its own, one at either end, whose packets keep to it. Every
-    vertex has one that is reached over the fewest links, and one on a bridge of unlimited rate.
-    """
-
-    names: tuple[str, ...]  # (V,) namespaces
-
-    @staticmethod
-    def way_address(way: int, end: int) -> str:
-        """Of a way's beginning (0) or end (1)."""
-        return str(IPv4Address(WAYS + 2 * way + end))
-
-    @staticmethod
-    def address(vertex: int) -> str:
-        """Of a vertex, over the fewest links."""
-        return str(IPv4Address(OWN + vertex))
-
-    @staticmethod
-    def control_address(vertex: int) -> str:
-        """Of a vertex, beside the links."""
-        return str(IPv4Address(CONTROL + vertex + 1))
+def address(kind: str, number: int, end: int = 0) -> str:
+    """Of an end of a cable or a way (0: where it begins), of a vertex, of it beside the links."""
+    return str(IPv4Address(NETS[kind]) + 2 * number + end)
 
 
 @contextmanager
-def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[RealLinks]:
-    """The links of a network; all is removed at the end.
+def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[tuple[str, ...]]:
+    """A namespace for every vertex, joined by the links of a network; all is removed at the end.
 
-    A link is a veth cable behind a token bucket. Where only one direction is a link, the other
-    carries acknowledgements at any rate.
+    A link is a veth cable behind a queue of its rate; where only one direction is a link, the other
+    carries acknowledgements at any rate. Packets between the two addresses of a way keep to it;
+    those to a vertex's own address take the fewest links; beside the links, a bridge joins all.
 
     Raises:
         InputError: this machine does not permit it.
@@ -156,47 +134,43 @@ def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[RealLinks]:
     if fault := why_not():
         raise InputError(f"config key 'links': {fault}")
     remove_leftovers()
-    ip: list[list[str]] = [[] for _ in network.vertices]
     with namespaces(network.num_vertices + 1) as (wires, *names):
         run("ip", "-n", wires, "link", "add", "hub", "up", "type", "bridge")
-        for vertex, name in enumerate(names):
-            add = f"link add control type veth peer name v{vertex} netns {wires}"
-            run("ip", "-n", name, *add.split())
-            run("ip", "-n", wires, "link", "set", f"v{vertex}", "master", "hub", "up")
-            ip[vertex] += [
-                f"addr add {RealLinks.control_address(vertex)}/16 dev control",
-                "link set control up",
-                f"addr add {RealLinks.address(vertex)}/32 dev lo",
-            ]
+        ip: list[list[str]] = []
+        for v, name in enumerate(names):
+            veth = f"link add control type veth peer name v{v} netns {wires}"
+            run("ip", "-n", name, *veth.split())
+            run("ip", "-n", wires, "link", "set", f"v{v}", "master", "hub", "up")
+            both = (f"addr add {address('control', v)}/16 dev control", "link set control up")
+            ip.append([*both, f"addr add {address('own', v)}/32 dev lo"])
         near: dict[tuple[int, int], tuple[str, str]] = {}  # from a to b: a's interface, b's address
-        for cable, (a, b) in enumerate(sorted({(min(x), max(x)) for x in network.link})):
-            add = f"link add c{cable} type veth peer name c{cable} netns {names[b]}"
-            run("ip", "-n", names[a], *add.split())
-            ends = [str(IPv4Address(CABLES + 2 * cable + end)) for end in (0, 1)]
-            near[a, b], near[b, a] = (f"c{cable}", ends[1]), (f"c{cable}", ends[0])
-            for vertex, own in ((a, ends[0]), (b, ends[1])):
-                ip[vertex] += [f"addr add {own}/31 dev c{cable}", f"link set c{cable} up"]
+        for cable, ends in enumerate(sorted({(min(x), max(x)) for x in network.link})):
+            veth = f"link add c{cable} type veth peer name c{cable} netns {names[ends[1]]}"
+            run("ip", "-n", names[ends[0]], *veth.split())
+            for end, v in enumerate(ends):
+                near[v, ends[1 - end]] = f"c{cable}", address("cable", cable, 1 - end)
+                own = f"addr add {address('cable', cable, end)}/31 dev c{cable}"
+                ip[v] += [own, f"link set c{cable} up"]
         for (a, b), link in network.link.items():
-            device, rate = near[a, b][0], float(network.capacity[link])
-            run("tc", "-n", names[a], "-batch", "-", text=_queues(device, rate))
-
-        def route(target: str, a: int, b: int, own: str) -> None:
-            ip[a].append(f"route add {target} via {near[a, b][1]} src {own} rto_min 2s")
-
+            queues = _queues(near[a, b][0], float(network.capacity[link]))
+            run("tc", "-n", names[a], "-batch", "-", text=queues)
+        for (v, target), way in fewest_links(network).items():
+            hop = f"via {near[v, way[1]][1]} src {address('own', v)}"
+            ip[v].append(f"route add {address('own', target)} {hop} rto_min 2s")
         for number, way in enumerate(ways):
-            ends = [RealLinks.way_address(number, end) for end in (0, 1)]
-            for end, vertex in ((0, way[0]), (1, way[-1])):
-                ip[vertex].append(f"addr add {ends[end]}/32 dev lo")
-            for a, b in pairwise(way):
-                route(ends[1], a, b, ends[0] if a == way[0] else RealLinks.address(a))
-                route(ends[0], b, a, ends[1] if b == way[-1] else RealLinks.address(b))
-        for (a, target), way in fewest_links(network).items():
-            route(RealLinks.address(target), a, way[1], RealLinks.address(a))
-        for vertex, name in enumerate(names):
-            run("ip", "netns", "exec", name, "sysctl", "-qw",
-                 *(f"{key}={value}" for key, value in SETTINGS.items()))  # fmt: skip
-            run("ip", "-n", name, "-batch", "-", text="\n".join(ip[vertex]))
-        yield RealLinks(tuple(names))
+            for end, along in enumerate((way[::-1], way)):  # towards the beginning, and the end
+                here, there = address("way", number, 1 - end), address("way", number, end)
+                ip[along[-1]].append(f"addr add {there}/32 dev lo")
+                for a, b in pairwise(along):
+                    source = here if a == along[0] else address("own", a)
+                    hop = f"via {near[a, b][1]} src {source} rto_min 2s"
+                    ip[a].append(f"route add {there} {hop}")
+        settings = [f"net.ipv4.{key}={value}" for key, value in SETTINGS.items()]
+        for v, name in enumerate(names):
+            run("ip", "netns", "exec", name, "sysctl", "-qw", *settings)
+            adding = sorted(ip[v], key=lambda line: line.startswith("route"))
+            run("ip", "-n", name, "-batch", "-", text="\n".join(adding))
+        yield tuple(names)
 
 
 def _queues(device: str, rate: float) -> str:

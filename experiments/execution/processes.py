@@ -15,7 +15,7 @@ from experiments.run.artifacts import write_json
 from experiments.run.declared import EXPERIMENTS
 from experiments.run.processes import LocalProcess, Work
 
-TASK, RESULT, MEETING = "task.json", "process{}.json", "meeting"
+TASK, RESULT, MEETING, PLAN = "task.json", "process{}.json", "meeting", "plan.json"
 POLL_S = 0.05
 
 

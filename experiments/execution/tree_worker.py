@@ -13,28 +13,31 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from fractions import Fraction
 from functools import partial
 from heapq import heappop, heappush
+from math import ceil
 from pathlib import Path
 from threading import Condition
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.distributed import Work
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.execution.namespaces import enter
-from experiments.execution.processes import MEETING, RESULT, TASK
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from experiments.execution.namespaces import address, enter
+from experiments.execution.processes import MEETING, PLAN, RESULT, TASK
+from experiments.network.plan_file import read_plan
 from experiments.run.artifacts import write_json
 
 WINDOW = 2  # chunks under way on a connection
 PRIORITY = -10  # niceness: links wait for no core
-LARGEST = 256  # of the whole numbers that are added: float32 sums of 65,536 of them are exact
-Document = dict[str, Any]
+ELEMENT, LARGEST = 4, 256  # bytes of a float32; whole numbers below, so that all sums are exact
 c10d: Any = distributed  # torch declares no types of the process groups themselves
 
 
@@ -46,7 +49,7 @@ class Line:
     """
 
     def __init__(self, group: Any, peer: int) -> None:
-        self._group, self._peer = group, peer
+        self._group, self._peer, self.count = group, peer, 0  # chunks to send
         self._ready: list[tuple[float, int, Tensor]] = []  # begin, tag, chunk
         self._changed, self._now, self._end = Condition(), 0.0, dict[int, float]()
 
@@ -58,10 +61,10 @@ class Line:
             heappush(self._ready, (begin, tag + number, chunk))
             self._changed.notify()
 
-    def send(self, count: int) -> None:
-        """Send that many chunks, as they are put."""
+    def send(self) -> None:
+        """Send `count` chunks, as they are put."""
         leaving = deque[Work]()
-        for _ in range(count):
+        for _ in range(self.count):
             with self._changed:
                 self._changed.wait_for(lambda: self._ready)
                 self._now, tag, chunk = heappop(self._ready)
@@ -71,159 +74,189 @@ class Line:
         for work in leaving:
             work.wait()
 
-    def receive(self, into: Tensor, tag: int) -> Work:
-        work: Work = self._group.recv([into], self._peer, tag)
-        return work
+    def expect(self, chunks: Sequence[Tensor], tag: int) -> list[Work]:
+        """What arrives goes into `chunks`."""
+        return [self._group.recv([chunk], self._peer, tag + c) for c, chunk in enumerate(chunks)]
 
 
 class TreePart:
-    """What this vertex does for a tree: adds what children send, passes on what the root formed."""
+    """What a vertex does for a tree: adds what children send, passes on what the root formed."""
 
-    def __init__(self, part: Mapping[str, Any], lines: Mapping[int, Line]) -> None:
-        self._first, self._end, self._chunk = part["first"], part["end"], part["chunk"]
-        self._own, self._tag = part["own"], part["tag"]
-        self._children, self._parent, self._source, self._targets = (
-            [lines[way] for way in part[key]]
-            for key in ("reduce_from", "reduce_to", "broadcast_from", "broadcast_to")
-        )
-        self.chunks = -((self._first - self._end) // self._chunk)
-
-    @property
-    def leaving(self) -> list[Line]:
-        """Where this vertex sends each chunk."""
-        return [*self._parent, *self._targets]
+    def __init__(
+        self,
+        tree: Tree,
+        vertex: int,
+        own: bool,
+        part: slice,
+        chunk: int,
+        tag: int,
+        lines: Mapping[Way, Line],
+    ) -> None:
+        self._own, self._part, self._chunk, self._tag = own, part, chunk, tag
+        self._children = [lines[way] for way in tree.reduce if way[-1] == vertex]
+        self._parent = [lines[way] for way in tree.reduce if way[0] == vertex]
+        self._source = [lines[way] for way in tree.broadcast if way[-1] == vertex]
+        self._targets = [lines[way] for way in tree.broadcast if way[0] == vertex]
+        self.chunks = ceil((part.stop - part.start) / chunk)
+        for line in (*self._parent, *self._targets):
+            line.count += self.chunks
 
     def tasks(self, vector: Tensor) -> list[Callable[[], None]]:
         """What runs side by side, on the vector in place; all that arrives has a place already.
 
         Otherwise a chunk that nobody waits for yet could hold up a line, and lines each other.
         """
-        chunks = vector[self._first : self._end].split(self._chunk)
-        rooms = [torch.empty_like(vector[self._first : self._end]) for _ in self._children]
-        parts = [room.split(self._chunk) for room in rooms]
-        into = [self._expected(*x, self._tag) for x in zip(self._children, parts, strict=True)]
+        whole = vector[self._part]
+        chunks = whole.split(self._chunk)
+        rooms = [torch.empty_like(whole).split(self._chunk) for _ in self._children]
+        both = zip(self._children, rooms, strict=True)
+        arriving = [(room, line.expect(room, self._tag)) for line, room in both]
         found: list[Callable[[], None]] = []
         if self._children or self._parent:
-            found.append(partial(self._reduce, chunks, parts, into))
+            found.append(partial(self._reduce, chunks, arriving))
         if self._source or (self._targets and not found):
-            tag = self._tag + len(chunks)
-            whole = [self._expected(line, chunks, tag) for line in self._source]
-            found.append(partial(self._broadcast, chunks, whole))
+            formed = [line.expect(chunks, self._tag + self.chunks) for line in self._source]
+            found.append(partial(self._broadcast, chunks, formed))
         return found
 
-    def _expected(self, line: Line, chunks: Sequence[Tensor], tag: int) -> list[Work]:
-        return [line.receive(chunk, tag + c) for c, chunk in enumerate(chunks)]
-
     def _reduce(
-        self,
-        chunks: Sequence[Tensor],
-        parts: Sequence[Sequence[Tensor]],
-        into: Sequence[Sequence[Work]],
+        self, chunks: Sequence[Tensor], arriving: Sequence[tuple[Sequence[Tensor], list[Work]]]
     ) -> None:
         for c, chunk in enumerate(chunks):
             held = self._own
-            for part, works in zip(parts, into, strict=True):
+            for room, works in arriving:
                 works[c].wait()
                 if held:
-                    chunk.add_(part[c])
+                    chunk.add_(room[c])
                 else:
-                    chunk.copy_(part[c])
+                    chunk.copy_(room[c])
                 held = True
-            self._put(self._parent, chunk, self._tag, c)
+            for line in self._parent:
+                line.put(chunk, self._tag, c, self._part.stop - self._part.start)
             if not self._parent:
-                self._put(self._targets, chunk, self._tag + len(chunks), c)
+                self._pass_on(chunk, c)
 
-    def _broadcast(self, chunks: Sequence[Tensor], into: Sequence[Sequence[Work]]) -> None:
+    def _broadcast(self, chunks: Sequence[Tensor], formed: Sequence[list[Work]]) -> None:
         for c, chunk in enumerate(chunks):
-            for works in into:
+            for works in formed:
                 works[c].wait()
-            self._put(self._targets, chunk, self._tag + len(chunks), c)
+            self._pass_on(chunk, c)
 
-    def _put(self, lines: Sequence[Line], chunk: Tensor, tag: int, number: int) -> None:
-        for line in lines:
-            line.put(chunk, tag, number, self._end - self._first)
+    def _pass_on(self, chunk: Tensor, number: int) -> None:
+        for line in self._targets:
+            share = self._part.stop - self._part.start
+            line.put(chunk, self._tag + self.chunks, number, share)
 
 
-def work(folder: Path, process: int) -> Document:
-    """Run the programme in `folder` for this process; seconds of every repetition, by what ran."""
+def parts_of(
+    problem: SynchronisationProblem,
+    plan: SynchronisationPlan,
+    vertex: int,
+    lines: Mapping[Way, Line],
+) -> list[TreePart]:
+    """Of a vertex, in every tree."""
+    found, tag = list[TreePart](), 0
+    takes_part = vertex in problem.network.participants
+    for tree, span in zip(plan.trees, plan.spans(problem), strict=True):
+        part = _elements(problem, span)
+        if part.start < part.stop:
+            chunk = max(1, round(min(plan.chunk / ELEMENT, part.stop - part.start)))
+            own = takes_part if problem.primitive.reduces else vertex == tree.root
+            found.append(TreePart(tree, vertex, own, part, chunk, tag, lines))
+            tag += 2 * found[-1].chunks
+    return found
+
+
+def vectors_of(problem: SynchronisationProblem, seed: int) -> list[Tensor]:
+    """What every rank holds: of all-gather its own block, and zeros."""
+    found = []
+    for rank in range(len(problem.network.participants)):
+        whole = _elements(problem, (Fraction(0), Fraction(1)))
+        given = whole if problem.primitive.reduces else _elements(problem, problem.block_of(rank))
+        random = np.random.default_rng((seed, rank)).integers(0, LARGEST, whole.stop)
+        found.append(torch.zeros(whole.stop))
+        found[-1][given] = torch.from_numpy(random)[given].float()
+    return found
+
+
+def _elements(problem: SynchronisationProblem, span: tuple[Fraction, Fraction]) -> slice:
+    elements = max(1, round(problem.size / ELEMENT))
+    return slice(*(ceil(share * elements) for share in span))
+
+
+def work(folder: Path, process: int) -> dict[str, Any]:
+    """Execute the plan in `folder` for a vertex, in turns with gloo's ring where the task has it.
+
+    Returns:
+        `seconds`: begin and end of every repetition, by what ran; `equal`: whether all were right.
+    """
     task = read_json(folder / TASK)
-    mine = task["programmes"][process]
-    if mine["namespace"] is not None:
-        enter(mine["namespace"])
+    problem, plan = read_plan(folder / PLAN)
+    ranks, vertices = problem.network.participants, plan.vertices(problem)
+    vertex = vertices[process]
+    rank = ranks.index(vertex) if vertex in ranks else None
+    if task["namespaces"]:
+        enter(task["namespaces"][vertex])
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     torch.set_num_threads(1)
     meeting = c10d.FileStore(str(folder / MEETING), task["processes"])
 
-    def group(name: str, rank: int, size: int, address: str) -> Any:
-        options = c10d.ProcessGroupGloo._Options()
+    def group(kind: str, number: int, member: int, size: int, end: int = 0) -> Any:
+        options, gloo = c10d.ProcessGroupGloo._Options(), c10d.ProcessGroupGloo
         options._threads, options._timeout = 1, timedelta(seconds=task["limit_s"])
-        options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
-        return c10d.ProcessGroupGloo(c10d.PrefixStore(name, meeting), rank, size, options)
+        host = address(kind, number, end) if task["namespaces"] else "127.0.0.1"
+        options._devices = [gloo.create_device(hostname=host)]
+        name = f"{kind}{number}" if kind == "way" else kind
+        return gloo(c10d.PrefixStore(name, meeting), member, size, options)
 
-    control = group("control", process, task["processes"], mine["control"])
-    lines = {
-        x["way"]: Line(group(f"way{x['way']}", x["end"], 2, x["address"]), 1 - x["end"])
-        for x in mine["connections"]
-    }
-    parts = [TreePart(part, lines) for part in mine["trees"]]
-    sent = Counter[Line]()
-    for part in parts:
-        for line in part.leaving:
-            sent[line] += part.chunks
-    vectors = [_vector(task, rank) for rank in range(task["participants"])]
-    rank = mine["rank"]
-    own = torch.zeros(task["elements"]) if rank is None else torch.from_numpy(vectors[rank])
-    total = torch.from_numpy(np.sum(vectors, axis=0))
+    control = group("control", vertex, process, len(vertices))
+    lines = {}
+    for number, way in enumerate(plan.ways):
+        if vertex in (way[0], way[-1]):
+            end = int(vertex == way[-1])
+            lines[way] = Line(group("way", number, end, 2, end), 1 - end)
+    parts = parts_of(problem, plan, vertex, lines)
+    vectors = vectors_of(problem, task["seed"])
+    wanted = torch.stack(vectors).sum(0)
+    checked = slice(None if rank is not None else 0)
+    if problem.primitive is Primitive.REDUCE_SCATTER and rank is not None:
+        checked = _elements(problem, problem.block_of(rank))
+    own = torch.zeros_like(wanted) if rank is None else vectors[rank]
     vector = own.clone()
     pool = ThreadPoolExecutor(2 * len(parts) + len(lines))
-
-    def trees() -> Callable[[], None]:
-        tasks = [one for part in parts for one in part.tasks(vector)]
-        tasks += [partial(line.send, count) for line, count in sent.items()]
-
-        def run() -> None:
-            for done in [pool.submit(task) for task in tasks]:
-                done.result()
-
-        return run
-
     ring = None
     if task["ring"] and rank is not None:
-        ring = group("ring", rank, task["participants"], mine["address"])
+        ring = group("own", vertex, rank, len(ranks))
 
-    def gloo() -> Callable[[], None]:
+    def trees() -> Callable[[], object]:
+        tasks = [one for part in parts for one in part.tasks(vector)]
+        tasks += [line.send for line in lines.values()]
+        return lambda: [done.result() for done in [pool.submit(one) for one in tasks]]
+
+    def gloo() -> Callable[[], object]:
         return lambda: ring and ring.allreduce([vector]).wait()
 
     prepared = {"plan": trees, **({"gloo": gloo} if task["ring"] else {})}
-    seen: dict[str, list[list[float]]] = {name: [] for name in prepared}
-    equal = dict.fromkeys(prepared, True)
-    for _ in range(task["warm_up"] + task["repetitions"]):
+    seconds: dict[str, list[list[float]]] = {name: [] for name in prepared}
+    right = Counter[str]()
+    for _ in range(task["repetitions"]):
         for name, prepare in prepared.items():
             vector.copy_(own)
             run = prepare()
             control.barrier().wait()
             start = time.perf_counter()
             run()
-            seen[name].append([start, time.perf_counter()])
-            equal[name] &= all(torch.equal(vector[a:b], total[a:b]) for a, b in mine["owned"])
+            seconds[name].append([start, time.perf_counter()])
+            right[name] += torch.equal(vector[checked], wanted[checked])
     control.barrier().wait()
-    return {"seconds": seen, "equal": equal}
-
-
-def _vector(task: Mapping[str, Any], rank: int) -> NDArray[np.float32]:
-    """(E,) what a rank holds: of all-gather its own block, and zeros."""
-    random = np.random.default_rng((task["seed"], rank))
-    values: NDArray[np.float32] = random.integers(0, LARGEST, task["elements"]).astype(np.float32)
-    first, end = task["blocks"][rank]
-    values[:first] = values[end:] = 0
-    return values
+    return {"seconds": seconds, "equal": {x: right[x] == task["repetitions"] for x in prepared}}
 
 
 if __name__ == "__main__":
-    place, number = Path(sys.argv[1]), int(sys.argv[2])
+    place, process_number = Path(sys.argv[1]), int(sys.argv[2])
     try:
-        seen = work(place, number)
+        result = work(place, process_number)
     except InputError as error:
-        seen = {"error": str(error)}
-    write_json(place / RESULT.format(number), seen)
+        result = {"error": str(error)}
+    write_json(place / RESULT.format(process_number), result)
