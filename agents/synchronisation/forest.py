@@ -121,34 +121,37 @@ class Forest:
     ) -> Iterator[tuple[Fraction, list[Tree]]]:
         """The forest whose roots own equal parts, with at most k trees of each."""
         network, primitive = problem.network, problem.primitive
+        twice = primitive is Primitive.ALL_REDUCE and _symmetric(
+            network
+        )  # the same trees both ways
         supplies = {
             towards: _supply(reverse(network) if towards else network, targets, k)
-            for towards, used in ((True, primitive.reduces), (False, primitive.broadcasts))
+            for towards, used in (
+                (True, primitive.reduces and not twice),
+                (False, primitive.broadcasts),
+            )
             if used
         }
         if not all(supplies.values()):
             return
-        rate = 1 / sum((1 / x.rate for x in supplies.values() if x), Fraction(0))
-        rate = 1 / sum((1 / x.rate for x in supplies.values() if x), Fraction(0))
+        rate = 1 / sum(((1 + twice) / x.rate for x in supplies.values() if x), Fraction(0))
         sides = {towards: _sides(pack(x), towards) for towards, x in supplies.items() if x}
-        if primitive is not Primitive.ALL_REDUCE:
-            yield (
-                rate,
-                [
-                    Tree(root, share, ways, ())
-                    if primitive.reduces
-                    else Tree(root, share, (), ways)
-                    for root, trees in next(iter(sides.values())).items()
-                    for share, ways in trees
-                ],
-            )
-            return
-        if _symmetric(network):  # the same trees both ways
+        if twice:
             sides[True] = {
                 root: [(share, tuple(way[::-1] for way in ways)) for share, ways in trees]
                 for root, trees in sides[False].items()
             }
-        yield rate, _joined(sides[True], sides[False])
+        if primitive is Primitive.ALL_REDUCE:
+            yield rate, _joined(sides[True], sides[False])
+            return
+        yield (
+            rate,
+            [
+                Tree(root, share, ways, ()) if primitive.reduces else Tree(root, share, (), ways)
+                for root, trees in next(iter(sides.values())).items()
+                for share, ways in trees
+            ],
+        )
 
     def _pace(self, problem: SynchronisationProblem, trees: list[Tree]) -> tuple[float, float]:
         """Seconds in chunks of the best size, and the size.
