@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from annotated_types import Ge, MinLen
 
 from agents.base import SynchronisationPlanner
@@ -14,6 +15,7 @@ from agents.synchronisation.classical import ParameterServer, Ring
 from agents.synchronisation.in_network import OmniReduce
 from agents.synchronisation.ways import latency_of
 from envs.bounds import Count, NonNegative, Positive
+from envs.synchronisation.block_floating import error_bound
 from envs.synchronisation.layerwise import (
     Collective,
     LayeredModel,
@@ -23,7 +25,13 @@ from envs.synchronisation.layerwise import (
 from envs.synchronisation.link_graph import BoolArray, LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
-from envs.synchronisation.switch_aggregation import SlotPool
+from envs.synchronisation.switch_aggregation import (
+    Faults,
+    SlotPool,
+    SwitchTree,
+    sum_floats,
+    time_sum,
+)
 from experiments.network.gradients import embedding_gradients, largest_entries
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
@@ -68,6 +76,7 @@ def aggregation(config: AggregationConfig, run: Run) -> Result:
     models = read_layered_models(path, config.gpu)
     alone, faster = dedicated(models, config), speed_ups(models, config)
     rows = {"dedicated": alone, "speed_ups": faster, "sparse": sparse_sums(config)}
+    rows |= {"losses": losses(config), "integers": integers(config)}
     provenance = run.provenance.with_inputs(**{path.name: file_hash(path)})
     tables = [_table(title, own) for title, own in rows.items()]
     write_tables(run, "Sums inside the network", tables, provenance)
@@ -168,6 +177,36 @@ def sparse_sums(asked: AggregationConfig) -> list[Row]:
         if published:
             row["difference_ms"] = 1e3 * seconds - float(published["published_ms"])
         rows.append(row)
+    return rows
+
+
+def losses(asked: AggregationConfig) -> list[Row]:
+    """A sum of 10 MB packet by packet at the first rate, in one rack and in two."""
+    rows: list[Row] = []
+    rate, size = asked.gbps[0] * GBPS, 1e7
+    for racks in ([asked.many_workers], [asked.many_workers // 2, -(-asked.many_workers // 2)]):
+        for loss in (0.0, 1e-4, 1e-3, 1e-2):
+            faults = Faults(loss, seed=asked.seed)
+            found = time_sum(POOL, SwitchTree.racks(racks, rate, LATENCY), size, faults)
+            closed = float(POOL.seconds(size, rate, LATENCY, len(racks)))
+            row: Row = {"racks": len(racks), "loss": loss, "ms": 1e3 * found.seconds}
+            rows.append(row | {"closed_form_ms": 1e3 * closed, "sent_again": found.again})
+    return rows
+
+
+def integers(asked: AggregationConfig) -> list[Row]:
+    """Gradients of a small model summed in block floating point: the error, and its bound."""
+    values = embedding_gradients(asked.many_workers, asked.seed, 500)
+    tree, exact = SwitchTree.racks([asked.many_workers], GBPS, LATENCY), values.sum(axis=0)
+    rows: list[Row] = []
+    for bits in (8, 16, 32):
+        pool = SlotPool(bits=bits, exponents=True)
+        found = sum_floats(pool, tree, values)
+        bound = error_bound(values, pool.elements, bits)
+        norm = float(np.linalg.norm(exact))
+        row: Row = {"bits": bits, "largest_sum": found.largest}
+        row["relative_error"] = float(np.linalg.norm(found.result[0] - exact)) / norm
+        rows.append(row | {"bound": float(np.linalg.norm(bound)) / norm})
     return rows
 
 

@@ -33,6 +33,13 @@ def test_all_tables_of_a_file(work: Path) -> None:
     # All is the network's: a ring's links carry 14/8 of the bytes, a single server's 8 times.
     assert found["speed_ups"][0]["over_server"] > 3 * found["speed_ups"][0]["over_ring"] > 3
     assert found["largest_difference_ms"] < 0.3
+    for row in found["losses"]:
+        assert (
+            (row["sent_again"] > 0)
+            == (row["loss"] > 0)
+            == (row["ms"] > 1.001 * row["closed_form_ms"])
+        )
+    assert all(row["relative_error"] < row["bound"] for row in found["integers"])
 
 
 def test_omnireduce_sends_the_blocks_of_a_file_of_gradients(work: Path) -> None:
