@@ -18,8 +18,8 @@ import numpy as np
 from envs.errors import InputError
 from envs.files import read_content
 from envs.synchronisation.link_graph import FloatArray, IntArray
+from envs.synchronisation.switch_aggregation import ELEMENT
 
-ELEMENT = 4  # bytes of a gradient's element
 PICOSECOND = 1e-12
 JITTER = 0.02  # standard deviation of a time over its mean, in the authors' simulator
 _TIMES = ("forward_ps", "backward_ps", "update_ps")

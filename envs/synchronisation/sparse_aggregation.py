@@ -17,10 +17,9 @@ from envs.errors import InputError
 from envs.synchronisation.link_graph import BoolArray, FloatArray, IntArray
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.switch_aggregation import ELEMENT, HEADERS
 
-HEADER = 82  # bytes of a packet besides blocks, as those of `switch_aggregation`
 NEXT = 4  # bytes of the index of a block
-ELEMENT = 4  # bytes
 
 
 @bounded
@@ -65,12 +64,12 @@ class Traffic:
     @property
     def sent(self) -> FloatArray:
         """(n, A) bytes from workers to aggregators, headers and indices included."""
-        return self.blocks * (self.block_bytes + NEXT) + self.packets * float(HEADER)
+        return self.blocks * (self.block_bytes + NEXT) + self.packets * float(HEADERS)
 
     @property
     def received(self) -> FloatArray:
         """(A,) bytes from an aggregator to each worker."""
-        return self.sums * (self.block_bytes + NEXT) + self.answers * float(HEADER)
+        return self.sums * (self.block_bytes + NEXT) + self.answers * float(HEADERS)
 
 
 def blocks_of(values: FloatArray, block: int) -> BoolArray:

@@ -11,7 +11,8 @@ import numpy as np
 from envs.errors import InputError
 from envs.files import check_file
 from envs.synchronisation.link_graph import BoolArray, FloatArray
-from envs.synchronisation.sparse_aggregation import ELEMENT, Pattern, blocks_of, drawn_blocks
+from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
+from envs.synchronisation.switch_aggregation import ELEMENT
 
 
 def sparse_blocks(

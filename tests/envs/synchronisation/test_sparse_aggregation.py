@@ -12,7 +12,6 @@ from envs.errors import InputError
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import (
-    HEADER,
     NEXT,
     Pattern,
     Streaming,
@@ -22,6 +21,7 @@ from envs.synchronisation.sparse_aggregation import (
     stream,
     traffic,
 )
+from envs.synchronisation.switch_aggregation import HEADERS
 from experiments.network.gradients import embedding_gradients, largest_entries
 from tests.strength import examples
 
@@ -60,7 +60,7 @@ def test_a_sum_by_hand() -> None:
     sent = executed(Streaming(1, 1, 1), values, 1, 0)
     assert sent.blocks.tolist() == sent.packets.tolist() == [[3], [2]]
     assert sent.sums.tolist() == sent.answers.tolist() == [3]
-    assert sent.sent.tolist() == [[3 * (4 + NEXT + HEADER)], [2 * (4 + NEXT + HEADER)]]
+    assert sent.sent.tolist() == [[3 * (4 + NEXT + HEADERS)], [2 * (4 + NEXT + HEADERS)]]
 
 
 def test_gradients_of_embeddings_and_their_largest_entries_are_sparse() -> None:
