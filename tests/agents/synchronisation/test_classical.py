@@ -74,7 +74,7 @@ def test_rings_of_a_dgx1_use_every_nvlink_fully() -> None:
     assert 1.0 / plan.busiest_seconds(problem) == pytest.approx(600.0 / 7.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("n", [2, 5, 8, 13])
+@pytest.mark.parametrize("n", [2, 5, 8])
 def test_plans_on_a_star_send_the_bytes_that_are_known_of_them(n: int) -> None:
     """2 S pass each link of double trees, 2 (n - 1) / n S of the others, where n is 2^k."""
     problem = SynchronisationProblem(star(n), 1e6)
