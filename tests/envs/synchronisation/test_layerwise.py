@@ -51,7 +51,7 @@ def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: P
         read_layered_models(path, "x")
 
 
-@pytest.mark.skipif("MESHWRIGHT_DATA" not in os.environ, reason="needs MESHWRIGHT_DATA")
+@pytest.mark.skipif(not os.environ.get("MESHWRIGHT_DATA"), reason="needs MESHWRIGHT_DATA")
 def test_dedicated_jobs_take_what_the_published_simulator_says() -> None:
     path = Path(os.environ["MESHWRIGHT_DATA"]) / "network" / "switchml" / "layers.csv"
     models = read_layered_models(path, "a100_match_v100_bs")
