@@ -54,9 +54,9 @@ class CoflowTrace:
 
     def first(self, coflows: int) -> CoflowTrace:
         """Its first coflows, in the order of the file."""
-        shuffles = None if self.shuffles is None else self.shuffles[:coflows]
-        rows = None if self.rows is None else self.rows[:coflows]
-        return replace(self, arrival=self.arrival[:coflows], shuffles=shuffles, rows=rows)
+        kept = slice(coflows)
+        shuffles, rows = self.shuffles and self.shuffles[kept], self.rows and self.rows[kept]
+        return replace(self, arrival=self.arrival[kept], shuffles=shuffles, rows=rows)
 
     @cached_property
     def problem(self) -> CoflowProblem:
@@ -107,35 +107,28 @@ def read_coflows(path: str | Path) -> CoflowTrace:
 
 
 def _shuffle(line: _Line, ports: int) -> Shuffle:
-    mappers = [
-        line.whole("location of a mapper", 0, ports - 1)
-        for _ in range(line.whole("mappers", 0, line.left))
-    ]
-    count = line.whole("reducers", 0, line.left)
-    if count and not mappers:
-        raise line.error("mappers", "there are reducers, but no mapper")
+    count = line.whole("mappers", 0, line.left)
+    mappers = [line.whole("location of a mapper", 0, ports - 1) for _ in range(count)]
     reducers, megabytes = [], []
-    for _ in range(count):
-        place, colon, size = line.token("reducer").partition(":")
-        if not colon:
-            raise line.error("reducer", f"{place!r} is no location:megabytes")
-        reducers.append(line.as_whole("location of a reducer", place, 0, ports - 1))
-        megabytes.append(line.as_number("megabytes", size))
-    ends = np.array(mappers, dtype=np.int64), np.array(reducers, dtype=np.int64)
-    return Shuffle(*ends, np.array(megabytes))
+    for _ in range(line.whole("reducers", 0, line.left)):
+        if not mappers:
+            raise line.error("mappers", "there are reducers, but no mapper")
+        place, _, size = line.token("reducer").partition(":")
+        reducers.append(line.whole("location of a reducer", 0, ports - 1, place))
+        megabytes.append(line.number("megabytes", size))
+    return Shuffle(np.array(mappers, np.int64), np.array(reducers, np.int64), np.array(megabytes))
 
 
 def _flows(line: _Line, ports: int) -> tuple[IntArray, IntArray, FloatArray]:
     flows = line.whole("flows", 0, line.left)
-    line.whole("sources", 0, _LARGEST)
-    line.whole("destinations", 0, _LARGEST)
-    source, destination, size = [], [], []
-    for _ in range(flows):
-        source.append(line.whole("source", 0, ports - 1))
-        destination.append(line.whole("destination", 0, ports - 1))
-        size.append(line.number("size"))
-    ends = np.array(source, dtype=np.int64), np.array(destination, dtype=np.int64)
-    return *ends, np.array(size)
+    line.token("sources")  # how many: the flows tell it themselves
+    line.token("destinations")
+    ends, size = np.zeros((2, flows), dtype=np.int64), np.zeros(flows)
+    for f in range(flows):
+        ends[0, f] = line.whole("source", 0, ports - 1)
+        ends[1, f] = line.whole("destination", 0, ports - 1)
+        size[f] = line.number("size")
+    return ends[0], ends[1], size
 
 
 class _Line:
@@ -143,10 +136,7 @@ class _Line:
 
     def __init__(self, path: str | Path, number: int, words: list[str]) -> None:
         self._path, self._number, self._words, self._at = path, number, words, 0
-
-    @property
-    def left(self) -> int:
-        return len(self._words)
+        self.left = len(words)
 
     def error(self, field: str, message: str) -> InputError:
         return InputError(message, file=self._path, record=f"line {self._number}", field=field)
@@ -157,20 +147,16 @@ class _Line:
         self._at += 1
         return self._words[self._at - 1]
 
-    def whole(self, field: str, least: int, most: int) -> int:
-        return self.as_whole(field, self.token(field), least, most)
-
-    def number(self, field: str) -> float:
-        return self.as_number(field, self.token(field))
-
-    def as_whole(self, field: str, text: str, least: int, most: int) -> int:
+    def whole(self, field: str, least: int, most: int, text: str | None = None) -> int:
+        text = self.token(field) if text is None else text
         if not text.isdigit() or len(text) > 18:
             raise self.error(field, f"{text!r} is not a whole number")
         if not least <= int(text) <= most:
             raise self.error(field, f"{text} is not between {least} and {most}")
         return int(text)
 
-    def as_number(self, field: str, text: str) -> float:
+    def number(self, field: str, text: str | None = None) -> float:
+        text = self.token(field) if text is None else text
         try:
             value = float(text) if "_" not in text else np.nan
         except ValueError:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
-import numpy as np
-
 from agents.coflows.bssi import lower_bound
 from agents.coflows.orders import FAIR, ORDERS
 from envs.coflows.coflowsim import quantised, simulate_coflowsim
@@ -55,6 +53,7 @@ def coflows(config: CoflowsConfig, run: Run) -> Result:
     if config.coflows is not None:
         trace = trace.first(config.coflows)
     semantics = config.semantics or (OFFLINE if trace.shuffles is None else ONLINE)
+    _replayed(config, trace.first(1), semantics)  # whose kernels are compiled, or read, here
     start = time.perf_counter()
     problem, times = _replayed(config, trace, semantics)
     simulated = time.perf_counter()
@@ -69,8 +68,6 @@ def coflows(config: CoflowsConfig, run: Run) -> Result:
         "cct_ms": times.completion,
         "sum_cct_ms": total,
         "mean_cct_ms": total / problem.num_coflows,
-        "p50_cct_ms": float(np.quantile(times.completion, 0.5)),
-        "p99_cct_ms": float(np.quantile(times.completion, 0.99)),
         "lower_bound_ms": min(bound, total),  # they are equal where the schedule is optimal
         "gap": total / bound - 1.0 if bound > 0.0 else 0.0,
         "events": times.events,

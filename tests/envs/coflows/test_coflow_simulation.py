@@ -110,7 +110,7 @@ BAD = {
     HEAD + "\n0 0 1 1 1 0 1 1 7\n": "line 3: field 'end': 1 words too many",
     HEAD + "0 0 1 0 1 1:\n": "line 2: field 'megabytes': '' is no number",
     HEAD + "0 0 0 1 1:2\n": "field 'mappers': there are reducers, but no mapper",
-    HEAD + "0 0 1 0 2 1:2 2\n": "field 'reducer': '2' is no location:megabytes",
+    HEAD + "0 0 1 0 2 1:2 2\n": "field 'megabytes': '' is no number",
     HEAD + "0 0 999 0 1 1:2\n": "field 'mappers': 999 is not between 0 and 6",
 }
 
