@@ -34,7 +34,7 @@ _PICO = 1e12  # latencies are compared in whole picoseconds
 _ROUNDS = 200  # of column generation
 _LEAST = 1e-4  # share of a pattern that is kept
 _CHUNKS = (4, 16, 64)  # pieces of the largest tree that are tried
-_MESSAGES = 200_000  # of a plan that is played to choose its chunks
+_MESSAGES = 150_000  # of a plan that is played to choose its chunks
 
 
 @dataclass(frozen=True, eq=False)
