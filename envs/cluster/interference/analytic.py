@@ -185,7 +185,7 @@ class StepModel:
         def most_sent(spread: int, start: str, end: str) -> float:
             """By a link from a vertex to another that are called so."""
             named = networks[spread].vertices
-            sent = costs[spread].sent.tolist()
+            sent: list[float] = costs[spread].sent.tolist()
             return max(
                 sent[link]
                 for (a, b), link in networks[spread].link.items()
