@@ -95,7 +95,15 @@ def random_plan(
     return problem, SynchronisationPlan("random", tuple(trees), chunk)
 
 
-@pytest.mark.parametrize("primitive", list(Primitive))
+@pytest.mark.slow  # connections of five processes
+@pytest.mark.parametrize(
+    "primitive",
+    [
+        Primitive.ALL_REDUCE,
+        pytest.param(Primitive.ALL_GATHER, marks=pytest.mark.proof),
+        pytest.param(Primitive.REDUCE_SCATTER, marks=pytest.mark.proof),
+    ],
+)
 def test_trees_of_any_shape_sum_exactly(
     primitive: Primitive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +160,7 @@ def links() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow  # a second of real traffic
 @pytest.mark.usefixtures("links")
 def test_real_links_take_the_predicted_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
