@@ -77,6 +77,7 @@ def document(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.proof
 def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = document(folder / "spec.json")
@@ -98,6 +99,7 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     assert result["best_score"] == pytest.approx(best["score"])
 
 
+@pytest.mark.proof
 def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     """The posterior that was read in training is gone by then."""
     saved = saved_config("run", TrainClusterConfig)
@@ -127,6 +129,7 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     np.testing.assert_array_equal(found.preemptions, expected.preemptions)
 
 
+@pytest.mark.proof
 def test_a_run_is_exported_and_verified(made: Path) -> None:
     result = document(made / "exported" / "result.json")
     assert result["verified"] is True
@@ -135,6 +138,7 @@ def test_a_run_is_exported_and_verified(made: Path) -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.proof
 def test_a_second_export_is_the_same(work: Path) -> None:
     assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 0
     for name in ("policy.onnx", "weights.safetensors", "durations/durations.safetensors"):
@@ -142,6 +146,7 @@ def test_a_second_export_is_the_same(work: Path) -> None:
         assert first.read_bytes() == again.read_bytes()
 
 
+@pytest.mark.proof
 def test_evaluate_takes_it(work: Path) -> None:
     asked = [
         "env=cluster", "agent=checkpoint", "agent.checkpoint=run/checkpoint",
@@ -152,6 +157,7 @@ def test_evaluate_takes_it(work: Path) -> None:
     assert document(work / "evaluated" / "result.json")["knows"] == "predictions"
 
 
+@pytest.mark.proof
 def test_another_posterior_than_that_of_the_run_is_refused(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

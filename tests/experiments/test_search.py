@@ -33,6 +33,7 @@ def display(output: io.StringIO) -> ProgressDisplay:
     return ProgressDisplay(Console(file=output, width=200))
 
 
+@pytest.mark.proof
 def test_side_by_side_finds_what_in_turn_finds(
     problem: StepProblem, display: ProgressDisplay
 ) -> None:

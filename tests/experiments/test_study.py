@@ -197,7 +197,7 @@ def test_a_fault_is_told_before_anything_runs(
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("short", [pytest.param(False, marks=pytest.mark.proof), True])
 def test_the_shipped_studies_compose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
 ) -> None:

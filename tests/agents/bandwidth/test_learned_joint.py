@@ -49,6 +49,7 @@ def planner(folder: str, searches: bool, **chosen: Any) -> LearnedJoint:
     return LearnedJoint(**{**arguments, **chosen})
 
 
+@pytest.mark.proof
 @given(problem=unplaced_steps(servers=(1, 3)))
 @examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_plans_are_feasible_and_no_slower_than_their_start(

@@ -47,7 +47,7 @@ from models.durations.network import DurationPosterior, save_durations
 from models.export.checkpoint import export_plan, load_checkpoint
 from tests.paths import CONF
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 TYPES = ("V100", "P100", "K80")
 CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=TYPES)

@@ -148,6 +148,7 @@ def test_other_objectives_are_refused() -> None:
         planner().partition(object(), 1.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.proof
 def test_the_latency_of_bert24_is_proved(data: Path) -> None:
     name = "LayerGraphs/bert24_inference"
     file = read_dnn_partitioning(

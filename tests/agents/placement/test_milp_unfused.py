@@ -182,6 +182,7 @@ def test_a_limit_of_nodes_makes_it_reproducible() -> None:
     assert [step for _, step in first.trajectory] == [step for _, step in second.trajectory]
 
 
+@pytest.mark.proof
 def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: Path) -> None:
     file = read_moirai(data / "graphs" / "moirai" / "example-1.xls")
     assert file.topology is not None

@@ -46,9 +46,13 @@ def last_weights(folder: Path) -> dict[str, Any]:
     ("subject", "chosen"),
     [
         (Guess(), {}),
-        (Guess(TEAM), {"ppo": GOING_ON}),
+        pytest.param(Guess(TEAM), {"ppo": GOING_ON}, marks=pytest.mark.proof),
         (Guess(cuts=True), {"ppo": small_ppo(value_memory=5.0, normalise_rewards=True)}),
-        (Guess(), {"ppo": small_ppo(reference_kl=0.01, most_kl=0.1), "max_steps": 4000}),
+        pytest.param(
+            Guess(),
+            {"ppo": small_ppo(reference_kl=0.01, most_kl=0.1), "max_steps": 4000},
+            marks=pytest.mark.proof,
+        ),
         (Guess(), {"cloning": Cloning(5, 3e-2, 4, 0.0, 0.5), "max_steps": 320}),
     ],
     ids=["alone", "team", "cut", "near its start", "cloned"],
@@ -65,6 +69,7 @@ def test_it_learns_to_the_optimum(subject: Guess, chosen: dict[str, Any], tmp_pa
     assert not ray.is_initialized()
 
 
+@pytest.mark.proof
 def test_real_numbers_get_near_to_what_is_wanted(tmp_path: Path) -> None:
     subject = Guess(continuous=True, teacher=None, reference=None)
     ppo = small_ppo(auxiliary_coefficient=0.0)

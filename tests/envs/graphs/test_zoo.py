@@ -87,6 +87,7 @@ def test_forward_flop_of_bert_base() -> None:
         assert back == pytest.approx(2 * flop, rel=0.02)
 
 
+@pytest.mark.proof
 def test_llama_7b_is_captured_in_little_time_and_memory() -> None:
     program = (
         "import json, resource, time; start = time.perf_counter();"

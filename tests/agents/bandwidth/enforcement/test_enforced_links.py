@@ -211,6 +211,7 @@ def test_a_destination_gets_more_than_one_link(
     steady(lambda: goodput(links, [(0, (*target, "-P", "16"))]), [sum(expected)], 0.02)
 
 
+@pytest.mark.proof
 def test_an_all_reduce_takes_the_predicted_time(links: Cluster, tmp_path: Path) -> None:
     sent = {(rank, (rank - 1) % SERVERS) for rank in range(SERVERS)}  # gloo's ring
     planned = rates(NETWORK, dict.fromkeys(sent, (LINK, LINK)))

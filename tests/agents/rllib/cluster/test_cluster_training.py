@@ -109,6 +109,7 @@ def test_exams_are_the_same_whoever_plays_beside() -> None:
     assert all(np.isfinite(one.outcome) for one in exams[1])
 
 
+@pytest.mark.proof
 def test_a_window_is_given_up_once_it_is_surely_worse_than_allowed() -> None:
     exam = Exam(schedulers(partial(environment, jobs=40)), 2)
     modules = {"scheduler": specs(schedulers(), MODEL)["scheduler"].build()}
@@ -121,6 +122,7 @@ def test_a_window_is_given_up_once_it_is_surely_worse_than_allowed() -> None:
     assert given_up[1].length < whole[1].length
 
 
+@pytest.mark.proof
 def test_schedulers_can_have_policies_of_their_own(tmp_path: Path) -> None:
     result = trained(tmp_path, parameters="separate", cloning=CLONING)
     assert sorted(result.policies) == ["scheduler_0", "scheduler_1"]
@@ -145,6 +147,7 @@ def staged() -> ClusterParallelEnv:
     return ClusterParallelEnv(generator, schedulers=2, observation=sizes)
 
 
+@pytest.mark.proof
 def test_the_curriculum_goes_on_with_training(tmp_path: Path) -> None:
     common: dict[str, Any] = {"env": staged, "curriculum_steps": 64 * 4, "exam_every": 99}
     trained(tmp_path / "parts", max_steps=64 * 3, **common)
