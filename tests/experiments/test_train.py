@@ -219,6 +219,7 @@ def test_a_run_that_examined_nothing_cannot_be_exported(tmp_path: Path) -> None:
         load_best(tmp_path, {})
 
 
+@pytest.mark.proof
 def test_training_that_meets_no_plan_that_fits_says_so(
     work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
