@@ -95,7 +95,8 @@ class PlannedSums:
             )
             together = SynchronisationPlan("together", beside, min(plan.chunk for plan in plans))
             problem = SynchronisationProblem(networks[0], size * count)
-            played.append(play(problem, together).seconds)
+            own = plans[0].own_seconds(problem) if count == 1 else None
+            played.append(play(problem, together).seconds if own is None else own)
             sent = together.link_bytes(problem) / size
         per_byte = (played[1] - played[0]) / (SIZES[1] - SIZES[0])
         return Cost(max(0.0, played[0] - SIZES[0] * per_byte), per_byte, sent)

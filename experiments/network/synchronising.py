@@ -14,13 +14,18 @@ import numpy as np
 from agents.base import SynchronisationResult
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.synchronisation.link_graph import LinkGraph, links_of_topology
+from envs.synchronisation.link_graph import (
+    FloatArray,
+    LinkGraph,
+    links_of_topology,
+    residual,
+)
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import MICROSECOND, parse_bytes, parse_seconds, read_quantity
 from experiments.network.gradients import sparse_blocks
-from experiments.network.plan_file import primitive_of
+from experiments.network.plan_file import primitive_of, read_plan
 from experiments.pictures.synchronisation import draw_trees
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance, stamp
@@ -42,6 +47,8 @@ class Asked:
     aggregation: bool
     relay: bool
     participants: list[str] | None
+    beside: list[str]
+    period: Any
     sparsity: dict[str, Any] | None
     seed: int
 
@@ -60,10 +67,26 @@ class Asked:
                     told = f"{name!r} is none of {', '.join(graph.vertices)}"
                     raise InputError(told, field="participants")
             graph = replace(graph, participant=np.isin(graph.vertices, names))
+        for path in self.beside:
+            graph = residual(graph, self._taken(graph, path))
         if self.sparsity is not None:
             workers = len(graph.participants)
             size, blocks = sparse_blocks(self.sparsity, workers, size, self.seed)
         return SynchronisationProblem(graph, size, primitive, blocks)
+
+    def _taken(self, graph: LinkGraph, path: str) -> FloatArray:
+        """(K,) bytes/s that the job of a plan file takes of every link."""
+        other, plan = read_plan(path)
+        period = read_quantity(parse_seconds, self.period, key="period", at_least=1e-9)
+        used = np.zeros(graph.num_links)
+        number = {graph.link_name(link): link for link in range(graph.num_links)}
+        for link, sent in enumerate(plan.link_bytes(other).tolist()):
+            name = other.network.link_name(link)
+            if sent > 0.0 and name not in number:
+                raise InputError(f"sends over {name}, no link of {graph.name}", file=path)
+            if sent > 0.0:
+                used[number[name]] = sent / period
+        return used
 
     def _network(self) -> LinkGraph:
         made = build(self.topology, "topology")

@@ -72,12 +72,16 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
     assert run("participants=[a,z]", "hydra.run.dir=bad") == 2
     assert "'z' is none of a, b, c" in capsys.readouterr().err
     node = {"_target_": "experiments.step.problem.network_file", "path": "links.yaml"}
-    asked = Asked(node, "all_reduce", "3MB", None, True, True, None, None, 0)
-    assert asked.problem().network.sums.all()
+    asked = Asked(node, "all_reduce", "3MB", None, True, True, None, [], "6.4ms", None, 0)
+    whole = asked.problem().network
+    assert whole.sums.all()
+    left = replace(asked, beside=[found["plan"]]).problem().network  # 4 MB on a way in 6.4 ms
+    assert left.capacity[left.link[0, 3]] == pytest.approx(whole.capacity[whole.link[0, 3]] / 2)
     for change, told in (
         ({"media": ["NVLink"]}, "have no media"),
         ({"bytes": "3Mb"}, "'bytes'"),
         ({"primitive": "scan"}, "'scan' is none of all_reduce"),
+        ({"beside": [found["plan"]], "period": "1ms"}, "others take"),
         ({"topology": {"_target_": "builtins.dict"}}, "config key 'topology'"),
     ):
         with pytest.raises(InputError, match=told):
