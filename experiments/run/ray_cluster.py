@@ -63,7 +63,8 @@ class RayCluster:
         shared: whether all machines see the run folder; None: each looks.
 
     Raises:
-        InputError: there is no such cluster, or no machine in it has so many CPUs or GPUs.
+        InputError: there is no such cluster, no machine in it has so many CPUs or GPUs, or this
+            Python cannot lay out archives safely.
     """
 
     address: str | None
@@ -74,6 +75,8 @@ class RayCluster:
     _sent: dict[Path, ray.ObjectRef] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not hasattr(tarfile, "data_filter"):
+            raise InputError("a grid on a Ray cluster needs Python 3.11.4 or newer")
         connect(self.address)
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for kind, asked in (("CPU", self.cpus), ("GPU", self.gpus)):

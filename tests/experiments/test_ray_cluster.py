@@ -14,6 +14,9 @@ from experiments.run import ray_cluster
 from experiments.run.processes import Work
 from experiments.run.ray_cluster import Ended, RayCluster, packed, run_here, unpack
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(tarfile, "data_filter"), reason="archives need Python 3.11.4 or newer"
+)
 READS = (
     "import os, pathlib; here = pathlib.Path({0!r}); here.mkdir(exist_ok=True); "
     "(here / 'result.json').write_text((here.parent / 'first' / 'found').read_text()); "

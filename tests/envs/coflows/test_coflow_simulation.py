@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_coflows as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from envs.coflows.problem import CoflowProblem, coflow_problem
 from envs.coflows.simulation import simulate, simulate_fair
 from envs.coflows.trace import read_coflows
 from envs.errors import InputError
+from tests.envs.coflows import reference_coflows as reference
 from tests.strength import examples
 
 COFLOWSIM = {"fifo": 536312, "sebf": 210472, "scf": 211424, "ncf": 210752, "lcf": 210472}
