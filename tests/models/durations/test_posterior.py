@@ -134,7 +134,7 @@ def test_copies_are_of_all_work_given_the_work_done(
     expected = -np.diff(ended) / ended[0]
     with torch.no_grad():
         found = copying(spread)(torch.from_numpy(rows)).exp().numpy()[0]
-    np.testing.assert_allclose(found, expected, atol=2e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-3)  # in single precision
     np.testing.assert_allclose(
         GittinsPriority.of(copying(spread)).chances(rows)[0], expected, atol=2e-4
     )
