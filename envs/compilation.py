@@ -19,6 +19,12 @@ Told = Callable[[str], None]  # the name of a kernel that begins to be compiled
 # the time to compile. `tests/envs/test_compilation.py` finds those that are marked wrongly.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
+# Options of a kernel that becomes part of those that call it, in loops where every step counts.
+INLINED = {
+    "cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy",
+    "forceinline": True, "_nrt": False,
+}  # fmt: skip
+
 
 class _Watch(event.Listener):  # type: ignore[misc]
     """Sums the seconds of compiling; a kernel inside another is part of it."""

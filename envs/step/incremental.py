@@ -32,7 +32,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import INLINED, INNER
 from envs.graphs.op_graph import NONE
 from envs.step.kernel import FloatArray, IndexArray, IntArray, step_arrays
 from envs.step.problem import StepProblem
@@ -170,9 +170,7 @@ def _least_tails(
             tail[op] = max(tail[op], fastest[use_op[k]] + tail[use_op[k]])
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def sort_row(facts: Facts, chosen: Chosen, op: int) -> bool:
     """Sort the uses of producer `op` by (consumer's position, tensor); whether any moved."""
     uses, row, position = facts.uses, chosen.row, chosen.position
@@ -420,15 +418,7 @@ def _backward(
     _keep(behind, 0, now)
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _keep(snapshots: FloatArray, block: int, now: FloatArray) -> bool:
     """Take the snapshot of `block`; whether it equals the one before."""
     same = True

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from envs.compilation import INNER
+from envs.compilation import INLINED, INNER
 from envs.step.incremental import Chosen, Facts, Times
 from envs.step.kernel import FloatArray, IndexArray
 from envs.step.problem import StepProblem
@@ -118,15 +118,7 @@ def peak_bytes(
             peak[d] = live[d] if live[d] > peak[d] else peak[d]
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _free(stored: Stored, streams: Streams, d: int, until: float) -> None:
     """Free what device `d` no longer needs at `until` seconds."""
     head, live = streams.head, streams.live
@@ -212,15 +204,7 @@ def _note(facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: S
         taken[op] = total
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _insert(
     links: IndexArray,  # (K, 2) the items before and behind each
     key: FloatArray,  # (K,) seconds

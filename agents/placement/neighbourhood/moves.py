@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import INLINED, INNER
 from envs.step.incremental import Chosen, Facts, Times, sort_row
 
 IntArray = NDArray[np.int64]
@@ -63,9 +63,7 @@ def no_move(operators: int) -> Move:
     )
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def clear(move: Move, operators: int) -> None:
     """Forget the last move."""
     counter = move.counter
@@ -73,15 +71,7 @@ def clear(move: Move, operators: int) -> None:
     counter[LOW], counter[HIGH] = operators, -1
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def put(facts: Facts, chosen: Chosen, units: Units, move: Move, unit: int, device: int) -> None:
     """Put `unit` on `device`."""
     input_ptr, inputs = facts.input_ptr, facts.inputs
@@ -100,9 +90,7 @@ def put(facts: Facts, chosen: Chosen, units: Units, move: Move, unit: int, devic
     move.counter[LOW], move.counter[HIGH] = low, high
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def reorder(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> bool:
     """Move `op` to position `target`, and with it what must not be passed.
 
@@ -153,9 +141,7 @@ def reorder(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> b
     return True
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def undo(facts: Facts, chosen: Chosen, units: Units, move: Move) -> None:
     """Take the move back; its traces stay where they were."""
     for i in range(move.counter[UNITS]):
@@ -171,15 +157,7 @@ def undo(facts: Facts, chosen: Chosen, units: Units, move: Move) -> None:
         _sort_inputs(facts, chosen, move)
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _sort_inputs(facts: Facts, chosen: Chosen, move: Move) -> None:
     """Sort the rows of those who send to the carried operators, and note where that is."""
     use_ptr, input_ptr, inputs = facts.use_ptr, facts.input_ptr, facts.inputs
@@ -210,9 +188,7 @@ _NEARBY = 32  # positions between two units that are exchanged
 _ROUNDING = 1e-9  # relative: slack of a critical operator
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def draw(state: RandomState) -> float:
     """A uniform number of [0, 1), by SplitMix64.
 
@@ -276,9 +252,7 @@ def propose(
     return True
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def likely(units: Units, unit: int, random: RandomState) -> np.int64:
     """A device for `unit`, by the chances of the guide."""
     at, last = draw(random), units.likely.shape[1] - 1
@@ -288,15 +262,7 @@ def likely(units: Units, unit: int, random: RandomState) -> np.int64:
     return np.int64(last)
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _neighbour(facts: Facts, op: int, random: RandomState) -> np.int64:
     """A producer or a consumer of `op`; itself if it has none."""
     inputs = facts.input_ptr[op + 1] - facts.input_ptr[op]
@@ -309,15 +275,7 @@ def _neighbour(facts: Facts, op: int, random: RandomState) -> np.int64:
     return np.int64(op)
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _shift(
     facts: Facts, chosen: Chosen, move: Move, op: int, mate: int, random: RandomState
 ) -> bool:
@@ -344,15 +302,7 @@ def _shift(
     return made
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _exchange(
     chosen: Chosen, facts: Facts, units: Units, move: Move, op: int, random: RandomState
 ) -> bool:

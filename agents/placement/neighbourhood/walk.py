@@ -23,7 +23,7 @@ from agents.placement.neighbourhood.moves import (
     propose,
     undo,
 )
-from envs.compilation import INNER
+from envs.compilation import INLINED, INNER
 from envs.step.incremental import (
     Chosen,
     Facts,
@@ -142,15 +142,7 @@ def refresh(
     remember(walk, chosen)
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def _look(
     facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams, walk: Walk
 ) -> float:
@@ -164,15 +156,7 @@ def _look(
     return overflow
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def recharge(walk: Walk) -> None:
     """Raise the charge while memory overflows, and let it fall while it fits."""
     cost = walk.cost
@@ -182,9 +166,7 @@ def recharge(walk: Walk) -> None:
         cost[CHARGE] = max(cost[CHARGE] * _FALL, cost[LEAST_CHARGE])
 
 
-@numba.njit(
-    cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=True, _nrt=False
-)
+@numba.njit(**INLINED)
 def remember(walk: Walk, chosen: Chosen) -> None:
     """Keep the plan if it is the best so far."""
     cost = walk.cost
@@ -197,15 +179,7 @@ def remember(walk: Walk, chosen: Chosen) -> None:
             walk.best_order[i] = chosen.order[i]
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int) -> None:
     """Carry the state of the units that the move put elsewhere there, or back (`sign` -1)."""
     for i in range(move.counter[UNITS]):
@@ -217,15 +191,7 @@ def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int)
         walk.units_on[now] += sign
 
 
-@numba.njit(
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-    forceinline=True,
-    _nrt=False,
-    **INNER,
-)
+@numba.njit(**INLINED, **INNER)
 def overflow_of(walk: Walk, held: FloatArray) -> float:
     """The part of all bytes that does not fit where devices hold `held` (D,) bytes."""
     total = 0.0
