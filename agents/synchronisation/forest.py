@@ -162,7 +162,7 @@ class Forest:
         """
         seconds = SynchronisationPlan("", tuple(trees)).busiest_seconds(problem)
         carried = np.array([float(tree.share) for tree in trees]) * problem.size
-        depth = np.array([_depth(tree) for tree in trees])
+        depth = np.array([tree.longest(lambda way: 1.0) for tree in trees])
         ways = np.array([len(tree.reduce) + len(tree.broadcast) for tree in trees])
         best = float((carried * np.sqrt(self.latency / seconds / depth)).min())
         chunk = max(best, float(carried @ ways) / _MESSAGES)
@@ -228,19 +228,6 @@ def _symmetric(network: LinkGraph) -> bool:
         (v, u) in network.link and capacity[network.link[v, u]] == capacity[number]
         for (u, v), number in network.link.items()
     )
-
-
-def _depth(tree: Tree) -> int:
-    """Ways in a row, from the first sender to the last receiver."""
-    total = 0
-    for ways, towards in ((tree.reduce, True), (tree.broadcast, False)):
-        depth = {tree.root: 0}
-        ordered = in_order(tree.root, ways, towards=towards)
-        for way in ordered[::-1] if towards else ordered:
-            near, far = (way[-1], way[0]) if towards else (way[0], way[-1])
-            depth[far] = depth[near] + 1
-        total += max(depth.values())
-    return total
 
 
 def _once(network: LinkGraph, tree: Tree) -> Tree:

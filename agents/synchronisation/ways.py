@@ -20,7 +20,7 @@ from scipy.optimize import linprog
 
 from envs.errors import InputError
 from envs.synchronisation.link_graph import FloatArray, LinkGraph
-from envs.synchronisation.plan import SynchronisationPlan, Tree, Way, in_order
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 
@@ -182,17 +182,11 @@ def load_of(problem: SynchronisationProblem, pattern: Pattern) -> FloatArray:
 
 def latency_of(network: LinkGraph, pattern: Pattern) -> float:
     """Seconds of latency from the first message of the slowest tree to its last."""
-    longest = 0.0
-    for tree in pattern:
-        total = 0.0
-        for ways, towards in ((tree.reduce, True), (tree.broadcast, False)):
-            depth: dict[int, float] = defaultdict(float)
-            for way in in_order(tree.root, ways, towards=towards):
-                step = sum(float(network.latency[network.link[pair]]) for pair in pairwise(way))
-                depth[way[-1]] = max(depth[way[-1]], depth[way[0]] + step)
-            total += max(depth.values(), default=0.0)
-        longest = max(longest, total)
-    return longest
+
+    def latency(way: Way) -> float:
+        return sum(float(network.latency[network.link[pair]]) for pair in pairwise(way))
+
+    return max((tree.longest(latency) for tree in pattern), default=0.0)
 
 
 def blended(

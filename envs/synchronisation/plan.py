@@ -8,6 +8,7 @@ parameter server is a star, a switch that adds is one too.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -32,6 +33,16 @@ class Tree:
     share: Fraction  # of the whole vector
     reduce: tuple[Way, ...] = ()  # an in-tree: every vertex on it but the root sends once
     broadcast: tuple[Way, ...] = ()  # an out-tree: every vertex on it but the root receives once
+
+    def longest(self, cost: Callable[[Way], float]) -> float:
+        """The costs of ways in a row, from the first sender to the last receiver, at most."""
+        total = 0.0
+        for ways, towards in ((self.reduce, True), (self.broadcast, False)):
+            behind: dict[int, float] = defaultdict(float)
+            for way in in_order(self.root, ways, towards=towards):
+                behind[way[-1]] = max(behind[way[-1]], behind[way[0]] + cost(way))
+            total += max(behind.values(), default=0.0)
+        return total
 
 
 @dataclass(frozen=True)

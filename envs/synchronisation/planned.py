@@ -10,7 +10,7 @@ from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import FloatArray, LinkGraph, links_of_topology
 from envs.synchronisation.plan import SynchronisationPlan
-from envs.synchronisation.playing import play
+from envs.synchronisation.playing import seconds_of
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import MEBI
 
@@ -95,8 +95,7 @@ class PlannedSums:
             )
             together = SynchronisationPlan("together", beside, min(plan.chunk for plan in plans))
             problem = SynchronisationProblem(networks[0], size * count)
-            own = plans[0].own_seconds(problem) if count == 1 else None
-            played.append(play(problem, together).seconds if own is None else own)
+            played.append(seconds_of(problem, plans[0] if count == 1 else together))
             sent = together.link_bytes(problem) / size
         per_byte = (played[1] - played[0]) / (SIZES[1] - SIZES[0])
         return Cost(max(0.0, played[0] - SIZES[0] * per_byte), per_byte, sent)

@@ -60,6 +60,16 @@ class Played:
     arrived: FloatArray  # (M,)
 
 
+def seconds_of(problem: SynchronisationProblem, plan: SynchronisationPlan) -> float:
+    """Seconds by the plan's own model where it has one; otherwise as it is played.
+
+    Raises:
+        InputError: as `play`.
+    """
+    own = plan.own_seconds(problem)
+    return play(problem, plan).seconds if own is None else own
+
+
 def play(
     problem: SynchronisationProblem,
     plan: SynchronisationPlan,

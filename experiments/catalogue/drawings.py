@@ -38,7 +38,7 @@ from envs.placement import generator as mixed_devices
 from envs.step.problem import StepProblem
 from envs.step.step import SINGLE_PORT
 from envs.synchronisation.link_graph import VertexSpec, graph_of
-from envs.synchronisation.playing import play
+from envs.synchronisation.playing import seconds_of
 from envs.synchronisation.problem import SynchronisationProblem
 from experiments.catalogue.entries import Entry, Kind, entries, gymnasium_id
 from experiments.cluster.problem import ClusterProblem, built_policy
@@ -161,8 +161,7 @@ def _trees(entry: Entry, agent: SynchronisationPlanner) -> Any:
     problem = example_network()
     found = agent.synchronise(problem)
     assert found.plan is not None, found.reason
-    own = found.plan.own_seconds(problem)
-    seconds = play(problem, found.plan).seconds if own is None else own
+    seconds = seconds_of(problem, found.plan)
     title = f"{entry.name}: 100 MB are summed in {seconds * 1e3:.2f} ms"
     return draw_trees(problem, found.plan, title)
 
