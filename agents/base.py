@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, Protocol, runtime_checkable
 
+from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem
 from envs.hybrid.plan import HybridPlan
 from envs.hybrid.problem import HybridProblem
 from envs.partition.problem import PartitionProblem
@@ -189,3 +191,36 @@ class SynchronisationPlanner(Protocol):
 
     def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
         """A plan; without one, why there is none."""
+
+
+@dataclass(frozen=True)
+class AllocationResult:
+    """What a planner of malleable jobs found.
+
+    `utility` is the plan's by `envs.cluster.allocation.problem.play`, not the planner's estimate;
+    no plan of the problem is worth more than `upper_bound` (inf claims nothing). `figures` holds
+    what the planner says of its plan by name.
+    """
+
+    plan: AllocationPlan | None
+    status: Status
+    utility: float
+    seconds: float  # wall time of the search
+    upper_bound: float = inf
+    reason: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class AllocationPlanner(Protocol):
+    """Gives workers and parameter servers on machines to malleable jobs, slot by slot.
+
+    Knows:
+        Its class says it: planners with `online = True` decide a slot by the jobs that have arrived
+        until then, the others know all jobs from the start.
+    """
+
+    online: bool
+
+    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
+        """A plan; the seed is for planners that draw."""

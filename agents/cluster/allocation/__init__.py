@@ -1,0 +1,1 @@
+"""Who gives workers to malleable jobs: exact, proved and usual."""
