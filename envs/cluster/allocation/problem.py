@@ -194,7 +194,8 @@ class Played:
     def finished(self) -> IntArray:
         """(J,) the slot in which each job ends, T where it does not."""
         late = self.done[:, -1] < DONE
-        return np.where(late, self.done.shape[1], np.argmax(self.done >= DONE, axis=1))
+        first: IntArray = np.argmax(self.done >= DONE, axis=1)
+        return np.where(late, self.done.shape[1], first)
 
 
 def play(problem: AllocationProblem, plan: AllocationPlan, shared: bool = False) -> Played:
