@@ -1,0 +1,171 @@
+"""Malleable jobs by random numbers, or from a window of a trace of gangs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+from annotated_types import Ge
+
+from envs.bounds import Count, Positive, bounded
+from envs.cluster.allocation.problem import NIC, AllocationProblem, MalleableJob
+from envs.cluster.allocation.speeds import (
+    FloatArray,
+    LayeredSpeed,
+    ParameterServerSpeed,
+    RingSpeed,
+    SpeedModel,
+)
+from envs.cluster.allocation.utilities import LinearUtility, LogUtility, SigmoidUtility, Utility
+from envs.cluster.workload.slicing import submitted_between
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+
+SpeedName = Literal["ring", "parameter_server", "layered"]
+UtilityName = Literal["linear", "sigmoid", "log", "mixed"]
+INSIDE = 1.6e10  # bytes/s between workers of one machine: 16 lanes of PCIe 3
+_GIB = 2.0**30
+
+
+@bounded
+def random_problem(
+    rng: np.random.Generator,
+    speed: SpeedName = "ring",
+    utility: UtilityName = "mixed",
+    jobs: Count = 4,
+    machines: Count = 2,
+    slots: Count = 5,
+    *,
+    gpus: Count | None = None,
+    most_workers: Count = 4,
+    slot_s: Positive = 600.0,
+) -> AllocationProblem:
+    """Few jobs on few machines, with GPUs, cores and NICs scarce enough that all of them matter.
+
+    A machine has `gpus`, or else 2 to 4, with 3 or 4 cores and 32 GiB each, and a NIC of 10 to 40
+    Gb/s. A job's samples fill its most workers for 0.4 to 1.5 slots per 2 slots of its window.
+
+    Raises:
+        InputError: a number is below 1, or a name is unknown.
+    """
+    _known("speed", speed, get_args(SpeedName))
+    _known("utility", utility, get_args(UtilityName))
+    gpu = rng.integers(2, 5, machines) if gpus is None else np.full(machines, gpus)
+    capacity = _machines(gpu, rng.integers(3, 5, machines), rng.choice([10, 25, 40], machines))
+    made = []
+    for number in range(jobs):
+        arrival = int(rng.integers(0, max(1, slots // 2)))
+        window = int(rng.integers(2, max(2, slots - arrival) + 1))
+        most = int(rng.integers(1, most_workers + 1))
+        busy = slot_s * window / 2.0 * rng.uniform(0.4, 1.5)
+        patience = (window / 2.0, window)
+        worth = _utility(rng, utility, patience)
+        made.append(
+            _job(rng, f"job{number}", speed, worth, (arrival, arrival + window), most, (most, busy))
+        )
+    return AllocationProblem(tuple(made), capacity, INSIDE, slots, slot_s)
+
+
+@bounded
+def problem_of_trace(
+    trace: Trace,
+    rng: np.random.Generator,
+    speed: SpeedName = "ring",
+    utility: UtilityName = "mixed",
+    machines: Count = 16,
+    slots: Count = 120,
+    *,
+    gpus: Count = 8,
+    slot_s: Positive = 1800.0,
+    growth: Count = 4,
+    slack: Annotated[float, Ge(1.0)] = 3.0,
+) -> AllocationProblem:
+    """The jobs that a trace submits within `slots` slots of its first, made malleable.
+
+    A job may have up to `growth` times the GPUs of its gang; its samples are those that the gang
+    trains in the job's duration. Its deadline is up to twice `slack` times that duration after its
+    arrival, and at least two slots. What the trace does not say, models, utilities and weights, is
+    drawn. A gang larger than the machines is left out.
+
+    Raises:
+        InputError: no job is left, or a name is unknown.
+    """
+    _known("speed", speed, get_args(SpeedName))
+    _known("utility", utility, get_args(UtilityName))
+    capacity = _machines(np.full(machines, gpus), np.full(machines, 4), np.full(machines, 50))
+    start = int(trace.submit_s[0]) if len(trace) else 0
+    made = []
+    for number, job in enumerate(submitted_between(trace, start, start + slots * slot_s)):
+        gang = job.num_gpus
+        if not 0 < gang <= machines * gpus:
+            continue
+        arrival = int((job.submit_s - start) // slot_s)
+        takes = job.duration_s / slot_s
+        window = max(2, int(np.ceil(takes * slack * rng.uniform(0.75, 2.0))))
+        worth = _utility(rng, utility, (max(2.0, takes), float(window)))
+        most = min(gang * growth, machines * gpus)
+        until = (arrival, arrival + window)
+        name = f"{number}:{job.job_id}"
+        made.append(_job(rng, name, speed, worth, until, most, (gang, float(job.duration_s))))
+    if not made:
+        raise InputError("no job fits into the machines and slots", file=trace.name)
+    return AllocationProblem(tuple(made), capacity, INSIDE, slots, slot_s)
+
+
+def _known(field: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{value!r} is none of {', '.join(known)}", field=field)
+
+
+def _machines(gpus: FloatArray, cores: FloatArray, gigabits: FloatArray) -> FloatArray:
+    """(M, R), of GPUs, of cores of each GPU, of Gb/s."""
+    return np.column_stack([gpus, gpus * cores, gpus * 32.0 * _GIB, gigabits * 1.25e8]).astype(
+        np.float64
+    )
+
+
+def _job(
+    rng: np.random.Generator,
+    name: str,
+    speed: SpeedName,
+    utility: Utility,
+    window: tuple[int, int],
+    most: int,
+    work: tuple[int, float],
+) -> MalleableJob:
+    """`work`: it trains in so many seconds with so many workers and as many servers, together."""
+    batch, compute = int(2 ** rng.integers(4, 9)), float(rng.uniform(0.1, 0.8))
+    gradient = float(np.exp(rng.uniform(np.log(5e7), np.log(2e9))))
+    model: SpeedModel
+    if speed == "ring":
+        model = RingSpeed(batch, compute, gradient, float(rng.uniform(0.0, 0.05)))
+    elif speed == "parameter_server":
+        model = ParameterServerSpeed(batch, compute, gradient)
+    else:
+        layers = int(rng.integers(2, 6))
+        parts = rng.dirichlet(np.ones(layers), 2)
+        forward, backward = compute / 3.0 * parts[0], compute / 1.5 * parts[0]
+        model = LayeredSpeed(batch, *(tuple(p) for p in (forward, backward, gradient * parts[1])))
+    servers = int(rng.integers(1, most + 1)) if model.needs_servers else 0
+    worker = (1.0, float(rng.integers(2, 5)), float(rng.integers(8, 33)) * _GIB)
+    server = (0.0, float(rng.integers(1, 4)), 8.0 * _GIB) if servers else (0.0,) * NIC
+    reserved = float(rng.choice([0.25, 0.5, 1.0])) * 1.25e9
+    workers, seconds = work
+    together = np.array([workers]), np.array([min(servers, workers)])
+    samples = seconds * model.samples_per_s(*together, reserved, INSIDE)
+    return MalleableJob(
+        name, *window, samples, 1, most, servers, worker, server, reserved, model, utility
+    )
+
+
+def _utility(
+    rng: np.random.Generator, utility: UtilityName, patience: tuple[float, float]
+) -> Utility:
+    """`patience`: slots between which a job's worth falls."""
+    weight = float(rng.uniform(1.0, 10.0))
+    chosen = str(rng.choice(["linear", "sigmoid", "log"])) if utility == "mixed" else utility
+    if chosen == "linear":
+        return LinearUtility(weight, float(rng.uniform(*patience)) + 1.0)
+    if chosen == "sigmoid":
+        return SigmoidUtility(weight, float(rng.uniform(0.2, 4.0)), float(rng.uniform(*patience)))
+    return LogUtility(weight, float(rng.uniform(0.05, 1.0)))
