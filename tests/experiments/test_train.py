@@ -95,6 +95,7 @@ def result(folder: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.proof
 def test_a_killed_run_goes_on_without_gaps_or_duplicates(
     killed: Path, resumed: dict[str, Any]
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_killed_run_goes_on_without_gaps_or_duplicates(
     assert Path(resumed["run_folder"]) == killed
 
 
+@pytest.mark.proof
 def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[str, Any]) -> None:
     assert resumed["step_time_s"] >= resumed["lower_bound_s"]
     for name in ("plan.json", "learning_curve.png", "metrics.csv.provenance.json", "result.json"):
@@ -114,6 +116,7 @@ def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[s
     assert "graph.npz" in origin["provenance"]["inputs_sha256"]
 
 
+@pytest.mark.proof
 def test_the_exported_policy_decides_as_the_trained_one(
     here: Path, killed: Path, resumed: dict[str, Any]
 ) -> None:

@@ -92,6 +92,7 @@ def test_the_weights_of_the_best_exam_are_kept(made: Path) -> None:
         assert picture.size[0] > 500
 
 
+@pytest.mark.proof
 def test_what_is_found_does_not_depend_on_the_number_of_processes(work: Path) -> None:
     config = check_command_line(small(work), "train_priority", TrainPriorityConfig).config
     splits, windows = list(config.splits.values()), (config.window, config.exam_window)

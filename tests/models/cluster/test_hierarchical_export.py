@@ -61,7 +61,10 @@ CLUSTERS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(
+    scope="module",
+    params=["several", pytest.param("alone and flat", marks=pytest.mark.proof)],
+)
 def exported(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[HierarchicalPolicy, Sizes, Path]:
