@@ -1,0 +1,27 @@
+"""Slots filled one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agents.cluster.allocation.placing import Slot, SlotBySlot
+from envs.cluster.allocation.generated import SpeedName, random_problem
+from envs.cluster.allocation.problem import violations
+
+
+class Greedy(SlotBySlot):
+    """First come, as many as fit."""
+
+    def fill(self, slot: Slot) -> None:
+        for j in slot.active:
+            any(slot.give(j, w) for w in range(slot.problem.jobs[j].most_workers, 0, -1))
+
+
+@pytest.mark.parametrize("speed", ["ring", "parameter_server", "layered"])
+def test_workers_fit_where_they_are_put(speed: SpeedName) -> None:
+    for seed in range(20):
+        problem = random_problem(np.random.default_rng(seed), speed, machines=3, jobs=5)
+        result = Greedy().give(problem)
+        assert result.plan is not None
+        assert violations(problem, result.plan) == []
