@@ -1,0 +1,203 @@
+"""GADGET: greedy over slots on the marginal utility, each slot by an LP over sizes and rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from agents.base import AllocationResult
+from agents.cluster.allocation.placing import Slot, SlotBySlot
+from agents.cluster.allocation.sizes import Sizes
+from agents.linear_program import LinearProgram
+from envs.bounds import Count, bounded
+from envs.cluster.allocation.problem import AllocationProblem
+from envs.cluster.allocation.speeds import FloatArray, IntArray
+
+_LIMIT_S = 60.0  # of one slot's program
+_ATTEMPTS = 6  # of a job, at sizes that do not fit beside the others
+
+
+def gains(
+    problem: AllocationProblem, j: int, now: int, done: float, made: FloatArray
+) -> FloatArray:
+    """What progress `made` (C,) in slot `now` is worth to job j, of which a fraction is `done`.
+
+    To a job whose work counts unfinished: what its utility grows by. To others, which have it only
+    when they end, the part of what is left that is made of the utility they will have if every
+    slot from now on is like this one; 0 if they will not end in their window.
+    """
+    job = problem.jobs[j]
+    if job.utility.partial:
+        before = job.utility.of(min(done, 1.0))
+        return np.array([job.utility.of(min(done + more, 1.0)) - before for more in made])
+    rest = 1.0 - done
+    slots = np.ceil(rest / np.maximum(made, 1e-9) - 1e-9)
+    late = now + slots > problem.windows[j].stop
+    return np.array(
+        [
+            0.0 if never else job.utility.at(int(now + more - job.arrival)) * min(part / rest, 1.0)
+            for never, more, part in zip(late, slots, made, strict=True)
+        ]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """K sizes of the jobs of a slot, those of one job in a row, and what they are worth there."""
+
+    job: IntArray  # (K,)
+    workers: IntArray
+    servers: IntArray
+    gain: FloatArray  # (K,) positive
+    pace: FloatArray  # (K,) time of an iteration, of the job's shortest
+    demand: FloatArray  # (K, R) part of the capacity of all machines together
+
+    @staticmethod
+    def of(slot: Slot, sizes: dict[int, Sizes]) -> Choices:
+        """Those that gain something."""
+        parts = []
+        for j in slot.active:
+            size = sizes[j]
+            gain = gains(slot.problem, j, slot.now, float(slot.done[j]), size.progress)
+            pace = size.workers / size.progress
+            pace /= pace.min(initial=np.inf)
+            name = np.full(len(gain), j)
+            columns = (name, size.workers, size.servers, gain, pace, size.demand)
+            parts.append(np.column_stack(columns)[gain > 0.0])
+        table = np.concatenate(parts)
+        capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
+        j, w, p = table[:, :3].astype(np.int64).T
+        return Choices(j, w, p, table[:, 3], table[:, 4], table[:, 5:] / capacity)
+
+    def starts(self) -> IntArray:
+        """The first choice of each job."""
+        first: IntArray = np.flatnonzero(np.diff(self.job, prepend=-1))
+        return first
+
+    def knapsack(
+        self, worth: FloatArray, exact: bool = False
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """Shares (K,) of most worth, at most one a job, with prices (R,) and a proved bound.
+
+        The bound is the prices' dual value, so it holds however exact the solver was. Whole shares
+        come without prices.
+        """
+        first = self.starts()
+        count = np.diff(first, append=len(self.job))
+        program = LinearProgram()
+        share = program.add_columns(len(self.job), cost=-worth, upper=1.0, integer=exact)
+        at = np.arange(int(count.max()))
+        there = at < count[:, None]
+        program.add_rows(len(first), [(np.where(there, first[:, None] + at, 0), there)], upper=1.0)
+        rows = self.demand.T
+        program.add_rows(len(rows), [(np.broadcast_to(share, rows.shape), rows)], upper=1.0)
+        solver = program.solver(time_limit=_LIMIT_S)
+        solver.run()
+        solution = solver.getSolution()
+        found = np.clip(np.asarray(solution.col_value), 0.0, 1.0)
+        if exact:
+            return np.round(found), np.zeros(len(rows)), np.inf
+        prices = np.maximum(-np.asarray(solution.row_dual)[len(first) :], 0.0)
+        reduced = np.maximum.reduceat(worth - self.demand @ prices, first)
+        return found, prices, float(prices.sum() + np.maximum(reduced, 0.0).sum())
+
+    def drawn(self, share: FloatArray, chance: FloatArray) -> IntArray:
+        """The choice of each job at its `chance` (n,) in [0, 1); jobs may have none."""
+        first = self.starts()
+        until = np.cumsum(share)
+        before = np.repeat(until[first] - share[first], np.diff(first, append=len(share)))
+        reached = until - before > np.repeat(chance, np.diff(first, append=len(share)))
+        chosen = np.flatnonzero(reached)
+        kept: IntArray = chosen[np.diff(self.job[chosen], prepend=-1) > 0]
+        return kept
+
+
+@bounded
+@dataclass
+class Gadget(SlotBySlot):
+    """GADGET: in every slot the sizes that add most utility, by an LP, `draws` roundings, repair.
+
+    A ring's embedding enters by the least that its size takes of machines and NICs. Chosen sizes
+    are placed, the largest first; what does not fit, and what is left, goes to the sizes with the
+    largest gain less price that do fit.
+
+    Guarantees:
+        Where the work of all jobs counts unfinished (`LogUtility`): alpha / (1 + alpha) of the
+        optimum of all plans, those that know the future too, where alpha is the least part of its
+        LP's bound that a slot's choice gains; and the optimum is at most `upper_bound`, the
+        utility plus the bounds of all slots (docs/allocation.md). None for other utilities.
+
+    Source:
+        Yu et al., *GADGET: Online Resource Optimization for Scheduling Ring-All-Reduce Learning
+        Jobs*, INFOCOM 2022 (arXiv 2202.01158), reconstructed from its abstract.
+    """
+
+    draws: Count = 4
+
+    def begin(self, problem: AllocationProblem, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._sizes: dict[int, Sizes] = {}
+        self._bound, self._alpha = 0.0, 1.0
+
+    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
+        result = super().give(problem, seed)
+        if not all(job.utility.partial for job in problem.jobs):
+            return result
+        figures = {"alpha": self._alpha, "guarantee": self._alpha / (1.0 + self._alpha)}
+        return replace(result, upper_bound=result.utility + self._bound, figures=figures)
+
+    def fill(self, slot: Slot) -> None:
+        for j in slot.active:
+            if j not in self._sizes:
+                self._sizes[j] = Sizes.of(slot.problem, slot.problem.jobs[j])
+        choices = Choices.of(slot, self._sizes)
+        if not len(choices.job):
+            return
+        share, prices, bound = choices.knapsack(choices.gain)
+        share = self.shares(choices, share)
+        best, jobs = -1.0, len(choices.starts())
+        draws = [np.full(jobs, 0.5), *self._rng.random((self.draws - 1, jobs))]
+        for chosen in {tuple(choices.drawn(share, chance)): None for chance in draws}:
+            trial = Slot(slot.problem, slot.now, slot.done)
+            worth = fitted(trial, choices, np.array(chosen, np.int64), prices)
+            if worth > best:
+                best, kept = worth, trial
+        slot.left, slot.made = kept.left, kept.made
+        slot.workers, slot.servers = kept.workers, kept.servers
+        self._bound += bound
+        self._alpha = min(self._alpha, best / bound)
+
+    def shares(self, choices: Choices, relaxed: FloatArray) -> FloatArray:
+        """Shares (K,) of the choices; those of the relaxation are given."""
+        return relaxed
+
+
+def fitted(slot: Slot, choices: Choices, chosen: IntArray, prices: FloatArray) -> float:
+    """What an empty slot gains by the `chosen` sizes as far as they fit, and others beside them."""
+    worth = dict.fromkeys(map(int, slot.active), 0.0)
+
+    def attempt(k: int) -> bool:
+        j = int(choices.job[k])
+        found, made = slot.find(j, int(choices.workers[k]), int(choices.servers[k]))
+        more = made and gains(slot.problem, j, slot.now, float(slot.done[j]), np.array([made]))[0]
+        if more <= worth[j]:
+            return False
+        slot.put(j, found)
+        worth[j] = float(more)
+        return True
+
+    for k in chosen[np.argsort(-choices.demand[chosen].max(axis=1), kind="stable")]:
+        attempt(int(k))
+    failures = dict.fromkeys(worth, 0)
+    capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
+    score = choices.gain - choices.demand @ (prices + 1e-6 * choices.gain.mean())
+    for k in np.argsort(-score, kind="stable"):
+        j = int(choices.job[k])
+        if choices.gain[k] <= worth[j] or failures[j] >= _ATTEMPTS:
+            continue
+        left = slot.left.sum(axis=0) / capacity
+        if worth[j] == 0.0 and (choices.demand[k] > left + 1e-9).any():
+            continue
+        failures[j] += not attempt(int(k))
+    return sum(worth.values())
