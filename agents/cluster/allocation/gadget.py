@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -102,15 +103,19 @@ class Choices:
         reduced = np.maximum.reduceat(worth - self.demand @ prices, first)
         return found, prices, float(prices.sum() + np.maximum(reduced, 0.0).sum())
 
-    def drawn(self, share: FloatArray, chance: FloatArray) -> IntArray:
-        """The choice of each job at its `chance` (n,) in [0, 1); jobs may have none."""
-        first = self.starts()
-        until = np.cumsum(share)
-        before = np.repeat(until[first] - share[first], np.diff(first, append=len(share)))
-        reached = until - before > np.repeat(chance, np.diff(first, append=len(share)))
-        chosen = np.flatnonzero(reached)
-        kept: IntArray = chosen[np.diff(self.job[chosen], prepend=-1) > 0]
-        return kept
+
+def drawn(group: IntArray, share: FloatArray, chance: FloatArray) -> IntArray:
+    """At most one entry of each group: that whose part of the shares holds the group's chance.
+
+    `group` (N,) has equal numbers in a row, `chance` is in [0, 1) for each of them in that order.
+    """
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    count = np.diff(first, append=len(group))
+    until = np.cumsum(share)
+    until -= np.repeat(until[first] - share[first], count)
+    reached = np.flatnonzero(until > np.repeat(chance, count))
+    chosen: IntArray = reached[np.diff(group[reached], prepend=-1) != 0]
+    return chosen
 
 
 @bounded
@@ -158,9 +163,10 @@ class Gadget(SlotBySlot):
         share = self.shares(choices, share)
         best, jobs = -1.0, len(choices.starts())
         draws = [np.full(jobs, 0.5), *self._rng.random((self.draws - 1, jobs))]
-        for chosen in {tuple(choices.drawn(share, chance)): None for chance in draws}:
+        for chosen in {tuple(drawn(choices.job, share, chance)): None for chance in draws}:
             trial = Slot(slot.problem, slot.now, slot.done)
-            worth = fitted(trial, choices, np.array(chosen, np.int64), prices)
+            sizes = [(choices.job[k], choices.workers[k], choices.servers[k]) for k in chosen]
+            worth = fitted(trial, choices, sizes, choices.gain - choices.demand @ prices)
             if worth > best:
                 best, kept = worth, trial
         slot.left, slot.made = kept.left, kept.made
@@ -173,31 +179,39 @@ class Gadget(SlotBySlot):
         return relaxed
 
 
-def fitted(slot: Slot, choices: Choices, chosen: IntArray, prices: FloatArray) -> float:
-    """What an empty slot gains by the `chosen` sizes as far as they fit, and others beside them."""
+def fitted(
+    slot: Slot, choices: Choices, chosen: Sequence[tuple[int, int, int]], score: FloatArray
+) -> float:
+    """Fills an empty slot: the `chosen` jobs, workers and servers that fit, the largest first.
+
+    Then the choices of the highest `score` (K,) that still fit. Returns what the slot gains.
+    """
     worth = dict.fromkeys(map(int, slot.active), 0.0)
 
-    def attempt(k: int) -> bool:
-        j = int(choices.job[k])
-        found, made = slot.find(j, int(choices.workers[k]), int(choices.servers[k]))
-        more = made and gains(slot.problem, j, slot.now, float(slot.done[j]), np.array([made]))[0]
-        if more <= worth[j]:
+    def attempt(j: int, workers: int, servers: int, least: float) -> bool:
+        found, made = slot.find(j, workers, servers)
+        if made <= 0.0:
+            return False
+        more = gains(slot.problem, j, slot.now, float(slot.done[j]), np.array([made]))[0]
+        if more <= least:
             return False
         slot.put(j, found)
         worth[j] = float(more)
         return True
 
-    for k in chosen[np.argsort(-choices.demand[chosen].max(axis=1), kind="stable")]:
-        attempt(int(k))
+    for j, workers, servers in sorted(chosen, key=lambda size: -size[1]):
+        attempt(int(j), int(workers), int(servers), -1.0)
     failures = dict.fromkeys(worth, 0)
     capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
-    score = choices.gain - choices.demand @ (prices + 1e-6 * choices.gain.mean())
+    left = slot.left.sum(axis=0) / capacity
     for k in np.argsort(-score, kind="stable"):
         j = int(choices.job[k])
         if choices.gain[k] <= worth[j] or failures[j] >= _ATTEMPTS:
             continue
-        left = slot.left.sum(axis=0) / capacity
-        if worth[j] == 0.0 and (choices.demand[k] > left + 1e-9).any():
+        if not slot.made[j] and (choices.demand[k] > left + 1e-9).any():
             continue
-        failures[j] += not attempt(int(k))
+        if attempt(j, int(choices.workers[k]), int(choices.servers[k]), worth[j]):
+            left = slot.left.sum(axis=0) / capacity
+        else:
+            failures[j] += 1
     return sum(worth.values())
