@@ -1,13 +1,36 @@
-"""The linear relaxation of malleable jobs: what no plan can be worth more than."""
+"""The linear relaxation of malleable jobs: what no plan can be worth more than.
+
+Machines are taken together: in a slot a job has shares of its levels, which sum to at most 1, and
+all jobs take at most what all machines have. A level is the best that a number of workers and
+servers can be: on one machine where one holds them, which takes no NIC, or else on the fewest
+machines that can hold them. Every plan is such a solution, and as fast in it or faster, because no
+speed model is faster on more machines, or takes less of their NICs. Where machines are alike, a
+fractional plan of every machine by itself could do no more. A job that ends in a slot has all of
+its progress by then; one whose partial work counts is worth its utility's value, which is concave.
+
+Resources are priced (Lagrange), which leaves each job by itself: at prices, the cheapest progress
+is by the lower hull of its levels' costs in each slot, cheapest pieces first. For any prices, the
+worth of the machines plus what every job gains at best is a bound. Columns, plans of one job each,
+go to a master program, whose duals are the next prices (Dantzig, Wolfe 1960), smoothed towards the
+best prices so far (Wentges 1997). What is returned as the bound is that of the best prices, so it
+is right however far the master has come.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csc_array
 
-from envs.cluster.allocation.problem import AllocationProblem
+from agents.linear_program import LinearProgram
+from envs.cluster.allocation.problem import DONE, NIC, RESOURCES, AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
+
+_COVER = 1e-3  # of progress, for which levels between others are left out
+_SMOOTH = 0.6  # weight of the best prices so far
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +61,263 @@ class Relaxed:
     bound: float
 
 
-def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 1e-3) -> Relaxed:
+def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2e-3) -> Relaxed:
     """Until value and bound are within `gap` of each other, or for so many seconds."""
-    best = sum(job.utility.of(1.0) if job.utility.partial else job.utility.at(1)
-               for job in problem.jobs)  # fmt: skip
-    none = np.zeros(0, np.int64)
-    return Relaxed(tuple(() for _ in problem.jobs), none, none, none, np.zeros(0), 0.0, best)
+    start = time.perf_counter()
+    levels = tuple(levels_of(problem, j) for j in range(len(problem.jobs)))
+    pricing, master = _Pricing(problem, levels), _Master(problem)
+    best = np.zeros((problem.slots, len(RESOURCES)))
+    bound, prices, value = np.inf, best, 0.0
+    while True:
+        columns, gains = pricing.respond(prices)
+        found = float(gains.sum() + (prices * master.capacity).sum())
+        if found < bound:
+            bound, best = found, prices
+        value, duals = master.solve(columns)
+        if bound - value <= gap * bound or time.perf_counter() - start > time_limit:
+            break
+        smooth = _SMOOTH * best + (1.0 - _SMOOTH) * duals
+        prices = duals if np.allclose(smooth, prices) else smooth
+    return master.relaxed(levels, value, bound)
+
+
+def levels_of(problem: AllocationProblem, j: int) -> tuple[Level, ...]:
+    """Those that some prices could make the best, by ascending progress.
+
+    With servers, speed depends on their ratio to workers alone but for the number of workers, so
+    that on several machines fewer of both are a share of the most. Levels that others cover but for
+    `_COVER` are left out, and that much is added to the progress of those that stay.
+    """
+    job = problem.jobs[j]
+    held = problem.capacity[:, :NIC] * (1.0 + 1e-9)
+    tops = np.cumsum(-np.sort(-held, axis=0), axis=0)  # (M, 3) most that k machines hold
+    worker, server = np.asarray(job.worker), np.asarray(job.server)
+    asked = worker > 0.0
+    most = min(job.most_workers, int((tops[-1, asked] / worker[asked]).min(initial=1e6)))
+    alone: list[Level] = []
+    apart: list[Level] = []
+    for w in range(job.least_workers, most + 1):
+        for p in range(1, min(job.most_servers, w) + 1) if job.most_servers else (0,):
+            demand = w * worker + p * server
+            if (held >= demand).all(axis=1).any():
+                alone.append(_level(problem, j, w, p, 1))
+            elif p == 0 or w == most or p == job.most_servers:
+                enough = (tops >= demand).all(axis=1)
+                fewest = int(np.argmax(enough)) + 1 if enough.any() else len(held)
+                apart.append(_level(problem, j, w, p, min(max(fewest, 2), w + p)))
+    chosen = [level for group in (alone, apart) for level in _covering(group)]
+    return tuple(sorted(chosen, key=lambda level: level.progress))
+
+
+def _level(problem: AllocationProblem, j: int, workers: int, servers: int, machines: int) -> Level:
+    """Tasks dealt to so many machines one by one: only their sums and the machines count."""
+    tasks = np.arange(workers + servers) % machines
+    here = np.bincount(tasks[:workers], minlength=machines)
+    there = np.bincount(tasks[workers:], minlength=machines)
+    job = problem.jobs[j]
+    progress = problem.progress(job, here, there) * (1.0 + _COVER)
+    return Level(workers, servers, machines, progress, job.demand(here, there).sum(axis=0))
+
+
+def _covering(levels: list[Level]) -> list[Level]:
+    """Some levels of which two, or one and idling, are as good in shares as any that is left out."""
+    none = Level(0, 0, 0, 0.0, np.zeros(len(RESOURCES)))
+    order = [none, *sorted(levels, key=lambda level: level.progress)]
+    kept, i = [], 0
+    while i < len(order) - 1:
+        k = i + 1
+        while k + 1 < len(order) and all(
+            _covers(order[i], order[k + 1], c) for c in order[i + 1 : k + 1]
+        ):
+            k += 1
+        kept.append(order[k])
+        i = k
+    return kept
+
+
+def _covers(low: Level, high: Level, level: Level) -> bool:
+    needed = level.progress / (1.0 + _COVER) - low.progress
+    share = max(0.0, needed) / max(high.progress - low.progress, 1e-300)
+    mixed = low.demand + share * (high.demand - low.demand)
+    return share <= 1.0 and bool(np.all(mixed <= level.demand * (1.0 + 1e-12)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Plans of one job each, worth something: K of them with N entries in all."""
+
+    value: FloatArray  # (K,)
+    job: IntArray  # (K,)
+    column: IntArray  # (N,) of entries, ascending
+    slot: IntArray  # (N,)
+    level: IntArray  # (N,)
+    share: FloatArray  # (N,)
+    used: FloatArray  # (N, R)
+
+
+class _Pricing:
+    """What each job would do at given prices of resources.
+
+    A row is a job in a slot of its window; number C of a row's levels is to idle.
+    """
+
+    def __init__(self, problem: AllocationProblem, levels: tuple[tuple[Level, ...], ...]) -> None:
+        self._problem = problem
+        jobs = [j for j, window in enumerate(problem.windows) if levels[j] for _ in window]
+        self._job = np.array(jobs, np.int64)
+        self._slot = np.array([t for j, w in enumerate(problem.windows) if levels[j] for t in w])
+        most = max((len(some) for some in levels), default=0) + 1
+        self._progress = np.full((len(levels), most), -1.0)
+        self._demand = np.zeros((len(levels), most, len(RESOURCES)))
+        for j, some in enumerate(levels):
+            self._progress[j, 0] = 0.0
+            for c, level in enumerate(some, start=1):
+                self._progress[j, c], self._demand[j, c] = level.progress, level.demand
+        self._start = np.searchsorted(self._job, np.arange(len(levels) + 1))
+
+    def respond(self, prices: FloatArray) -> tuple[_Columns, FloatArray]:
+        """Each job's best plan at prices (T, R), and (J,) what it gains."""
+        corner, more, cost = self._pieces(prices)
+        taken = np.zeros_like(more)
+        value, gain = np.zeros(len(self._start) - 1), np.zeros(len(self._start) - 1)
+        for j in range(len(value)):
+            rows = slice(self._start[j], self._start[j + 1])
+            if rows.start < rows.stop:
+                taken[rows], value[j], gain[j] = self._best(j, more[rows], cost[rows])
+        share = np.zeros((len(more), self._progress.shape[1]))
+        rows = np.arange(len(more))
+        for piece in range(more.shape[1]):  # a share of a piece: less of one corner, more of next
+            np.add.at(share, (rows, corner[:, piece]), -taken[:, piece])
+            np.add.at(share, (rows, corner[:, piece + 1]), taken[:, piece])
+        share[:, 0] = 0.0
+        row, level = np.nonzero(share > 1e-12)
+        job = self._job[row]
+        chosen, column = np.unique(job, return_inverse=True)
+        shares = share[row, level]
+        used = shares[:, None] * self._demand[job, level]
+        return _Columns(
+            value[chosen], chosen, column, self._slot[row], level - 1, shares, used
+        ), gain
+
+    def _pieces(self, prices: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
+        progress = self._progress[self._job]  # (N, C)
+        cost = np.einsum("nr,ncr->nc", prices[self._slot], self._demand[self._job])
+        at = np.zeros(len(progress), np.int64)
+        rows = np.arange(len(at))
+        corners, more, slopes = [at], [], []
+        for _ in range(progress.shape[1]):
+            ahead = progress - progress[rows, at][:, None]
+            rise = cost - cost[rows, at][:, None]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                slope = np.where(ahead > 0.0, rise / ahead, np.inf)
+            low = slope.min(axis=1)
+            going = np.isfinite(low)
+            if not going.any():
+                break
+            # the farthest of those on the same line
+            flat = (slope <= low[:, None] * (1.0 + 1e-12)) & going[:, None]
+            to = np.where(going, np.argmax(np.where(flat, progress, -2.0), axis=1), at)
+            more.append(progress[rows, to] - progress[rows, at])
+            slopes.append(np.where(going, low, np.inf))
+            corners.append(to)
+            at = to
+        return np.array(corners).T, np.array(more).T, np.array(slopes).T
+
+    def _best(self, j: int, more: FloatArray, slope: FloatArray) -> tuple[FloatArray, float, float]:
+        """What a job takes of the pieces (W, S) of its window, its value and its gain."""
+        job, window = self._problem.jobs[j], self._problem.windows[j]
+        order = np.argsort(slope, axis=None, kind="stable")
+        order = order[more.ravel()[order] > 0.0]
+        amount, price = more.ravel()[order], slope.ravel()[order]
+        taken, value, gain = np.zeros(more.size), 0.0, 0.0
+        if job.utility.partial:
+            until = np.concatenate([[0.0], np.cumsum(amount)])
+            paid = np.concatenate([[0.0], np.cumsum(amount * price)])
+            done = _highest(lambda f: job.utility.of(f) - float(np.interp(f, until, paid)),
+                            min(1.0, float(until[-1])))  # fmt: skip
+            value = job.utility.of(done)
+            gain = value - float(np.interp(done, until, paid))
+            taken[order] = np.clip((done - until[:-1]) / amount, 0.0, 1.0)
+        else:
+            worth = np.array([job.utility.at(s) for s in range(1, len(window) + 1)])
+            there = amount * (order // more.shape[1] <= np.arange(len(window))[:, None])
+            until = np.cumsum(there, axis=1)
+            part = np.clip(DONE - (until - there), 0.0, there)
+            gains = np.where(until[:, -1] >= DONE, worth - part @ price, -1.0)
+            end = int(np.argmax(gains))
+            if gains[end] > 0.0:
+                value, gain = float(worth[end]), float(gains[end])
+                taken[order] = part[end] / amount
+        return taken.reshape(more.shape), value, max(gain, 0.0)
+
+
+def _highest(function: Callable[[float], float], end: float) -> float:
+    """Where a concave function on [0, end] is highest: golden sections, to a double's precision."""
+    golden = (5.0**0.5 - 1.0) / 2.0
+    low, high = 0.0, end
+    a, b = high - golden * (high - low), low + golden * (high - low)
+    at_a, at_b = function(a), function(b)
+    for _ in range(60):
+        if at_a >= at_b:
+            high, b, at_b = b, a, at_a
+            a = high - golden * (high - low)
+            at_a = function(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + golden * (high - low)
+            at_b = function(b)
+    return max((0.0, (low + high) / 2.0, end), key=function)
+
+
+class _Master:
+    """Shares of columns, worth the most within what the machines have together."""
+
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.capacity = np.tile(problem.capacity.sum(axis=0), (problem.slots, 1))  # (T, R)
+        self._scale = np.maximum(self.capacity[0], 1e-9)
+        program = LinearProgram()
+        program.add_columns(1, upper=0.0)
+        program.add_rows(self.capacity.size, [], upper=(self.capacity / self._scale).ravel())
+        program.add_rows(len(problem.jobs), [], upper=1.0)
+        self._solver = program.solver(time_limit=1e9)
+        self._rows = program.num_rows
+        self._columns: list[_Columns] = []
+
+    def solve(self, columns: _Columns) -> tuple[float, FloatArray]:
+        """The value with some columns more, and (T, R) duals."""
+        self._columns.append(columns)
+        resources, count = len(RESOURCES), len(columns.value)
+        row = (columns.slot[:, None] * resources + np.arange(resources)).ravel()
+        row = np.concatenate([row, self.capacity.size + columns.job])
+        column = np.concatenate([np.repeat(columns.column, resources), np.arange(count)])
+        entry = np.concatenate([(columns.used / self._scale).ravel(), np.ones(count)])
+        matrix = csc_array((entry, (row, column)), (self._rows, count))
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        self._solver.addCols(
+            count, -columns.value, np.zeros(count), np.ones(count), matrix.nnz,
+            matrix.indptr[:-1], matrix.indices, matrix.data,
+        )  # fmt: skip
+        self._solver.run()
+        duals = np.array(self._solver.getSolution().row_dual)[: self.capacity.size]
+        value = -self._solver.getInfo().objective_function_value
+        return value, np.maximum(-duals.reshape(self.capacity.shape), 0.0) / self._scale
+
+    def relaxed(self, levels: tuple[tuple[Level, ...], ...], value: float, bound: float) -> Relaxed:
+        """What the master has found."""
+        chosen = np.array(self._solver.getSolution().col_value)[1:]
+        job, slot, level, share = [], [], [], []
+        first = 0
+        for columns in self._columns:
+            part = chosen[first : first + len(columns.value)]
+            first += len(part)
+            kept = part[columns.column] > 1e-9
+            job.append(columns.job[columns.column][kept])
+            slot.append(columns.slot[kept])
+            level.append(columns.level[kept])
+            share.append((part[columns.column] * columns.share)[kept])
+        keys = np.array([np.concatenate(k) for k in (job, slot, level)], np.int64)
+        found, where = np.unique(keys, axis=1, return_inverse=True)
+        total = np.bincount(where.ravel(), np.concatenate(share), found.shape[1])
+        return Relaxed(levels, *found, np.minimum(total, 1.0), value, bound)
