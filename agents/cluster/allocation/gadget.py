@@ -16,7 +16,7 @@ from envs.cluster.allocation.problem import AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 _LIMIT_S = 60.0  # of one slot's program
-_ATTEMPTS = 6  # of a job, at sizes that do not fit beside the others
+_NEXT = 0.9  # of the workers for which there was no room: what is tried next
 
 
 def gains(
@@ -128,10 +128,10 @@ class Gadget(SlotBySlot):
     largest gain less price that do fit.
 
     Guarantees:
-        Where the work of all jobs counts unfinished (`LogUtility`): alpha / (1 + alpha) of the
-        optimum of all plans, those that know the future too, where alpha is the least part of its
-        LP's bound that a slot's choice gains; and the optimum is at most `upper_bound`, the
-        utility plus the bounds of all slots (docs/allocation.md). None for other utilities.
+        Where the work of all jobs counts unfinished (`LogUtility`): no plan, be the future known,
+        is worth more than the utility plus the bounds of all slots' LPs, `upper_bound`. So
+        `guarantee` = alpha / (1 + alpha) of the optimum, if the slots gain alpha of their bounds
+        (docs/allocation.md). None for other utilities.
 
     Source:
         Yu et al., *GADGET: Online Resource Optimization for Scheduling Ring-All-Reduce Learning
@@ -143,14 +143,14 @@ class Gadget(SlotBySlot):
     def begin(self, problem: AllocationProblem, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._sizes: dict[int, Sizes] = {}
-        self._bound, self._alpha = 0.0, 1.0
+        self._bounds = 0.0
 
     def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
         result = super().give(problem, seed)
         if not all(job.utility.partial for job in problem.jobs):
             return result
-        figures = {"alpha": self._alpha, "guarantee": self._alpha / (1.0 + self._alpha)}
-        return replace(result, upper_bound=result.utility + self._bound, figures=figures)
+        most = result.utility + self._bounds
+        return replace(result, upper_bound=most, figures={"guarantee": result.utility / most})
 
     def fill(self, slot: Slot) -> None:
         for j in slot.active:
@@ -171,8 +171,7 @@ class Gadget(SlotBySlot):
                 best, kept = worth, trial
         slot.left, slot.made = kept.left, kept.made
         slot.workers, slot.servers = kept.workers, kept.servers
-        self._bound += bound
-        self._alpha = min(self._alpha, best / bound)
+        self._bounds += bound
 
     def shares(self, choices: Choices, relaxed: FloatArray) -> FloatArray:
         """Shares (K,) of the choices; those of the relaxation are given."""
@@ -201,17 +200,17 @@ def fitted(
 
     for j, workers, servers in sorted(chosen, key=lambda size: -size[1]):
         attempt(int(j), int(workers), int(servers), -1.0)
-    failures = dict.fromkeys(worth, 0)
+    limit = dict.fromkeys(worth, np.inf)
     capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
     left = slot.left.sum(axis=0) / capacity
     for k in np.argsort(-score, kind="stable"):
         j = int(choices.job[k])
-        if choices.gain[k] <= worth[j] or failures[j] >= _ATTEMPTS:
+        if choices.gain[k] <= worth[j] or choices.workers[k] > limit[j]:
             continue
         if not slot.made[j] and (choices.demand[k] > left + 1e-9).any():
             continue
         if attempt(j, int(choices.workers[k]), int(choices.servers[k]), worth[j]):
             left = slot.left.sum(axis=0) / capacity
         else:
-            failures[j] += 1
+            limit[j] = _NEXT * choices.workers[k]
     return sum(worth.values())
