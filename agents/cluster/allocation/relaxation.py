@@ -5,8 +5,9 @@ all jobs take at most what all machines have. A level is the best that a number 
 servers can be: on one machine where one holds them, which takes no NIC, or else on the fewest
 machines that can hold them. Every plan is such a solution, and as fast in it or faster, because no
 speed model is faster on more machines, or takes less of their NICs. Where machines are alike, a
-fractional plan of every machine by itself could do no more. A job that ends in a slot has all of
-its progress by then; one whose partial work counts is worth its utility's value, which is concave.
+fractional plan of every machine by itself could do no more. Shares of a job that end in a slot have
+all of their progress by then, each a whole plan of the job; a job whose partial work counts is
+worth its utility's value, which is concave.
 
 Resources are priced (Lagrange), which leaves each job by itself: at prices, the cheapest progress
 is by the lower hull of its levels' costs in each slot, cheapest pieces first. For any prices, the
@@ -120,7 +121,7 @@ def _level(problem: AllocationProblem, j: int, workers: int, servers: int, machi
 
 
 def _covering(levels: list[Level]) -> list[Level]:
-    """Some levels of which two, or one and idling, are as good in shares as any that is left out."""
+    """Levels of which two, or one and idling, are as good in shares as any that is left out."""
     none = Level(0, 0, 0, 0.0, np.zeros(len(RESOURCES)))
     order = [none, *sorted(levels, key=lambda level: level.progress)]
     kept, i = [], 0
@@ -181,14 +182,14 @@ class _Pricing:
         taken = np.zeros_like(more)
         value, gain = np.zeros(len(self._start) - 1), np.zeros(len(self._start) - 1)
         for j in range(len(value)):
-            rows = slice(self._start[j], self._start[j + 1])
-            if rows.start < rows.stop:
-                taken[rows], value[j], gain[j] = self._best(j, more[rows], cost[rows])
+            own = slice(self._start[j], self._start[j + 1])
+            if own.start < own.stop:
+                taken[own], value[j], gain[j] = self._best(j, more[own], cost[own])
         share = np.zeros((len(more), self._progress.shape[1]))
         rows = np.arange(len(more))
         for piece in range(more.shape[1]):  # a share of a piece: less of one corner, more of next
-            np.add.at(share, (rows, corner[:, piece]), -taken[:, piece])
-            np.add.at(share, (rows, corner[:, piece + 1]), taken[:, piece])
+            share[rows, corner[:, piece]] -= taken[:, piece]
+            share[rows, corner[:, piece + 1]] += taken[:, piece]
         share[:, 0] = 0.0
         row, level = np.nonzero(share > 1e-12)
         job = self._job[row]
@@ -320,4 +321,4 @@ class _Master:
         keys = np.array([np.concatenate(k) for k in (job, slot, level)], np.int64)
         found, where = np.unique(keys, axis=1, return_inverse=True)
         total = np.bincount(where.ravel(), np.concatenate(share), found.shape[1])
-        return Relaxed(levels, *found, np.minimum(total, 1.0), value, bound)
+        return Relaxed(levels, found[0], found[1], found[2], np.minimum(total, 1.0), value, bound)

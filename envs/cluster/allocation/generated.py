@@ -32,7 +32,7 @@ def random_problem(
     rng: np.random.Generator,
     speed: SpeedName = "ring",
     utility: UtilityName = "mixed",
-    jobs: Count = 4,
+    jobs: Count = 5,
     machines: Count = 2,
     slots: Count = 5,
     *,
@@ -42,7 +42,7 @@ def random_problem(
 ) -> AllocationProblem:
     """Few jobs on few machines, with GPUs, cores and NICs scarce enough that all of them matter.
 
-    A machine has `gpus`, or else 2 to 4, with 3 or 4 cores and 32 GiB each, and a NIC of 10 to 40
+    A machine has `gpus`, or else 2 or 3, with 3 or 4 cores and 32 GiB each, and a NIC of 10 to 40
     Gb/s. A job's samples fill its most workers for 0.4 to 1.5 slots per 2 slots of its window.
 
     Raises:
@@ -50,13 +50,13 @@ def random_problem(
     """
     _known("speed", speed, get_args(SpeedName))
     _known("utility", utility, get_args(UtilityName))
-    gpu = rng.integers(2, 5, machines) if gpus is None else np.full(machines, gpus)
+    gpu = rng.integers(2, 4, machines) if gpus is None else np.full(machines, gpus)
     capacity = _machines(gpu, rng.integers(3, 5, machines), rng.choice([10, 25, 40], machines))
     made = []
     for number in range(jobs):
-        arrival = int(rng.integers(0, max(1, slots // 2)))
+        arrival = int(rng.integers(0, max(1, slots // 3 + 1)))
         window = int(rng.integers(2, max(2, slots - arrival) + 1))
-        most = int(rng.integers(1, most_workers + 1))
+        most = int(rng.integers(min(2, most_workers), most_workers + 1))
         busy = slot_s * window / 2.0 * rng.uniform(0.4, 1.5)
         patience = (window / 2.0, window)
         worth = _utility(rng, utility, patience)
