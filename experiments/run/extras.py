@@ -10,6 +10,7 @@ EXTRAS = {  # module: the extra of pyproject.toml that brings it
     "onnxscript": "train",
     "plotly": "report",
     "prometheus_client": "serve",
+    "pymetis": "graphs",
     "ray": "train",
     "tensorboard": "train",
     "threadpoolctl": "serve",

@@ -1,0 +1,1 @@
+"""Orders of training nodes, partitions of graphs between stores, resources of stages."""

@@ -1,0 +1,1 @@
+"""Data for graph neural networks: graphs, sampled neighbourhoods, caches, stages."""

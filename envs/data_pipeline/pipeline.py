@@ -1,0 +1,131 @@
+"""Eight stages that bring sampled neighbourhoods to GPUs: what each takes for a batch.
+
+Stores hold the graph and the features, a partition each; one machine of GPUs trains, with a cache
+of features that they share. Stages work on different batches at the same time, so a batch comes out
+whenever the slowest stage has done one: throughput is the least over the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.data_pipeline.caches import BoolArray, Policy
+from envs.data_pipeline.graph import NodeArray
+from envs.data_pipeline.sampling import Requests
+
+FloatArray = NDArray[np.float64]
+STAGES = (
+    "sample", "gather", "network", "convert", "copy structure", "cache", "copy features", "train",
+)  # fmt: skip
+# Stages that share a resource, in the order of `Machines.units`: cores of a store, cores of the
+# machine that trains, shares of its PCIe.
+GROUPS = ((0, 1), (3, 5), (4, 6))
+_ID = 8  # bytes of a node's number; an edge has two
+
+
+@bounded
+@dataclass(frozen=True)
+class Machines:
+    """What there is, and what work costs; seconds are those of one core."""
+
+    gpus: Count
+    train_s: Positive  # of one GPU, for each sampled edge
+    store_cores: Annotated[int, Ge(2)]  # of each store
+    worker_cores: Annotated[int, Ge(2)]
+    pcie_shares: Annotated[int, Ge(2)]  # that PCIe is divided into
+    pcie: Positive  # bytes/s, all GPUs together
+    nic: Positive  # bytes/s, of a store and of the machine that trains
+    feature_bytes: Count  # of a node
+    edge_s: NonNegative  # sampling an edge
+    request_s: NonNegative  # answering another store that asks for the neighbours of a node
+    row_s: NonNegative  # gathering the features of a node
+    convert_s: NonNegative  # numbering the nodes of an edge anew
+    lookup_s: NonNegative  # looking up a row in the cache, on any core
+    update_s: Mapping[str, float]  # by policy: the row's place in its list, one after another
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        return self.store_cores, self.worker_cores, self.pcie_shares
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """Seconds of each stage for a batch: divided[s] / units of s + serial[s]; and bytes."""
+
+    divided: FloatArray  # (8,)
+    serial: FloatArray  # (8,)
+    hit_ratio: float
+    crossing: float  # share of the nodes found by sampling that another store has to expand
+    crossing_bytes: float  # between stores
+    missed_bytes: float  # of features
+
+    def seconds(self, units: FloatArray) -> FloatArray:
+        """(8,) of every stage, with so many units of its resource (8,)."""
+        found: FloatArray = self.divided / units + self.serial
+        return found
+
+
+def demand(
+    machines: Machines, requests: Requests, policy: Policy, hit: BoolArray, part: NodeArray
+) -> Demand:
+    """What the batches of `requests` ask of the stages, where store part[v] holds node v.
+
+    A node that was found at a node of another store is expanded there: a request, and an answer
+    with the neighbours. GPUs train on as many batches at a time, a round; the stores' work of a
+    round is that of the busiest store.
+    """
+    m, batches, stores = machines, requests.batches, int(part.max()) + 1
+    home = part[requests.node]
+    batch = np.repeat(np.arange(batches, dtype=np.int32), np.diff(requests.offset))
+    key = batch * stores + home
+
+    def by_store(weight: NDArray[np.generic]) -> FloatArray:
+        """(rounds, stores)"""
+        found = np.bincount(key, weight, batches * stores).reshape(batches, stores)
+        return np.add.reduceat(found, np.arange(0, batches, m.gpus))
+
+    def busiest(load: FloatArray) -> float:
+        return float(load.max(axis=1).sum() / batches)
+
+    inner = (requests.hop > 0) & (requests.hop < requests.hop.max())
+    crossing = inner & (home != part[requests.parent])
+    answered = (requests.sampled + 1) * crossing
+    edges, rows = by_store(requests.sampled), by_store(~hit)
+    answers, asked = by_store(answered), by_store(crossing)
+    all_edges, missed = edges.sum() / batches, rows.sum() / batches
+    structure, features = 2.0 * _ID * edges, float(m.feature_bytes) * rows
+    sent = busiest(structure + features + _ID * answers)
+    received = float((structure + features).sum() / batches)
+    copied = m.pcie_shares / m.pcie  # seconds of a byte, on one share
+    looked_up = len(hit) / batches if policy != "none" else 0.0
+    touched = missed if policy == "fifo" else looked_up  # a hit leaves the order of FIFO alone
+    divided, serial = np.zeros((2, len(STAGES)))
+    divided[0] = busiest(m.edge_s * edges + m.request_s * asked)
+    divided[1] = busiest(m.row_s * rows)
+    serial[2] = max(sent, received) / m.nic
+    divided[3] = m.convert_s * all_edges
+    divided[4] = copied * 2.0 * _ID * all_edges
+    divided[5] = m.lookup_s * looked_up
+    serial[5] = m.update_s.get(policy, 0.0) * touched
+    divided[6] = copied * m.feature_bytes * missed
+    serial[7] = m.train_s * all_edges / m.gpus
+    return Demand(
+        divided, serial, float(hit.mean()), float(crossing.sum() / max(inner.sum(), 1)),
+        float(_ID * answered.sum() / batches), m.feature_bytes * missed,
+    )  # fmt: skip
+
+
+def equal_shares(machines: Machines) -> FloatArray:
+    """(8,) units of each stage where those that share a resource have the same, the first more."""
+    units = np.ones(len(STAGES))
+    for group, all_of_it in zip(GROUPS, machines.units, strict=True):
+        for place, stage in enumerate(group):
+            units[stage] = (all_of_it + len(group) - 1 - place) // len(group)
+    return units

@@ -1,0 +1,24 @@
+"""Data for graph neural networks: caches, orders, partitions and resources, apart and together.
+
+python -m experiments.data_pipeline
+python -m experiments.data_pipeline input=edges.txt labels=labels.txt partitions=[hash,metis,block]
+
+A batch asks for the features of a sampled neighbourhood; eight stages bring it to the GPUs. The run
+folder receives stages.png: what each stage takes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.guarantees.data_pipeline import DataPipelineConfig, data_pipeline
+from experiments.run.app import run_app
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The app."""
+    return run_app("data_pipeline", DataPipelineConfig, data_pipeline, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the apps of prices, of asynchronous training and of data pipelines do."""
