@@ -66,7 +66,7 @@ def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2
     """Until value and bound are within `gap` of each other, or for so many seconds."""
     start = time.perf_counter()
     levels = tuple(levels_of(problem, j) for j in range(len(problem.jobs)))
-    pricing, master = _Pricing(problem, levels), _Master(problem)
+    pricing, master = Pricing(problem, levels), _Master(problem)
     best = np.zeros((problem.slots, len(RESOURCES)))
     bound, prices, value = np.inf, best, 0.0
     while True:
@@ -156,7 +156,7 @@ class _Columns:
     used: FloatArray  # (N, R)
 
 
-class _Pricing:
+class Pricing:
     """What each job would do at given prices of resources.
 
     A row is a job in a slot of its window; number C of a row's levels is to idle.
@@ -178,19 +178,14 @@ class _Pricing:
 
     def respond(self, prices: FloatArray) -> tuple[_Columns, FloatArray]:
         """Each job's best plan at prices (T, R), and (J,) what it gains."""
-        corner, more, cost = self._pieces(prices)
+        corner, more, cost = self._pieces(prices, slice(None))
         taken = np.zeros_like(more)
         value, gain = np.zeros(len(self._start) - 1), np.zeros(len(self._start) - 1)
         for j in range(len(value)):
             own = slice(self._start[j], self._start[j + 1])
             if own.start < own.stop:
                 taken[own], value[j], gain[j] = self._best(j, more[own], cost[own])
-        share = np.zeros((len(more), self._progress.shape[1]))
-        rows = np.arange(len(more))
-        for piece in range(more.shape[1]):  # a share of a piece: less of one corner, more of next
-            share[rows, corner[:, piece]] -= taken[:, piece]
-            share[rows, corner[:, piece + 1]] += taken[:, piece]
-        share[:, 0] = 0.0
+        share = self._shares(corner, taken)
         row, level = np.nonzero(share > 1e-12)
         job = self._job[row]
         chosen, column = np.unique(job, return_inverse=True)
@@ -200,30 +195,52 @@ class _Pricing:
             value[chosen], chosen, column, self._slot[row], level - 1, shares, used
         ), gain
 
-    def _pieces(self, prices: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    def alone(self, j: int, prices: FloatArray) -> list[tuple[int, int]]:
+        """Job j's best plan at prices, each slot rounded up: slots and numbers of levels."""
+        own = slice(self._start[j], self._start[j + 1])
+        if own.start == own.stop:
+            return []
+        corner, more, cost = self._pieces(prices, own)
+        share = self._shares(corner, self._best(j, more, cost)[0])
+        high = self._progress.shape[1] - 1 - np.argmax(share[:, ::-1] > 1e-9, axis=1)
+        some = share.max(axis=1) > 1e-9
+        return list(zip(self._slot[own][some].tolist(), (high[some] - 1).tolist(), strict=True))
+
+    def _shares(self, corner: IntArray, taken: FloatArray) -> FloatArray:
+        """(N, C) of levels: a share of a piece is less of its corner and more of the next."""
+        share = np.zeros((len(corner), self._progress.shape[1]))
+        rows = np.arange(len(corner))
+        for piece in range(taken.shape[1]):
+            share[rows, corner[:, piece]] -= taken[:, piece]
+            share[rows, corner[:, piece + 1]] += taken[:, piece]
+        share[:, 0] = 0.0
+        return share
+
+    def _pieces(self, prices: FloatArray, own: slice) -> tuple[IntArray, FloatArray, FloatArray]:
         """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
-        progress = self._progress[self._job]  # (N, C)
-        cost = np.einsum("nr,ncr->nc", prices[self._slot], self._demand[self._job])
-        at = np.zeros(len(progress), np.int64)
-        rows = np.arange(len(at))
-        corners, more, slopes = [at], [], []
-        for _ in range(progress.shape[1]):
+        progress = self._progress[self._job[own]]  # (N, C)
+        cost = np.einsum("nr,ncr->nc", prices[self._slot[own]], self._demand[self._job[own]])
+        rows = np.arange(len(progress))
+        corners, more, slopes = [np.zeros_like(rows)], [], []
+        for _ in range(progress.shape[1] - 1):
+            at = corners[-1]
             ahead = progress - progress[rows, at][:, None]
             rise = cost - cost[rows, at][:, None]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                slope = np.where(ahead > 0.0, rise / ahead, np.inf)
+            slope = np.divide(rise, ahead, out=np.full_like(rise, np.inf), where=ahead > 0.0)
             low = slope.min(axis=1)
-            going = np.isfinite(low)
-            if not going.any():
+            on = (slope <= low[:, None] * (1.0 + 1e-12)) & (ahead > 0.0)
+            if not on.any():
                 break
-            # the farthest of those on the same line
-            flat = (slope <= low[:, None] * (1.0 + 1e-12)) & going[:, None]
-            to = np.where(going, np.argmax(np.where(flat, progress, -2.0), axis=1), at)
+            to = np.where(on.any(axis=1), np.argmax(np.where(on, progress, -1.0), axis=1), at)
             more.append(progress[rows, to] - progress[rows, at])
-            slopes.append(np.where(going, low, np.inf))
+            slopes.append(low)
             corners.append(to)
-            at = to
-        return np.array(corners).T, np.array(more).T, np.array(slopes).T
+        shape = (len(rows), -1)
+        return (
+            np.array(corners).T,
+            np.array(more).T.reshape(shape),
+            np.array(slopes).T.reshape(shape),
+        )
 
     def _best(self, j: int, more: FloatArray, slope: FloatArray) -> tuple[FloatArray, float, float]:
         """What a job takes of the pieces (W, S) of its window, its value and its gain."""
