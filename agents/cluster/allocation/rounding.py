@@ -147,7 +147,15 @@ class RandomisedRounding:
         found = relaxed(problem, self.time_limit)
         draws = Draws(problem, found)
         safe = draws.safe_scale(self.chance)
-        sizes = {j: Sizes.of(problem, job) for j, job in enumerate(problem.jobs)}
+        sizes = {
+            j: Sizes(
+                *np.array([(each.workers, each.servers) for each in levels], np.int64).T,
+                np.array([each.progress for each in levels]),
+                np.array([each.demand for each in levels]),
+            )
+            for j, levels in enumerate(found.levels)
+            if levels
+        }
         best, most = AllocationPlan.empty(problem), -1.0
         for draw in range(self.draws):
             chosen = draws.draw(1.0 if draw % 2 == 0 else safe, rng)
@@ -157,7 +165,9 @@ class RandomisedRounding:
                 worth = play(problem, plan).worth
                 if worth.sum() > most:
                     best, most = plan, float(worth.sum())
-                out = {int(j) for j in np.flatnonzero(worth <= 0.0)}
+                out = {int(j) for j in np.flatnonzero((worth <= 0.0) & ~draws.partial)}
+                if not out:
+                    break
         figures = {"scale": safe}
         return outcome(problem, best, start, upper_bound=found.bound, figures=figures)
 
@@ -171,13 +181,17 @@ def repaired(
     done = np.zeros(len(problem.jobs))
     for now in range(problem.slots):
         slot = Slot(problem, now, done)
-        slot.active = [j for j in slot.active if j not in out]
-        active = set(slot.active)
-        wanted = [
-            (int(draws.job[i]), draws.level[i].workers, draws.level[i].servers)
-            for i in chosen[draws.slot[chosen] == now]
-            if int(draws.job[i]) in active
-        ]
+        slot.active = [j for j in slot.active if j in sizes and j not in out]
+        if not slot.active:
+            continue
+        wanted = []
+        for i in chosen[draws.slot[chosen] == now]:
+            j, size = int(draws.job[i]), sizes[int(draws.job[i])]
+            if j in slot.active:  # no more than what it has left
+                least = min(draws.progress[i], 1.0 - done[j]) * (1.0 - 1e-9)
+                enough = np.flatnonzero(size.progress >= least)
+                k = enough[np.argmin(size.workers[enough])]
+                wanted.append((j, int(size.workers[k]), int(size.servers[k])))
         choices = Choices.of(slot, sizes)
         fitted(slot, choices, wanted, choices.gain / choices.demand.max(axis=1))
         plan.workers[now], plan.servers[now] = slot.workers, slot.servers
