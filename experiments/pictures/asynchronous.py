@@ -1,0 +1,31 @@
+"""Asynchronous training: the loss over virtual time, a line per policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+
+from envs.asynchronous.simulation import Training
+from experiments.pictures.style import LEVEL, TEXT, colour, frame, new_figure, note, titled
+
+
+def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
+    """A panel per setting, four in a row; dashed: the loss at which runs end."""
+    across = min(4, len(played))
+    down = math.ceil(len(played) / across)
+    figure = new_figure(max(5.0, 3.2 * across), 0.8 + 2.6 * down)
+    panels = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+    for axes in panels[len(played) :]:
+        axes.set_axis_off()
+    for axes, (name, runs) in zip(panels, played.items(), strict=False):
+        for number, (policy, run) in enumerate(runs.items()):
+            label = policy.replace("_", " ") if axes is panels[0] else None
+            axes.plot(run.times, run.losses, color=colour(number), linewidth=1.1, label=label)
+        axes.axhline(target, **LEVEL)
+        axes.set_xlabel("virtual seconds", fontsize=TEXT)
+        note(axes, name)
+        frame(axes)
+    panels[0].set_ylabel("loss, nats", fontsize=TEXT)
+    return titled(figure, title, legend=len(next(iter(played.values()))))

@@ -1,0 +1,1 @@
+"""What is trained on the virtual clock: small real models."""
