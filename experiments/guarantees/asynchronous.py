@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +25,7 @@ COLUMNS = (
     "workers", "h", "policy", "with", "rate", "s to target", "reached", "/ adsp's", "commits",
     "staleness",
 )  # fmt: skip
+Score = tuple[float, float]  # seconds to the target, and the last loss; less is better
 Counts = Annotated[list[Count], MinLen(1)]
 Seconds = Annotated[list[Positive], MinLen(1)]
 
@@ -111,7 +112,7 @@ def compared(
     """Every policy with what takes it to the target first on the first seed, run on the others."""
     shape = CharacterShape(config.context, config.embedding, config.hidden)
 
-    def run(policy: Policy, rate: float, seed: int, horizon: float) -> Training:
+    def trained(policy: Policy, rate: float, seed: int, horizon: float) -> Training:
         model = CharacterModel(text, shape, config.batch, seed)
         found = train(
             model, workers, policy, rate=rate, target=config.target,
@@ -124,19 +125,36 @@ def compared(
 
     found = {}
     for name, own in candidates(config).items():
-        best, chosen = (config.horizon_s, math.inf), (*next(iter(own.items())), 0.0)
-        for (label, policy), rate in itertools.product(own.items(), config.learning_rates):
-            tried = run(policy, rate, config.seed, best[0])
-            score = (min(tried.reached, config.horizon_s), tried.losses[-1])
-            if score < best:
-                best, chosen = score, (label, policy, rate)
-        label, policy, rate = chosen
+        best, label, policy, rate = (math.inf, math.inf), "", next(iter(own.values())), 0.0
+        for tried, candidate in own.items():
+            horizon = min(best[0], config.horizon_s)  # later than the best is as good as never
+
+            def score(rate: float, policy: Policy = candidate, horizon: float = horizon) -> Score:
+                run = trained(policy, rate, config.seed, horizon)
+                return run.reached, run.losses[-1]
+
+            score_of, at = climbed(score, sorted(config.learning_rates))
+            if score_of < best:
+                best, label, policy, rate = score_of, tried, candidate, at
         found[name] = Tuned(label, rate, [], [])
         for seed in range(config.seed + 1, config.seed + 1 + config.runs):
-            found[name].runs.append(run(policy, rate, seed, config.horizon_s))
+            found[name].runs.append(trained(policy, rate, seed, config.horizon_s))
             found[name].chosen.append(getattr(policy, "chosen", []))
-        told(f"{name} {label}, rate {rate:g}: {_seconds(found[name], math.inf)}")
+        told(f"{name} {label}, rate {rate:g}: {np.mean(_seconds(found[name], math.inf)):.0f} s")
     return found
+
+
+def climbed(score: Callable[[float], Score], rates: Sequence[float]) -> tuple[Score, float]:
+    """The least score and its rate, uphill from the middle one in both directions."""
+    middle = len(rates) // 2
+    best = score(rates[middle]), rates[middle]
+    for way in (rates[middle + 1 :], rates[:middle][::-1]):
+        for rate in way:
+            found = score(rate)
+            if found >= best[0]:
+                break
+            best = found, rate
+    return best
 
 
 def _seconds(tuned: Tuned, horizon: float) -> list[float]:
