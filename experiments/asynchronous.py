@@ -13,10 +13,12 @@ import time
 
 import torch
 
+from envs.errors import InputError
 from envs.files import read_content
 from experiments.guarantees.asynchronous import (
     COLUMNS,
     AsynchronousConfig,
+    candidates,
     cells,
     compared,
     rows,
@@ -37,7 +39,10 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     """A table of all settings, and a picture of the losses of the first seed."""
     start = time.perf_counter()
     torch.set_num_threads(1)  # more would share out sums of a few numbers
+    candidates(config)
     text = read_content(config.text)
+    if len(text) <= config.context:
+        raise InputError(f"holds {len(text)} bytes, no context and what follows", file=config.text)
     played, table = {}, []
     for n, h, workers in settings(config):
         run.console.print(f"{n} workers, heterogeneity {h:g}")

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from envs.bounds import Count, bounded
-from envs.errors import InputError
 
 BLOCK = 256  # batches of a worker that are drawn at once
 EVALUATED = 256  # windows, evenly spaced over the text
@@ -31,15 +30,10 @@ class CharacterModel:
     """Predicts the next byte of a text; implements `envs.asynchronous.simulation.Trainable`.
 
     Batch j of worker w are `batch` places of the text that depend on (seed, w, j) alone, so the
-    clock has no influence on them.
-
-    Raises:
-        InputError: the text is no longer than the context.
+    clock has no influence on them. A text is longer than a context.
     """
 
     def __init__(self, text: bytes, shape: CharacterShape, batch: int, seed: int) -> None:
-        if len(text) <= shape.context:
-            raise InputError(f"holds {len(text)} bytes, not more than context={shape.context}")
         known, ids = np.unique(np.frombuffer(text, np.uint8), return_inverse=True)
         self._ids = ids.astype(np.int64)
         self._shape, self._batch, self._seed = shape, batch, seed

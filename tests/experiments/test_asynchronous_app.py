@@ -1,0 +1,59 @@
+"""`experiments.asynchronous`, from the command line to the result file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.asynchronous import main
+
+SMALL = (
+    "text=text.txt context=2 embedding=2 hidden=4 batch=2 workers=[2] heterogeneity=[2] target=3.4 "
+    "horizon_s=60 learning_rates=[0.5,1] slack=[1] local_steps=[2] check_s=[8] commit_rates=[1] "
+    "runs=2"
+)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "text.txt").write_text("abcdefghijklmnopqrstuvwxyz ,.;:!?" * 9)
+    (tmp_path / "short.txt").write_text("ab")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
+
+
+def test_every_policy_has_a_row_and_adsp_is_one_times_itself(work: Path) -> None:
+    assert main([*SMALL.split(), "hydra.run.dir=run"]) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    rows = {row["policy"]: row for row in found["policies"]}
+    assert set(rows) == {"bsp", "ssp", "tap", "local_sgd", "adacomm", "adsp", "adsp_fixed"}
+    assert rows["adsp"]["over_adsp"] == 1.0
+    assert all(len(row["seconds"]) == 2 for row in rows.values())
+    assert sum(map(len, found["adsp_against"].values())) == 6
+    assert (work / "run" / "losses.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("text=nosuch", "nosuch: cannot be read"),
+        ("text=short.txt", "short.txt: holds 2 bytes"),
+        ("policies=[bsp]", "config key 'policies'"),
+        ("policies=[adsp,gossip]", "config key 'policies'"),
+        ("heterogeneity=[0.5]", "heterogeneity"),
+        ("learning_rates=[]", "learning_rates"),
+        ("step_s=0", "step_s"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: str, told: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL.split(), *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
