@@ -11,18 +11,16 @@ from envs.asynchronous.simulation import IntArray
 from envs.asynchronous.workers import FloatArray, Workers
 from envs.bounds import Count, Positive, bounded
 
-ASYMPTOTES = 64  # tried for the last loss of a curve
-
 
 @bounded
 @dataclass
 class Adsp:
     """All workers make the same number of commits in a check period; the fast step more between.
 
-    At every check the goal for all workers' commits rises by the rate, and each spreads what it
-    lacks over the period. Every `epoch` checks the rate is searched from 1 up: it rises by one
-    while the reward of a period, one over the time to the target that its losses predict, does.
-    The rate is at most that at which the slowest worker can commit. With `commit_rate` it is fixed.
+    At every check the goal for everybody's commits rises by the rate, and each worker spreads what
+    it lacks over the period. Every `epoch` checks the rate is searched from 1 up: it rises by one
+    while the reward of a period does, one over the time to the target that its losses predict. It
+    is at most that at which the slowest worker can commit. With `commit_rate` it is fixed.
 
     Guarantees:
         No worker ever waits; none makes fewer commits than the goal if it can keep up.
@@ -42,14 +40,12 @@ class Adsp:
     ahead: float = math.inf
 
     def begin(self, workers: Workers, target: float) -> None:
-        n = len(workers)
-        slowest = workers.step_s + workers.push_s + workers.serve_s + workers.pull_s
-        self._most = max(1, math.floor(self.check_s / slowest.max()))
+        slowest = float((workers.step_s + workers.push_s + workers.pull_s).max())
+        self._most = max(1, math.floor(self.check_s / slowest))
         self._push, self._target = workers.push_s, target
         self._rate = self.commit_rate or 1
-        self._goal, self._checks, self._best = 0, 0, 0.0
-        self._searching = self.commit_rate is None
-        self._due, self._gap = np.zeros(n), np.zeros(n)
+        self._goal, self._checks, self._best, self._searching = 0, 0, 0.0, True
+        self._due = self._gap = np.zeros_like(workers.push_s)
         self._times, self._losses = list[float](), list[float]()
         self.chosen = [(0.0, self._rate)]
 
@@ -80,12 +76,11 @@ class Adsp:
             self._searching, self._best, rate = True, 0.0, 1
         elif self._searching:
             reward = 1.0 / predicted(np.array(self._times), np.array(self._losses), self._target)
-            if reward > self._best:
+            self._searching = reward > self._best and rate < self._most
+            if reward <= self._best:
+                rate = max(1, rate - 1)
+            elif self._searching:
                 self._best, rate = reward, rate + 1
-            else:
-                self._searching, rate = False, max(1, rate - 1)
-            if rate > self._most:
-                self._searching, rate = False, self._most
         if rate != self._rate:
             self.chosen.append((now, rate))
         self._rate = rate
@@ -94,17 +89,14 @@ class Adsp:
 def predicted(times: FloatArray, losses: FloatArray, target: float) -> float:
     """When a curve 1 / (a² t + b) + c through `losses` at `times` reaches `target`; inf if never.
 
-    For a given c the curve is a line in 1 / (loss - c); the c below target and losses whose curve
-    has the least squares of errors is taken.
+    For a given c the curve is a line in 1 / (loss - c); of 64 values of c below the target and all
+    losses that with the least squares of errors is taken.
     """
-    top = min(target, float(losses.min()))
     best, found = math.inf, math.inf
-    for c in top * np.linspace(0.0, 0.98, ASYMPTOTES):
+    for c in min(target, float(losses.min())) * np.linspace(0.0, 0.98, 64):
         slope, at_zero = np.polyfit(times, 1.0 / (losses - c), 1)
         curve = slope * times + at_zero
-        if slope <= 0.0 or curve.min() <= 0.0:
-            continue
         error = float(np.sum((1.0 / curve + c - losses) ** 2))
-        if error < best:
+        if slope > 0.0 and curve.min() > 0.0 and error < best:
             best, found = error, (1.0 / (target - c) - at_zero) / slope
-    return found
+    return max(float(found), 1e-9)

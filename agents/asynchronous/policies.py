@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Gt, Le
+from annotated_types import Ge, Gt, Le
 
 from envs.asynchronous.simulation import IntArray
 from envs.asynchronous.workers import Workers
-from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.bounds import Count, Positive, bounded
 
 
 @bounded
@@ -18,21 +18,20 @@ from envs.bounds import Count, NonNegative, Positive, bounded
 class LocalSteps:
     """Every worker commits after `local_steps`, and waits while it is over `ahead` commits ahead.
 
-    (1, 0) is BSP, (1, s) SSP with slack s, (1, inf) TAP. (steps, 0) is local SGD, whose server
-    holds the mean of the workers' parameters after every round; ADACOMM with a fixed period is the
-    same thing.
+    (1, 0) is BSP, (1, s) SSP with slack s, (1, inf) TAP. (steps, 0) is local SGD, and ADACOMM with
+    a fixed period: the server holds the mean of the workers' parameters after a round.
 
     Guarantees:
         No worker steps on while it has made over `ahead` commits more than the slowest.
 
     Source:
-        Ho, Cipar, Cui, Kim, Lee, Gibbons, Gibson, Ganger, Xing: *More Effective Distributed ML via
-        a Stale Synchronous Parallel Parameter Server*, NeurIPS 2013 (SSP); Stich: *Local SGD
-        Converges Fast and Communicates Little*, ICLR 2019.
+        Ho et al.: *More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+        Server*, NeurIPS 2013 (SSP); Stich: *Local SGD Converges Fast and Communicates Little*,
+        ICLR 2019.
     """
 
     local_steps: Count
-    ahead: Annotated[float, Gt(-1)]
+    ahead: Annotated[float, Ge(0.0)] = 0.0
 
     def begin(self, workers: Workers, target: float) -> None: ...
 
@@ -47,10 +46,10 @@ class LocalSteps:
 class AdaComm:
     """Local SGD in rounds of ceil(sqrt(F(t) / F(0)) `local_steps`) steps, set every `period_s`.
 
-    F is the loss. Where the number would not fall, it is the last one times `decay`; 1: it stays.
+    F is the loss. Where the number would not fall, it is the last one times `decay`.
 
     Guarantees:
-        As `LocalSteps` with nobody ahead; rounds never grow, and end with one step.
+        As `LocalSteps` with nobody ahead; rounds never grow, and have at least one step.
 
     Source:
         Wang, Joshi: *Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off
@@ -59,24 +58,24 @@ class AdaComm:
 
     local_steps: Count
     period_s: Positive
-    decay: Annotated[Positive, Le(1.0)]
-    ahead: NonNegative = 0.0
+    decay: Annotated[float, Gt(0.0), Le(1.0)]
+    ahead: float = 0.0
 
     def begin(self, workers: Workers, target: float) -> None:
-        self._rounds = [self.local_steps]  # steps of every round that has begun
-        self._next, self._first, self._due = self.local_steps, 0.0, 0.0
+        self._rounds, self._steps = [self.local_steps], self.local_steps  # of those begun, the next
+        self._first, self._due = 0.0, 0.0
 
     def commits(self, worker: int, steps: int, now: float, made: IntArray) -> bool:
         if made[worker] == len(self._rounds):  # the first to end a step of a new round
-            self._rounds.append(self._next)
-        return steps >= self._rounds[made[worker]]
+            self._rounds.append(self._steps)
+        return steps >= self._rounds[int(made[worker])]
 
     def observe(self, now: float, loss: float, made: IntArray) -> None:
-        if now == 0.0:
-            self._first = loss
-        elif now >= self._due:
-            steps = math.ceil(math.sqrt(loss / self._first) * self.local_steps)
-            last = self._next
-            self._next = steps if steps < last else max(1, math.floor(self.decay * last))
-        if now >= self._due:
-            self._due = now + self.period_s
+        if now < self._due:
+            return
+        self._due = now + self.period_s
+        self._first = self._first or loss
+        steps = math.ceil(math.sqrt(loss / self._first) * self.local_steps)
+        if now > 0.0:
+            last = self._steps
+            self._steps = steps if steps < last else max(1, math.floor(self.decay * last))

@@ -14,7 +14,7 @@ from envs.asynchronous.workers import Workers
 
 Parameters = NDArray[np.float32]
 IntArray = NDArray[np.int64]
-_STEP, _ARRIVE, _APPLY, _EVALUATE = range(4)
+_STEP, _COMMIT, _EVALUATE = range(3)
 DIVERGED = 4.0  # times the first loss
 
 
@@ -32,12 +32,14 @@ class Trainable(Protocol):
 
 
 class Policy(Protocol):
-    """When workers commit, and who waits for whom; stateful between `begin` and the next."""
+    """When workers commit, and who waits for whom; `begin` forgets the last run.
 
-    ahead: float  # commits that a worker may have made more than the slowest when it steps on
+    A worker steps on when it has made at most `ahead` commits more than the slowest.
+    """
 
-    def begin(self, workers: Workers, target: float) -> None:
-        """A run begins, whose loss is to fall to `target`."""
+    ahead: float
+
+    def begin(self, workers: Workers, target: float) -> None: ...
 
     def commits(self, worker: int, steps: int, now: float, made: IntArray) -> bool:
         """Whether a worker commits after `steps` local ones; `made` (n,) commits by all so far."""
@@ -47,31 +49,24 @@ class Policy(Protocol):
 
 
 class Event(NamedTuple):
-    """A pull (`commit` false) or a commit of `steps` local steps, `staleness` commits late."""
+    """A pull, or a commit of `steps` (> 0) local steps, `staleness` others after its pull."""
 
     time: float
     worker: int
-    commit: bool
-    steps: int
-    staleness: int
+    steps: int = 0
+    staleness: int = 0
 
 
 @dataclass
 class Training:
-    """What happened in one run.
+    """One run: evaluations, events as the server saw them, and when it reached the target.
 
-    Attributes:
-        times, losses: of the evaluations.
-        events: pulls and commits in the order in which the server saw them.
-        steps: local steps in all.
-        reached: when the loss was at most the target, inf if never.
-        parameters: (P,) of the server at the end.
+    `parameters` (P,) are the server's at the end, `reached` is inf if the target was not.
     """
 
     times: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    steps: int = 0
     reached: float = math.inf
     parameters: Parameters = field(default_factory=lambda: np.zeros(0, np.float32))
 
@@ -90,13 +85,13 @@ def train(
     server adds 1/n of it. What happens at the same time happens by worker, evaluations last.
     """
     clock = _Clock(model, workers, policy, rate, seed)
-    run, heap, n = clock.run, clock.heap, len(workers)
+    run, n = clock.run, len(workers.step_s)
     policy.begin(workers, target)
-    heap.append((0.0, n, _EVALUATE))
-    while heap:
-        now, worker, kind = heapq.heappop(heap)
+    clock.heap.append((0.0, n, _EVALUATE))
+    while True:
+        now, worker, kind = heapq.heappop(clock.heap)
         if kind != _EVALUATE:
-            clock.play(now, worker, kind)
+            (clock.step if kind == _STEP else clock.commit)(now, worker)
             continue
         loss = model.loss(clock.server)
         run.times.append(now)
@@ -104,13 +99,12 @@ def train(
         if len(run.losses) >= smooth and sum(run.losses[-smooth:]) <= smooth * target:
             run.reached = now
         if run.reached <= now or now >= horizon_s or not loss < DIVERGED * run.losses[0]:
-            break
+            run.parameters = clock.server
+            return run
         policy.observe(now, loss, clock.made)
-        heapq.heappush(heap, (len(run.times) * evaluate_s, n, _EVALUATE))
+        heapq.heappush(clock.heap, (len(run.times) * evaluate_s, n, _EVALUATE))
         if now == 0.0:
             clock.release(now)
-    run.parameters = clock.server
-    return run
 
 
 class _Clock:
@@ -122,7 +116,7 @@ class _Clock:
     def __init__(
         self, model: Trainable, workers: Workers, policy: Policy, rate: float, seed: int
     ) -> None:
-        n = len(workers)
+        n = len(workers.step_s)
         self._model, self._workers, self._policy, self._rate = model, workers, policy, rate
         self.run = Training()
         self.heap: list[tuple[float, int, int]] = []
@@ -130,42 +124,10 @@ class _Clock:
         self._base, self._local = np.tile(self.server, (n, 1)), np.tile(self.server, (n, 1))
         self.made, self._pulled, self._since, self._taken = np.zeros((4, n), np.int64)
         self._pending, self._waiting = np.zeros(n, bool), np.ones(n, bool)
-        self._applied, self._free = 0, 0.0
-        self._durations = _Durations(workers, seed)
         self._share = np.float32(1.0 / n)
+        self._rngs = [np.random.default_rng([seed, w]) for w in range(n)]
 
-    def play(self, now: float, w: int, kind: int) -> None:
-        if kind == _STEP:
-            self._step(now, w)
-        elif kind == _ARRIVE:
-            self._free = max(now, self._free) + self._workers.serve_s
-            heapq.heappush(self.heap, (self._free, w, _APPLY))
-        else:
-            # in this order one worker's commit leaves exactly its own parameters
-            rest = self.server - self._share * self._base[w]
-            self.server = rest + self._share * self._local[w]
-            late = self._applied - int(self._pulled[w])
-            self.run.events.append(Event(now, w, True, int(self._since[w]), late))
-            self._applied += 1
-            self.made[w] += 1
-            self._waiting[w] = True
-            self.release(now)
-
-    def release(self, now: float) -> None:
-        """Whoever waits and may step on pulls, by worker; the first parameters are there at 0."""
-        allowed = self._waiting & (self.made - self.made.min() <= self._policy.ahead)
-        self._waiting &= ~allowed
-        for w in np.flatnonzero(allowed).tolist():
-            self._base[w], self._local[w] = self.server, self.server
-            self._pulled[w], self._since[w] = self._applied, 0
-            self.run.events.append(Event(now, w, False, 0, 0))
-            self._begin(now + (float(self._workers.pull_s[w]) if self._applied else 0.0), w)
-
-    def _begin(self, now: float, w: int) -> None:
-        self._pending[w] = True
-        heapq.heappush(self.heap, (now + self._durations.next(w), w, _STEP))
-
-    def _step(self, now: float, w: int) -> None:
+    def step(self, now: float, w: int) -> None:
         if self._pending[w]:
             ready = np.flatnonzero(self._pending)
             rows = self._local[ready]
@@ -174,56 +136,66 @@ class _Clock:
             self._taken[ready] += 1
             self._pending[:] = False
         self._since[w] += 1
-        self.run.steps += 1
         if self._policy.commits(w, int(self._since[w]), now, self.made):
-            arrives = now + float(self._workers.push_s[w])
-            heapq.heappush(self.heap, (arrives, w, _ARRIVE))
+            heapq.heappush(self.heap, (now + float(self._workers.push_s[w]), w, _COMMIT))
         else:
             self._begin(now, w)
 
+    def commit(self, now: float, w: int) -> None:
+        # in this order one worker's commit leaves exactly its own parameters
+        rest = self.server - self._share * self._base[w]
+        self.server = rest + self._share * self._local[w]
+        late = int(self.made.sum() - self._pulled[w])
+        self.run.events.append(Event(now, w, int(self._since[w]), late))
+        self.made[w] += 1
+        self._waiting[w] = True
+        self.release(now)
 
-class _Durations:
-    """Times of steps; a worker's own sequence, whatever the others do."""
+    def release(self, now: float) -> None:
+        """Whoever waits and may step on pulls, by worker; the first parameters are there at 0."""
+        allowed = self._waiting & (self.made - self.made.min() <= self._policy.ahead)
+        self._waiting &= ~allowed
+        total = int(self.made.sum())
+        for w in np.flatnonzero(allowed).tolist():
+            self._base[w], self._local[w] = self.server, self.server
+            self._pulled[w], self._since[w] = total, 0
+            self.run.events.append(Event(now, w))
+            self._begin(now + (float(self._workers.pull_s[w]) if total else 0.0), w)
 
-    def __init__(self, workers: Workers, seed: int) -> None:
-        self._mean = workers.step_s.tolist()
-        self._rngs = [np.random.default_rng([seed, w]) for w in range(len(workers))]
-        self._jitter = workers.jitter
-
-    def next(self, worker: int) -> float:
-        if self._jitter == 0.0:
-            return self._mean[worker]
-        shape = self._jitter**-2
-        return float(self._mean[worker] * self._rngs[worker].gamma(shape, 1.0 / shape))
+    def _begin(self, now: float, w: int) -> None:
+        self._pending[w] = True
+        seconds, jitter = float(self._workers.step_s[w]), self._workers.jitter
+        if jitter > 0.0:
+            shape = jitter**-2
+            seconds = float(seconds * self._rngs[w].gamma(shape, 1.0 / shape))
+        heapq.heappush(self.heap, (now + seconds, w, _STEP))
 
 
 def violations(run: Training, workers: Workers, ahead: float) -> list[str]:
     """What is wrong with the events of a run: their order, their delays, or who was ahead."""
     found = []
-    made = np.zeros(len(workers), np.int64)
-    pulled = [(0.0, 0)] * len(workers)
-    before = (0.0, 0)
-    for time, w, commit, steps, staleness in run.events:
-        if time < before[0]:
+    made = np.zeros(len(workers.step_s), np.int64)
+    pulled, last = [(0.0, 0)] * len(made), 0.0
+    for time, w, steps, staleness in run.events:
+        if time < last:
             found.append(f"time runs back to {time}")
-        if commit:
+        if steps:
             since, seen = pulled[w]
             if staleness != made.sum() - seen:
                 found.append(f"worker {w} at {time}: {staleness} is not its staleness")
-            least = workers.push_s[w] + workers.serve_s + (workers.pull_s[w] if seen else 0.0)
-            if workers.jitter == 0.0:
-                least += steps * workers.step_s[w]
-            if time < since + least - 1e-9 * time or steps < 1:
+            least = workers.push_s[w] + (workers.pull_s[w] if seen else 0.0)
+            least += 0.0 if workers.jitter else steps * workers.step_s[w]
+            if time < since + least - 1e-9 * time:
                 found.append(f"worker {w} at {time}: {steps} steps took less than {least} s")
             made[w] += 1
         else:
             if made[w] - made.min() > ahead:
                 found.append(f"worker {w} at {time}: more than {ahead} commits ahead")
             pulled[w] = (time, int(made.sum()))
-        before = (time, w)
+        last = time
     return found
 
 
 def staleness(run: Training) -> IntArray:
-    """How many commits were applied 0, 1, 2, ... others after their worker's pull."""
-    return np.bincount([event.staleness for event in run.events if event.commit])
+    """How many commits came 0, 1, 2, ... others after their worker's pull."""
+    return np.bincount([event.staleness for event in run.events if event.steps])

@@ -10,7 +10,6 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 Heterogeneity = Annotated[float, Ge(1.0), Lt(1e6)]
@@ -19,39 +18,25 @@ Heterogeneity = Annotated[float, Ge(1.0), Lt(1e6)]
 @bounded
 @dataclass(frozen=True)
 class Workers:
-    """Seconds that each of n workers needs; all are known to the policies but the jitter.
+    """Seconds of each of n workers; policies know all but how long the next step takes.
 
     Attributes:
         step_s: (n,) mean time of a local step, a gradient of one batch.
         push_s, pull_s: (n,) delay of an update to the server, of parameters from it.
         jitter: standard deviation of a step's time over its mean; times have a gamma distribution.
-        serve_s: of the server, which applies one update at a time, in the order they arrive.
     """
 
     step_s: Annotated[FloatArray, Gt(0.0)]
     push_s: Annotated[FloatArray, Ge(0.0)]
     pull_s: Annotated[FloatArray, Ge(0.0)]
     jitter: NonNegative = 0.0
-    serve_s: NonNegative = 0.0
-
-    def __post_init__(self) -> None:
-        if not len(self.step_s) == len(self.push_s) == len(self.pull_s) > 0:
-            raise InputError("is not as long as 'step_s', or empty", field="push_s, pull_s")
-
-    def __len__(self) -> int:
-        return len(self.step_s)
 
 
 @bounded
 def spread_workers(
-    count: Count,
-    heterogeneity: Heterogeneity,
-    step_s: Positive,
-    push_s: NonNegative,
-    pull_s: NonNegative,
-    jitter: NonNegative = 0.0,
-    serve_s: NonNegative = 0.0,
-) -> Workers:
+    count: Count, heterogeneity: Heterogeneity, step_s: Positive, push_s: NonNegative,
+    pull_s: NonNegative, jitter: NonNegative = 0.0,
+) -> Workers:  # fmt: skip
     """Speeds evenly spaced, the fastest `heterogeneity` times the slowest; equal delays.
 
     Their mean is 1 / `step_s`: at every heterogeneity all workers together make as many steps in a
@@ -59,4 +44,4 @@ def spread_workers(
     """
     speed = np.linspace(1.0, heterogeneity if count > 1 else 1.0, count)
     same = np.ones(count)
-    return Workers(step_s * speed.mean() / speed, push_s * same, pull_s * same, jitter, serve_s)
+    return Workers(step_s * speed.mean() / speed, push_s * same, pull_s * same, jitter)

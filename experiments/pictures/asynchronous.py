@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
@@ -12,14 +11,10 @@ from experiments.pictures.style import LEVEL, TEXT, colour, frame, new_figure, n
 
 
 def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
-    """A panel per setting, four in a row; dashed: the loss at which runs end."""
-    across = min(4, len(played))
-    down = math.ceil(len(played) / across)
-    figure = new_figure(max(5.0, 3.2 * across), 0.8 + 2.6 * down)
-    panels = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
-    for axes in panels[len(played) :]:
-        axes.set_axis_off()
-    for axes, (name, runs) in zip(panels, played.items(), strict=False):
+    """A panel per setting; dashed: the loss at which runs end."""
+    figure = new_figure(max(5.0, 3.2 * len(played)), 3.4)
+    panels = figure.subplots(1, len(played), squeeze=False, sharey=True)[0]
+    for axes, (name, runs) in zip(panels, played.items(), strict=True):
         for number, (policy, run) in enumerate(runs.items()):
             label = policy.replace("_", " ") if axes is panels[0] else None
             axes.plot(run.times, run.losses, color=colour(number), linewidth=1.1, label=label)

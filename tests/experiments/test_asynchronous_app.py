@@ -11,7 +11,7 @@ import pytest
 from experiments.asynchronous import main
 
 SMALL = (
-    "text=text.txt context=2 embedding=2 hidden=4 batch=2 workers=[2] heterogeneity=[2] target=3.4 "
+    "text=text.txt batch=2 workers=[2] heterogeneity=[2] target=3.4 "
     "horizon_s=60 learning_rates=[0.5,1] slack=[1] local_steps=[2] check_s=[8] commit_rates=[1] "
     "runs=2"
 )
@@ -33,7 +33,6 @@ def test_every_policy_has_a_row_and_adsp_is_one_times_itself(work: Path) -> None
     assert set(rows) == {"bsp", "ssp", "tap", "local_sgd", "adacomm", "adsp", "adsp_fixed"}
     assert rows["adsp"]["over_adsp"] == 1.0
     assert all(len(row["seconds"]) == 2 for row in rows.values())
-    assert sum(map(len, found["adsp_against"].values())) == 6
     assert (work / "run" / "losses.png").stat().st_size > 1000
 
 
@@ -41,7 +40,7 @@ def test_every_policy_has_a_row_and_adsp_is_one_times_itself(work: Path) -> None
     ("words", "told"),
     [
         ("text=nosuch", "nosuch: cannot be read"),
-        ("text=short.txt", "short.txt: holds 2 bytes"),
+        ("text=short.txt", "short.txt: 2 bytes"),
         ("policies=[bsp]", "config key 'policies'"),
         ("policies=[adsp,gossip]", "config key 'policies'"),
         ("heterogeneity=[0.5]", "heterogeneity"),

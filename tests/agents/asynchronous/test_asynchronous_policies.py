@@ -64,7 +64,7 @@ def test_adsp_gives_all_workers_the_same_commits_and_nobody_waits() -> None:
         Falls(1.0 for _ in range(1000)), WORKERS, Adsp(20.0, 1, 3), rate=0.1, target=0.0,
         evaluate_s=2.0, smooth=1, horizon_s=400.0, seed=0,
     )  # fmt: skip
-    commits = [[e for e in found.events if e.commit and e.worker == w] for w in range(4)]
+    commits = [[e for e in found.events if e.steps and e.worker == w] for w in range(4)]
     assert [len(own) for own in commits] == pytest.approx([60] * 4, abs=2)
     steps = [sum(e.steps for e in own) for own in commits]
     busy = np.array(steps) * WORKERS.step_s + np.array([len(own) for own in commits]) * 1.0

@@ -15,7 +15,7 @@ from agents.asynchronous.adsp import Adsp
 from agents.asynchronous.policies import AdaComm, LocalSteps
 from envs.asynchronous.simulation import Policy, Training, staleness, train, violations
 from envs.asynchronous.workers import Workers, spread_workers
-from models.asynchronous.characters import CharacterModel, CharacterShape
+from models.asynchronous.characters import CharacterModel
 from tests.strength import examples
 
 TEXT = bytes(range(32, 64)) * 8
@@ -53,28 +53,22 @@ def run(model: Any, workers: Workers, policy: Policy, seconds: float, **changed:
     return found
 
 
-def two(step: list[float], push: list[float], pull: list[float], serve: float = 0.0) -> Workers:
-    return Workers(np.array(step), np.array(push), np.array(pull), 0.0, serve)
+def two(step: list[float], push: list[float], pull: list[float]) -> Workers:
+    return Workers(np.array(step), np.array(push), np.array(pull))
 
 
 def test_a_round_of_bsp_lasts_as_long_as_its_slowest_worker() -> None:
     found = run(Bowl(), two([1.0, 2.0], [0.5, 1.0], [0.25, 0.5]), LocalSteps(1, 0), 20.0)
-    ends = [event.time for event in found.events if event.commit and event.worker == 1]
+    ends = [event.time for event in found.events if event.steps and event.worker == 1]
     assert ends == [3.0 + 3.5 * k for k in range(5)]  # a pull, a step and a push of worker 1
 
 
 def test_commits_of_tap_come_in_the_order_of_the_clock_and_ties_by_worker() -> None:
     found = run(Bowl(), two([1.0, 2.0], [0.0, 0.0], [0.0, 0.0]), LocalSteps(1, math.inf), 5.0)
-    commits = [(e.time, e.worker, e.staleness) for e in found.events if e.commit]
+    commits = [(e.time, e.worker, e.staleness) for e in found.events if e.steps]
     by_hand = [(1, 0, 0), (2, 0, 0), (2, 1, 2), (3, 0, 1), (4, 0, 0), (4, 1, 2), (5, 0, 1)]
     assert commits == by_hand
     assert staleness(found).tolist() == [3, 2, 2]
-
-
-def test_the_server_applies_one_commit_at_a_time() -> None:
-    found = run(Bowl(), two([1.0, 1.0], [0.0, 0.0], [0.0, 0.0], 0.5), LocalSteps(1, 0), 5.0)
-    commits = [(e.time, e.worker) for e in found.events if e.commit]
-    assert commits[:4] == [(1.5, 0), (2.0, 1), (3.5, 0), (4.0, 1)]
 
 
 def test_bsp_is_one_step_along_the_mean_gradient() -> None:
@@ -85,9 +79,9 @@ def test_bsp_is_one_step_along_the_mean_gradient() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_one_worker_is_plain_sgd_to_the_bit(name: str) -> None:
-    model = CharacterModel(TEXT, CharacterShape(3, 4, 8), 4, seed=1)
+    model = CharacterModel(TEXT, 4, seed=1)
     found = run(model, spread_workers(1, 4.0, 0.5, 0.2, 0.3, 0.1), POLICIES[name], 30.0)
-    done = sum(event.steps for event in found.events if event.commit)
+    done = sum(event.steps for event in found.events)
     assert done >= 10
     parameters = torch.nn.Parameter(torch.from_numpy(model.start()[None].copy()))
     optimiser = torch.optim.SGD([parameters], lr=0.3)
@@ -100,10 +94,9 @@ def test_one_worker_is_plain_sgd_to_the_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_run_repeated_is_the_same_to_the_bit(name: str) -> None:
-    workers = spread_workers(5, 4.0, 1.0, 0.5, 0.5, 0.3, 0.1)
+    workers = spread_workers(5, 4.0, 1.0, 0.5, 0.5, 0.3)
     first, again = (
-        run(CharacterModel(TEXT, CharacterShape(3, 4, 8), 4, seed=2), workers, POLICIES[name], 30.0)
-        for _ in range(2)
+        run(CharacterModel(TEXT, 4, seed=2), workers, POLICIES[name], 30.0) for _ in range(2)
     )
     assert first.events == again.events
     assert (first.times, first.losses) == (again.times, again.losses)
@@ -115,12 +108,11 @@ def step_by_step(
     model: Any, workers: Workers, policy: Policy, until: float, rate: float
 ) -> tuple[list[tuple[float, int]], Any]:
     """Commits and the last parameters, every step computed when it begins, without a queue."""
-    n, server = len(workers), model.start()
+    n, server = len(workers.step_s), model.start()
     base, own = [server] * n, [server[None].copy() for _ in range(n)]
     made, taken, since = np.zeros(n, int), [0] * n, [0] * n
     phase, due = ["waits"] * n, [0.0] * n
     commits: list[tuple[float, int]] = []
-    free = 0.0
 
     def begins(w: int, now: float) -> None:
         model.step(own[w], np.array([w]), np.array([taken[w]]), rate)
@@ -145,9 +137,6 @@ def step_by_step(
                 phase[w], due[w] = "pushes", now + workers.push_s[w]
             else:
                 begins(w, now)
-        elif phase[w] == "pushes":
-            free = max(now, free) + workers.serve_s
-            phase[w], due[w] = "is served", free
         else:
             share = np.float32(1.0 / n)
             server = (server - share * base[w]) + share * own[w][0]
@@ -162,18 +151,17 @@ def step_by_step(
     count=st.integers(1, 6),
     heterogeneity=st.sampled_from([1.0, 2.0, 5.5]),
     delay=st.sampled_from([0.0, 0.5, 3.0]),
-    serve=st.sampled_from([0.0, 0.25]),
     steps=st.integers(1, 4),
     ahead=st.sampled_from([0.0, 1.0, 3.0, math.inf]),
 )
 def test_the_clock_does_what_a_plain_loop_does_and_finds_the_optimum(
-    count: int, heterogeneity: float, delay: float, serve: float, steps: int, ahead: float
+    count: int, heterogeneity: float, delay: float, steps: int, ahead: float
 ) -> None:
-    workers = spread_workers(count, heterogeneity, 1.0, delay, delay / 2.0, 0.0, serve)
+    workers = spread_workers(count, heterogeneity, 1.0, delay, delay / 2.0)
     policy = LocalSteps(steps, ahead)
     found = run(Bowl(), workers, policy, 40.0, rate=0.1)
     commits, parameters = step_by_step(Bowl(), workers, policy, 40.0, 0.1)
-    assert [(e.time, e.worker) for e in found.events if e.commit] == commits
+    assert [(e.time, e.worker) for e in found.events if e.steps] == commits
     assert found.parameters.tobytes() == parameters.tobytes()
     best = Bowl().loss(Bowl.PLACES.mean(0))
     assert best <= found.losses[-1] + 1e-6 <= found.losses[0] + 1e-6
@@ -194,7 +182,7 @@ def test_what_breaks_a_bound_is_found() -> None:
 
 
 def test_gradients_computed_together_are_those_computed_alone() -> None:
-    model = CharacterModel(TEXT, CharacterShape(3, 4, 8), 4, seed=3)
+    model = CharacterModel(TEXT, 4, seed=3)
     rng = np.random.default_rng(0)
     rows = model.start() + rng.normal(0.0, 0.1, (4, len(model.start()))).astype(np.float32)
     alone = rows.copy()
