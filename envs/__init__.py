@@ -3,7 +3,8 @@
 Importing this package registers `meshwright/...` with Gymnasium. The multi-agent environments are
 PettingZoo's, which has no registry: `envs.joint.env` has `JointEnv` (`Joint-v0`) and
 `toy_environment` (`JointToy-v0`), `envs.cluster.environment.parallel_env` has `ClusterParallelEnv`
-(`ClusterParallel-v0`) and `toy_environment` (`ClusterParallelToy-v0`).
+(`ClusterParallel-v0`) and `toy_environment` (`ClusterParallelToy-v0`),
+`envs.cluster.allocation.parallel_env` `AllocationParallelEnv` (`AllocationParallel-v0`).
 """
 
 from __future__ import annotations
@@ -35,4 +36,7 @@ gymnasium.register(
 )
 gymnasium.register(
     id="meshwright/ClusterToy-v0", entry_point="envs.cluster.environment.env:toy_environment"
+)
+gymnasium.register(
+    id="meshwright/Allocation-v0", entry_point="envs.cluster.allocation.env:AllocationEnv"
 )

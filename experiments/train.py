@@ -8,7 +8,8 @@ python -m experiments.train resume=<run folder>
 
 With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
 work jobs still need, with `model=priority` what counts beside that, with `model=rule` the numbers
-of a rule, with `env=cluster_mixed`, or another cluster, its schedulers; with `--help` beside these
+of a rule, with `env=cluster_mixed`, or another cluster, its schedulers, with `env=allocation` who
+gives workers to malleable jobs; with `--help` beside these
 there is an example, and the keys.
 `conf/experiment` holds recipes for schedulers; the second line of each is its command.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import sys
 
+from experiments.learning.train_allocation import TrainAllocationConfig, train_allocation
 from experiments.learning.train_cluster import TrainClusterConfig, train_cluster
 from experiments.learning.train_decisions import TrainDecisionsConfig, train_decisions
 from experiments.learning.train_durations import TrainDurationsConfig, train_durations
@@ -34,6 +36,7 @@ VARIANTS = {
     "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
     "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
     "model=rule": Variant("train_rule", TrainRuleConfig, train_rule),
+    "env=allocation*": Variant("train_allocation", TrainAllocationConfig, train_allocation),
     "env=decisions": Variant("train_decisions", TrainDecisionsConfig, train_decisions),
     "env=*problems": Variant("train_problems", TrainProblemsConfig, train_problems),
     "env=cluster*": Variant("train_cluster", TrainClusterConfig, train_cluster),

@@ -12,6 +12,7 @@ from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
 import envs  # noqa: F401, which registers with Gymnasium
+from envs.cluster.allocation import parallel_env as allocation
 from envs.cluster.environment import parallel_env as cluster
 from envs.joint import env as joint
 
@@ -21,6 +22,7 @@ PARALLEL: Mapping[str, MakesParallel] = {
     "meshwright/JointToy-v0": joint.toy_environment,
     "meshwright/ClusterParallel-v0": cluster.ClusterParallelEnv,
     "meshwright/ClusterParallelToy-v0": cluster.toy_environment,
+    "meshwright/AllocationParallel-v0": allocation.AllocationParallelEnv,
 }
 
 

@@ -29,6 +29,7 @@ from agents.base import (
 )
 from agents.cluster.lower_bound import completion_bound
 from agents.cluster.shipped import SHIPPED
+from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.workload.trace import Trace
@@ -82,7 +83,7 @@ def frame_of(entry: Entry) -> NDArray[np.uint8]:
     """(320, 640, 3) what the environment draws of itself after a few random allowed actions."""
     rng = np.random.default_rng(1)
     env, steps = _environment(entry), TOY_STEPS if "_toy" in entry.name else STEPS
-    if isinstance(env, JointEnv | ClusterParallelEnv):
+    if isinstance(env, JointEnv | ClusterParallelEnv | AllocationParallelEnv):
         seen, _ = env.reset(seed=0)
         for _ in range(steps):
             actions = {name: int(_allowed(one["action_mask"], rng)) for name, one in seen.items()}
@@ -120,7 +121,7 @@ def _environment(entry: Entry) -> Any:
         return env
     make: Any = entry.made
     if not entry.name.endswith("_toy"):
-        make = make.__self__  # the class, of which the option names a method
+        make = getattr(make, "__self__", make)  # the class, where the option names a method
     return make(render_mode="rgb_array")
 
 

@@ -61,6 +61,7 @@ def test_at_least_these_environments_are_registered() -> None:
         f"Bandwidth{toy}{kind}" for toy in ("", "Toy") for kind in ("", "Continuous")
     }
     kinds |= {f"Cluster{kind}" for kind in ("", "Preemptive", "Toy")}
+    kinds |= {"Allocation"}
     assert {f"meshwright/{kind}-v0" for kind in kinds} <= set(IDS)
 
 

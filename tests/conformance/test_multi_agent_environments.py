@@ -14,16 +14,18 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
+from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.parallel_env import toy_environment as cluster_toy
 from envs.joint.env import JointEnv, toy_environment
 
-MultiAgentEnv = JointEnv | ClusterParallelEnv
+MultiAgentEnv = JointEnv | ClusterParallelEnv | AllocationParallelEnv
 MAKERS: dict[str, Callable[..., MultiAgentEnv]] = {
     "Joint-v0": JointEnv,
     "JointToy-v0": toy_environment,
     "ClusterParallel-v0": ClusterParallelEnv,
     "ClusterParallelToy-v0": cluster_toy,
+    "AllocationParallel-v0": AllocationParallelEnv,
 }
 
 

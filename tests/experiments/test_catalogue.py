@@ -33,6 +33,7 @@ def test_each_registered_environment_is_on_a_page() -> None:
     told = {gymnasium_id(entry) for entry in entries() if entry.kind == "environment"}
     ids = {name for name in gym.registry if name.startswith("meshwright/")}
     pettingzoo = {"Joint-v0", "JointToy-v0", "ClusterParallel-v0", "ClusterParallelToy-v0"}
+    pettingzoo |= {"AllocationParallel-v0"}
     assert told == ids | pettingzoo
 
 

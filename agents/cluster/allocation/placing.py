@@ -10,22 +10,16 @@ from math import inf
 import numpy as np
 
 from agents.base import AllocationResult, Status
-from envs.cluster.allocation.placing import placed
+from envs.cluster.allocation.placing import placed, servers_for
 from envs.cluster.allocation.problem import (
     DONE,
     AllocationPlan,
     AllocationProblem,
-    MalleableJob,
     play,
 )
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 Placement = tuple[IntArray, IntArray]  # (M,) workers and servers
-
-
-def servers_for(job: MalleableJob, workers: int) -> int:
-    """One parameter server for each worker, as far as the job may have them."""
-    return min(job.most_servers, workers)
 
 
 class Slot:

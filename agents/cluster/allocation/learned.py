@@ -1,0 +1,103 @@
+"""A learned policy, or the rule that it begins with, as a planner of malleable jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from agents.base import AllocationResult
+from agents.cluster.allocation.placing import outcome
+from envs.bounds import NonNegative, bounded
+from envs.cluster.allocation.episode import (
+    CANDIDATE_WIDTH,
+    CHOSEN,
+    CLUSTER_WIDTH,
+    AllocationEpisode,
+)
+from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
+from envs.cluster.allocation.problem import RESOURCES, AllocationProblem
+from envs.cluster.allocation.speeds import FloatArray
+from envs.errors import InputError
+from models.export.checkpoint import WEIGHTS_FILE
+from models.export.pairs import read_pairs
+
+Weights = Mapping[str, FloatArray]
+
+
+@bounded
+class LearnedAllocation:
+    """Plays `meshwright/Allocation-v0` by a policy, which takes the candidate of highest score.
+
+    Without a policy the rule decides: the unit that adds most progress, of what is left, times the
+    worth that the job can still reach, for the dominant share of the cluster that it adds.
+
+    Guarantees:
+        None; the plan is feasible, and no job is looked at before it arrives.
+
+    Source:
+        Own. Residual learning on a rule: Silver et al., "Residual policy learning",
+        arXiv:1812.06298.
+
+    Args:
+        path: a folder that `experiments.train env=allocation` wrote; None: the rule alone.
+        candidates: jobs that are scored, as in training.
+        head_start: score of the rule's choice beside the others, as in training.
+
+    Raises:
+        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
+    """
+
+    online = True
+
+    def __init__(
+        self, path: str | None = None, candidates: int = 16, head_start: NonNegative = 2.0
+    ) -> None:
+        self.observation, self.head_start = AllocationObservation(candidates), head_start
+        self.weights = None if path is None else _weights(Path(path))
+
+    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
+        """The most probable action in every step."""
+        start = time.perf_counter()
+        episode = AllocationEpisode(problem, np.zeros(len(problem.jobs), np.int64))
+        while not episode.over:
+            seen, jobs = self.observation.of(episode, 0)
+            action = int(self.scores(seen).argmax())
+            if action < len(jobs):
+                episode.grow(int(jobs[action]))
+            else:
+                episode.end()
+        return outcome(problem, episode.plan, start)
+
+    def scores(self, seen: AllocationGraph) -> FloatArray:
+        """(K + 1,) of the candidates, as `models.cluster.pairs.PairsPolicy` gives them."""
+        pair, allowed = seen["pair"].astype(np.float64), seen["action_mask"] > 0
+        found = self.head_start * pair[:, CHOSEN]
+        if self.weights is not None:
+            w = self.weights
+            message = np.maximum(
+                seen["node"] @ w["node"] + seen["edge"] @ w["edge"] + w["message"], 0
+            )
+            pooled = (
+                np.concatenate([message.mean(axis=1), message.max(axis=1)], axis=1) @ w["pooled"]
+            )
+            state = np.maximum(pair @ w["pair"] + pooled + w["alone"], 0.0)
+            context = state[allowed].mean(axis=0) @ w["others"]
+            found = found + np.maximum(state @ w["again"] + context + w["second"], 0.0) @ w["score"]
+        return np.where(allowed, found, -np.inf)
+
+
+def _weights(folder: Path) -> Weights:
+    """The weights of a policy with these observations."""
+    found = read_pairs(folder)
+    width = len(found.get("score", ()))
+    shapes = {
+        "node": (CLUSTER_WIDTH, width), "edge": (len(RESOURCES), width), "message": (width,),
+        "pair": (CANDIDATE_WIDTH, width), "pooled": (2 * width, width), "alone": (width,),
+        "again": (width, width), "others": (width, width), "second": (width,), "score": (width,),
+    }  # fmt: skip
+    if {name: array.shape for name, array in found.items()} != shapes:
+        raise InputError("is not of this environment", file=folder / WEIGHTS_FILE)
+    return found

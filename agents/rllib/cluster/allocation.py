@@ -1,0 +1,131 @@
+"""Giving workers to malleable jobs as what is learned about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from agents.base import AllocationPlanner
+from agents.rllib.subject import (
+    ArrayMemory,
+    Numbers,
+    Solution,
+    Stepped,
+    WholeEpisodes,
+)
+from envs.cluster.allocation.episode import CHOSEN
+from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.errors import InputError
+from models.architecture import Architecture
+
+QUEUE = "queue"  # the module of all
+
+
+class Allocations:
+    """`agents.rllib.subject.Subject`: the queues of an `AllocationParallelEnv` share one policy.
+
+    Args:
+        make: an environment to train in.
+        make_exam: one to be examined in.
+        teacher: whose plans are imitated; None: the rule's.
+    """
+
+    agents: Sequence[str]
+    charts: Sequence[str] = ("utility_share", "finished_share")
+    best: Solution | None = None
+
+    def __init__(
+        self,
+        make: Callable[[], AllocationParallelEnv],
+        make_exam: Callable[[], AllocationParallelEnv],
+        teacher: AllocationPlanner | None = None,
+    ) -> None:
+        self.make, self.make_exam, self.env = make, make_exam, make()
+        self.agents = self.env.possible_agents
+        self.reference: Any = self
+        self.teacher: Any = teacher or self
+
+    def module_of(self, agent: str) -> str:
+        return QUEUE
+
+    def architectures(self, model: Any) -> dict[str, Architecture]:
+        if not isinstance(model, Architecture):
+            raise InputError(f"{type(model).__name__} describes no policy", field="model")
+        return {QUEUE: model}
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
+        return ArrayMemory(self.env.observation.space, times, rows)
+
+    def lane(self, index: int) -> AllocationLane:
+        return AllocationLane(self.make())
+
+    def exam_lane(self, number: int) -> AllocationLane:
+        return AllocationLane(self.make_exam())
+
+    def document(self) -> Numbers:
+        return {}
+
+    def restore(self, numbers: Numbers) -> None:
+        """Nothing is shared."""
+
+
+class AllocationLane(WholeEpisodes):
+    """`agents.rllib.subject.Lane`: an episode is one problem.
+
+    Its outcome is what all jobs are worth at once / the utility. Rewards are percents of the
+    former, the time is counted in slots.
+    """
+
+    def __init__(self, env: AllocationParallelEnv) -> None:
+        self.env = env
+
+    @property
+    def now(self) -> float:
+        return float(self.env.episode.slot)
+
+    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
+        _, infos = self.env.reset(seed=seed)
+        problem = self.env.episode.problem
+        self.whole = sum(job.utility.at(1) for job in problem.jobs)
+        planned = adviser.give(problem) if isinstance(adviser, AllocationPlanner) else None
+        self.told = planned and planned.plan.workers.sum(axis=2)  # (T, J)
+        self.info = infos[self.env.possible_agents[0]]
+
+    def observe(self, time: int) -> None:
+        self.seen = list(self.env.observe().values())
+        for (memory, row), seen in zip(self.slots, self.seen, strict=True):
+            memory.write(time, row, seen)
+
+    def step(self, actions: Sequence[Any]) -> Stepped:
+        before = self.now
+        terms = self.env.play([int(action) for action in actions])
+        reward = 100.0 * sum(terms.values()) / self.whole
+        elapsed = self.now - before
+        return Stepped([reward] * len(actions), elapsed, not self.env.agents, False)
+
+    def advice(self, agent: int) -> int:
+        """The rule's choice, or the first job that has fewer workers than the teacher gives it."""
+        seen, episode = self.seen[agent], self.env.episode
+        if self.told is None:
+            return int(seen["pair"][:, CHOSEN].argmax())
+        given = self.told[episode.slot]
+        for row, job in enumerate(self.env.shown(agent)):
+            at = episode.at.get(int(job))
+            if (0 if at is None else at[0].sum()) < given[job]:
+                return row
+        return len(seen["pair"]) - 1
+
+    def outcome(self) -> float:
+        return self.whole / self.env.utility if self.env.utility > 0.0 else float("inf")
+
+    def ended(self) -> Mapping[str, float]:
+        episode = self.env.episode
+        return {
+            "utility_share": self.env.utility / self.whole,
+            "finished_share": episode.finished / max(len(episode.done), 1),
+        }

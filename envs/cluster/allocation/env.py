@@ -1,0 +1,108 @@
+"""`meshwright/Allocation-v0`: which job gets a worker more, slot by slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.cluster.allocation.episode import AllocationEpisode
+from envs.cluster.allocation.observation import AllocationGraph
+from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.errors import InputError
+
+
+class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
+    """Give workers to malleable jobs, slot by slot, one decision after another.
+
+    ## Description
+    `AllocationParallelEnv` with one queue, where description, reward and information stand in full.
+    In a slot the agent gives jobs their next units, least workers first, then twice as many and so
+    on, until it ends the slot, which then passes.
+
+    ## Observation Space
+    `Dict`, that of `AllocationObservation`; the `action_mask` is in `info`, too.
+
+    ## Action Space
+    `Discrete(K + 1)`: give row k of the observation its next unit; K ends the slot.
+
+    ## Reward
+    What jobs become worth in the slot that passes, and -1 for an action outside the mask; the terms
+    are in `info` as `reward_<term>`. Of `envs.cluster.allocation.toy.toy_problem` an episode
+    collects at most `TOY_OPTIMUM`.
+
+    ## Starting State
+    A new problem from the generator (`self.np_random` is its only source of randomness), in the
+    first slot in which something can be given.
+
+    ## Episode End
+    `terminated` when all slots have passed; never `truncated`.
+
+    ## Information
+    As of `AllocationParallelEnv`.
+
+    ## Arguments
+    * `render_mode`: `"rgb_array"` draws the workers of every job in every slot.
+    * others: as of `AllocationParallelEnv`, but for `queues`.
+
+    ## Guarantees
+    At least one action is always allowed; equal seeds give equal episodes; the toy's optimum is
+    proved by trying all plans.
+
+    ## Source
+    As of `AllocationParallelEnv`.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, *arguments: Any, render_mode: str | None = None, **others: Any) -> None:
+        self.parallel = AllocationParallelEnv(
+            *arguments, queues=1, render_mode=render_mode, **others
+        )
+        self.render_mode = render_mode
+        (self._agent,) = self.parallel.possible_agents
+        self.observation_space = self.parallel.observation_space(self._agent)
+        self.action_space = self.parallel.action_space(self._agent)
+
+    @property
+    def episode(self) -> AllocationEpisode:
+        """The slots so far."""
+        return self.parallel.episode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[AllocationGraph, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        seen, infos = self.parallel.begin(self.np_random)
+        return seen[self._agent], infos[self._agent]
+
+    def step(self, action: Any) -> tuple[AllocationGraph, float, bool, bool, dict[str, Any]]:
+        """Give a unit, or end the slot.
+
+        Raises:
+            InputError: the action is not in the space.
+        """
+        _ = self.episode  # there is none before the first reset
+        if np.size(action) != 1 or action not in range(
+            int(self.parallel.observation.candidates + 1)
+        ):
+            raise InputError(f"{action} is not in {self.action_space}", field="action")
+        terms = self.parallel.play([int(action)])
+        over = not self.parallel.agents
+        seen = self.parallel.observe()[self._agent]
+        info = self.parallel.infos(terms)[self._agent]
+        return seen, float(sum(terms.values())), over, False, info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(K + 1,) the actions allowed now, in the form that sb3-contrib asks for."""
+        return self.parallel.mask(0)
+
+    def render(self) -> Any:
+        """(320, 640, 3) the workers of every job in every slot; None without a render mode."""
+        return self.parallel.render()

@@ -1,0 +1,243 @@
+"""`AllocationParallel-v0`: several queues that give workers to their own jobs, on one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from envs.bounds import Count, bounded
+from envs.cluster.allocation.episode import AllocationEpisode
+from envs.cluster.allocation.generated import random_problem
+from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
+from envs.cluster.allocation.problem import AllocationProblem
+from envs.cluster.allocation.speeds import IntArray
+from envs.frame import new_frame, pixels
+from envs.reward import WeightedTerms
+from envs.spaces import checked_actions
+
+Problems = Callable[[np.random.Generator], AllocationProblem]
+TERMS = {"utility": 1.0, "not_allowed": 1.0}
+
+
+def default_generator(rng: np.random.Generator) -> AllocationProblem:
+    """Twelve random jobs on three machines, in twelve slots."""
+    return random_problem(rng, jobs=12, machines=3, slots=12)
+
+
+@bounded
+class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
+    """Malleable jobs of several queues on one cluster, slot by slot; or of one queue.
+
+    ## Description
+    A PettingZoo `ParallelEnv` with Q agents `queue_0` to `queue_{Q-1}`, to which jobs are dealt at
+    random. All act in every step, one after another, queue t mod Q first in slot t: an agent gives
+    one of its jobs its next unit, or ends the slot, after which it can do nothing else in it. When
+    all have ended, the slot passes. Where the workers go is one rule
+    (`envs.cluster.allocation.placing`), which places a job anew as it grows. Slots in which
+    nothing can be given pass by themselves.
+
+    ## Observation Space
+    `Dict`, for each agent that of `AllocationObservation`, about its own jobs. The `action_mask`,
+    also in `info`, allows every job shown, and always the end.
+
+    ## Action Space
+    `Discrete(K + 1)`: row k of the observation, K being the end. A unit that does not find the room
+    that it seemed to have, or that an agent before took, changes nothing; the job gets no more in
+    this slot.
+
+    ## Reward
+    For all agents the same: the sum of the named, weighted terms; each is in `info` as
+    `reward_<term>`. `utility` is what jobs become worth in the slot that passes, so that an episode
+    collects the utility of its plan; `not_allowed` is -1 for an action outside the mask.
+
+    ## Starting State
+    A new problem from the generator, in the first slot in which something can be given.
+
+    ## Episode End
+    `terminated` when all slots have passed.
+
+    ## Information
+    Flat: `slot`, `slots`, `jobs`, `finished`, `utility` (so far), `action_mask`, and after a step
+    `reward_<term>`.
+
+    ## Arguments
+    * `generator`: makes the problem of each episode; default: `default_generator`.
+    * `queues`: Q.
+    * `observation`: the builder.
+    * `weights`: of the terms of the reward.
+    * `render_mode`: `"rgb_array"` draws the workers of every job in every slot.
+
+    ## Guarantees
+    At least one action is always allowed; equal seeds give equal episodes; the utility is that of
+    `play` for the plan. The optimum of `toy_problem` is proved by trying all plans.
+
+    ## Source
+    Own environment; decisions one after another in a slot are those of DL2 (Peng et al., "DL2: a
+    deep learning-driven scheduler for deep learning clusters", TPDS 2021).
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "name": "meshwright/AllocationParallel-v0",
+        "render_modes": ["rgb_array"],
+        "render_fps": 4,
+        "is_parallelizable": True,
+    }
+
+    def __init__(
+        self,
+        generator: Problems = default_generator,
+        *,
+        queues: Count = 2,
+        observation: AllocationObservation | None = None,
+        weights: Mapping[str, float] = TERMS,
+        render_mode: str | None = None,
+    ) -> None:
+        self.generator, self.queues, self.render_mode = generator, queues, render_mode
+        self.observation = observation if observation is not None else AllocationObservation()
+        self.reward = WeightedTerms(TERMS, weights)
+        self.possible_agents = [f"queue_{number}" for number in range(queues)]
+        self.agents: list[str] = []
+        self._spaces: dict[str, spaces.Discrete[np.int64]] = {
+            agent: spaces.Discrete(self.observation.candidates + 1)
+            for agent in self.possible_agents
+        }
+        self._rng: np.random.Generator | None = None
+        self._episode: AllocationEpisode | None = None
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        """What `agent` sees."""
+        return self.observation.space
+
+    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
+        """What `agent` may do."""
+        return self._spaces[agent]
+
+    @property
+    def episode(self) -> AllocationEpisode:
+        """The slots so far."""
+        if self._episode is None:
+            raise gym.error.ResetNeeded("reset() comes before anything else")
+        return self._episode
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, AllocationGraph], dict[str, dict[str, Any]]]:
+        """Start an episode."""
+        if seed is not None or self._rng is None:
+            self._rng = np.random.default_rng(seed)
+        return self.begin(self._rng)
+
+    def begin(
+        self, rng: np.random.Generator
+    ) -> tuple[dict[str, AllocationGraph], dict[str, dict[str, Any]]]:
+        """`reset` with a source of randomness of the caller's."""
+        problem = self.generator(rng)
+        queue = rng.permutation(len(problem.jobs)) % self.queues
+        self._episode = AllocationEpisode(problem, queue)
+        self.agents = self.possible_agents.copy()
+        self.ended, self.utility = [False] * self.queues, 0.0
+        return self.observe(), self.infos({})
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[
+        dict[str, AllocationGraph],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """One action of every queue.
+
+        Raises:
+            InputError: an agent has no action, or one that is not in its space.
+        """
+        agents = self.agents
+        chosen = [int(one) for one in checked_actions(actions, self._spaces).values()]
+        terms = self.play(chosen if agents else [])
+        over = not self.agents
+        return (
+            self.observe(),
+            dict.fromkeys(agents, float(sum(terms.values()))),
+            dict.fromkeys(agents, over),
+            dict.fromkeys(agents, False),
+            self.infos(terms),
+        )
+
+    def play(self, chosen: Sequence[int]) -> dict[str, float]:
+        """Carry out an action of every queue; the weighted terms of the reward."""
+        episode, wrong, worth = self.episode, 0, 0.0
+        if not self.agents:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        for turn in range(self.queues):
+            number = (turn + episode.slot) % self.queues
+            jobs, action = self._jobs[number], chosen[number]
+            if action == self.observation.candidates:
+                self.ended[number] = True
+            elif action >= len(jobs):
+                wrong += 1
+            elif episode.open[jobs[action]]:
+                episode.grow(int(jobs[action]))
+        if all(self.ended):
+            worth, self.ended = episode.end(), [False] * self.queues
+            self.utility += worth
+        if episode.over:
+            self.agents = []
+        return self.reward.weighted({"utility": worth, "not_allowed": -float(wrong)})
+
+    def observe(self) -> dict[str, AllocationGraph]:
+        """What every queue sees."""
+        seen, self._jobs = {}, list[IntArray]()
+        for number, agent in enumerate(self.possible_agents):
+            seen[agent], jobs = self.observation.of(self.episode, number, self.ended[number])
+            self._jobs.append(jobs)
+        self._masks = [graph["action_mask"] for graph in seen.values()]
+        return seen
+
+    def mask(self, number: int) -> NDArray[np.bool_]:
+        """What the queue with this number may do, as it has observed last."""
+        return self._masks[number].astype(np.bool_)
+
+    def shown(self, number: int) -> IntArray:
+        """The jobs of the rows that this queue has observed last."""
+        return self._jobs[number]
+
+    def infos(self, terms: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+        """Of every queue."""
+        episode = self.episode
+        facts: dict[str, Any] = {
+            "slot": episode.slot,
+            "slots": episode.problem.slots,
+            "jobs": len(episode.done),
+            "finished": episode.finished,
+            "utility": self.utility,
+            **{f"reward_{name}": value for name, value in terms.items()},
+        }
+        masks = zip(self.possible_agents, self._masks, strict=True)
+        return {agent: {**facts, "action_mask": mask.copy()} for agent, mask in masks}
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """(320, 640, 3) the workers of every job in every slot; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        figure = new_frame()
+        axes = figure.add_subplot()
+        given = self.episode.plan.workers.sum(axis=2).T.astype(np.float64)
+        axes.imshow(given, aspect="auto", interpolation="nearest", cmap="viridis")
+        axes.axvline(self.episode.slot - 0.5, color="white")
+        axes.set_xlabel("slot")
+        axes.set_ylabel("job")
+        axes.set_title(f"workers, at most {given.max():.0f}; utility {self.utility:.4g}")
+        return pixels(figure)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,123 @@
+"""Train a policy that gives workers to malleable jobs, slot by slot.
+
+python -m experiments.train env=allocation +split@splits.itp=itp training.budget_s=300
+python -m experiments.train env=allocation +split@splits.itp=itp training.cloning.iterations=20 \\
+    teacher._target_=agents.cluster.allocation.gadget.Gadget model.head_start=0
+
+The policy of the best exam becomes a folder, <run folder>/checkpoint, which
+`agents.cluster.allocation.learned.LearnedAllocation` follows. In exams counts the rule's utility
+over that of the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agents.base import AllocationPlanner
+from envs.cluster.allocation.env import AllocationEnv
+from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.cluster.allocation.windows import TraceProblems
+from envs.errors import InputError
+from experiments.cluster.sampled_windows import check_windows
+from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.learning.train_problems import learned
+from experiments.run.one_run import Result, Run
+from experiments.run.saved_run import resumed_config
+from experiments.run.targets import build, build_as
+
+if TYPE_CHECKING:
+    from agents.rllib.cluster.allocation import Allocations
+    from agents.rllib.config import Training
+
+
+@dataclass
+class TrainAllocationConfig:
+    """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    agent: Any
+    model: Any
+    learner: Any
+    tracking: Any
+    ray: Any
+    training: Any
+    splits: dict[str, SplitConfig]
+    window: str
+    exam_window: str
+    problems: Any
+    teacher: Any
+    resume: str | None
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        check_windows(self.splits, self.window, self.exam_window)
+
+
+def problems_of(config: TrainAllocationConfig) -> list[TraceProblems]:
+    """Problems to train on, and for exams, from all traces of the splits.
+
+    Raises:
+        InputError: naming the config key.
+    """
+    parts = [part for one in config.splits.values() for part in Split(one).traces.values()]
+    found = []
+    for key, window in (("window", config.window), ("exam_window", config.exam_window)):
+        if any(window not in part.windows for part in parts):
+            raise InputError(f"config key '{key}': a split has no {window!r}")
+        made = build(config.problems, "problems")
+        found.append(made([part.windows[window].trace.canonical() for part in parts]))
+    return found
+
+
+def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
+    """What a config trains, how, and on what.
+
+    Raises:
+        InputError: naming the config key.
+    """
+    from agents.rllib.cluster.allocation import Allocations
+    from agents.rllib.config import Training
+    from models.cluster.pairs import PairsConfig
+
+    training = build_as(Training, config.training, "training", "training run")
+    if not isinstance(training.model, PairsConfig):
+        told = f"{type(training.model).__name__} scores no candidates: take model=pairs"
+        raise InputError(f"config key 'model': {told}")
+    teacher = None
+    if config.teacher is not None:
+        teacher = build_as(AllocationPlanner, config.teacher, "teacher", "planner")
+    make = build(config.env, "env")
+    first, exam = (partial(_queues, make, source) for source in problems_of(config))
+    return training, Allocations(first, exam, teacher)
+
+
+def _queues(make: Callable[[TraceProblems], Any], source: TraceProblems) -> AllocationParallelEnv:
+    made = make(source)
+    found = made.parallel if isinstance(made, AllocationEnv) else made
+    if not isinstance(found, AllocationParallelEnv):
+        raise InputError(f"config key 'env': {type(made).__name__} gives no workers to jobs")
+    return found
+
+
+def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
+    """Train (on), then write the checkpoint, the learning curve and what the exams say."""
+    if config.resume is not None:
+        config = resumed_config(run.folder, config, run.overrides)
+    training, subject = subject_of(config)
+    return learned(
+        config, run, training, subject, news, title="A policy that gives workers to malleable jobs",
+        what="worths at once / utilities", unit="worth at once / utility",
+    )  # fmt: skip
+
+
+def news(row: Mapping[str, float]) -> str:
+    """One iteration in a few words."""
+    what = "imitation" if row["charts/cloning"] else "PPO"
+    return (
+        f"iteration {row['iteration']:.0f} ({what}), {row['charts/utility_share']:.1%} gained, "
+        f"best exam {row['exam/best_score']:.4f}, {row['charts/SPS']:,.0f} decisions/s"
+    )

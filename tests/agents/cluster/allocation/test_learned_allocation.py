@@ -1,0 +1,81 @@
+"""A policy decides in the planner as it did in training, and the rule is the policy unlearned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agents.cluster.allocation.gadget import Gadget
+from agents.cluster.allocation.learned import LearnedAllocation
+from agents.rllib.cluster.allocation import AllocationLane, Allocations
+from agents.rllib.subject import ArrayMemory
+from envs.cluster.allocation.generated import random_problem
+from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.cluster.allocation.problem import violations
+from envs.errors import InputError
+from models.cluster.pairs import PairsConfig
+from models.export.pairs import export_pairs
+from models.export.placer import PlacerCard
+
+
+def env_of(queues: int = 1) -> AllocationParallelEnv:
+    return AllocationParallelEnv(
+        lambda rng: random_problem(rng, "parameter_server", jobs=6, slots=6), queues=queues
+    )
+
+
+def played(lane: AllocationLane, adviser: object) -> None:
+    memory = ArrayMemory(lane.env.observation.space, 1, lane.env.queues)
+    lane.attach([(memory, row) for row in range(lane.env.queues)])
+    lane.reset(3, adviser=adviser)
+    ended = False
+    while not ended:
+        lane.observe(0)
+        step = lane.step([lane.advice(agent) for agent in range(lane.env.queues)])
+        ended = step.terminated
+
+
+def test_a_policy_decides_as_it_did_in_training(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    env = env_of()
+    policy = PairsConfig(hidden=8, head_start=2.0).policy(
+        env.observation_space("queue_0"), env.action_space("queue_0")
+    )
+    for parameter in policy.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    planner = LearnedAllocation(
+        str(export_pairs(policy, tmp_path / "it", PlacerCard("", "", "", {})))
+    )
+    seen, _ = env.reset(seed=5)
+    for _ in range(8):
+        one = seen["queue_0"]
+        batch = {name: torch.from_numpy(array[None]) for name, array in one.items()}
+        logits = policy.decide(batch)[0][0].detach().numpy()
+        allowed = one["action_mask"] > 0
+        np.testing.assert_allclose(planner.scores(one)[allowed], logits[allowed], atol=1e-4)
+        seen = env.step({"queue_0": int(logits.argmax())})[0]
+    with pytest.raises(InputError, match="checkpoint folder"):
+        LearnedAllocation(str(tmp_path / "nowhere"))
+
+
+def test_the_rule_is_what_an_unlearned_policy_does_and_no_job_is_seen_before_it_comes() -> None:
+    lane = AllocationLane(env_of())
+    played(lane, None)
+    problem = lane.env.episode.problem
+    found = LearnedAllocation().give(problem)
+    assert found.plan is not None
+    assert violations(problem, found.plan) == []
+    assert found.utility == pytest.approx(lane.env.utility)
+    assert lane.outcome() == pytest.approx(lane.whole / found.utility)
+
+
+def test_queues_imitate_a_plan() -> None:
+    lane = Allocations(env_of, lambda: env_of(2)).exam_lane(0)
+    played(lane, Gadget())
+    told, made = lane.told, lane.env.episode.plan.workers.sum(axis=2)
+    assert told is not None
+    assert made.sum() >= 0.6 * told.sum()
+    assert ((made > 0) <= (told > 0))[told.any(axis=1)].mean() > 0.8
