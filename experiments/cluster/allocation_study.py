@@ -1,0 +1,199 @@
+"""What `experiments.allocate study=…` does: planners beside proved optima, and beside rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast, get_args
+
+import numpy as np
+
+from agents.base import AllocationPlanner, AllocationResult
+from agents.cluster.allocation.baselines import (
+    BASELINES,
+    DominantResourceFairness,
+    EqualShare,
+    Fifo,
+)
+from agents.cluster.allocation.exact import ExactAllocation
+from agents.cluster.allocation.gadget import Gadget
+from agents.cluster.allocation.relaxation import relaxed
+from agents.cluster.allocation.rounding import Draws, RandomisedRounding
+from agents.cluster.allocation.smd import Smd
+from envs.bounds import Count, Positive
+from envs.cluster.allocation.generated import (
+    SpeedName,
+    UtilityName,
+    problem_of_trace,
+    random_problem,
+)
+from envs.cluster.allocation.problem import AllocationProblem, violations
+from envs.cluster.workload.slicing import submitted_between
+from envs.cluster.workload.trace import Trace
+from envs.errors import InputError
+from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.run.one_run import Result, Run
+from experiments.run.statistics import bootstrap
+from experiments.run.tables import Table, write_tables
+
+OWN: Mapping[SpeedName, str] = {
+    "ring": "gadget", "parameter_server": "rounding", "layered": "smd"
+}  # fmt: skip
+SCALES = (0.5, 0.7, 0.9, 1.0)  # of the rounding, beside the safe one
+_CLOSE = 1e-6  # what the optimum is proved to
+_DRAWS = 2_000
+Row = dict[str, object]
+
+
+class BrokenGuaranteeError(Exception):
+    """A plan breaks what is proved of its planner: one of the two is wrong."""
+
+
+@dataclass
+class StudyConfig:
+    """`conf/allocation_study.yaml`."""
+
+    study: Count
+    windows: Count
+    jobs: Count
+    utility: str
+    machines: Count
+    gpus: Count
+    growth: Count
+    slots: Count
+    slot_s: Positive
+    bound_s: Positive
+    trace: TraceConfig
+    seed: int
+    json: bool
+
+
+def study(config: StudyConfig, run: Run) -> Result:
+    """Ratios to optima, violations of rounding, and with a trace, windows of it."""
+    provenance, windows = run.provenance, []
+    ratios = beside_optima(config.study, config.seed)
+    if config.trace.path is not None:
+        loaded = load_trace(config.trace)
+        provenance = provenance.with_inputs(**loaded.inputs)
+        windows = [row for speed in OWN for row in on_windows(config, loaded.trace, speed)]
+    parts = {"ratios": ratios, "violations": violated(config.seed), "windows": windows}
+    tables = [
+        Table(name, tuple(rows[0]), [[_text(value) for value in row.values()] for row in rows])
+        for name, rows in parts.items()
+        if rows
+    ]
+    write_tables(run, f"{config.study} proved optima of malleable jobs", tables, provenance)
+    return Result({"proved": config.study, **parts}, provenance, ("proved",))
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _checked(
+    name: str, planner: AllocationPlanner, problem: AllocationProblem, most: float, seed: int
+) -> AllocationResult:
+    found = planner.give(problem, seed)
+    assert found.plan is not None
+    if wrong := violations(problem, found.plan):
+        raise BrokenGuaranteeError(f"{name}: {'; '.join(wrong)}")
+    if found.utility > min(most, found.upper_bound) * (1.0 + _CLOSE):
+        raise BrokenGuaranteeError(f"{name}: {found.utility:g} is above a bound")
+    return found
+
+
+def beside_optima(instances: int, seed: int) -> list[Row]:
+    """On random instances of every speed model and utility in turn, until so many are proved.
+
+    Raises:
+        BrokenGuaranteeError: a plan is infeasible, better than the optimum, or worse than what is
+            proved of it; or a bound is below the optimum.
+    """
+    kinds = [(s, u) for u in get_args(UtilityName) for s in get_args(SpeedName)]
+    planners: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
+    planners |= {"gadget": Gadget(), "rounding": RandomisedRounding()}
+    planners |= {"smd": Smd(), "smd, exact": Smd(exact=True)}
+    rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    number = proved = 0
+    while proved < instances:
+        speed, utility = kinds[number % len(kinds)]
+        rng = np.random.default_rng((seed, number))
+        number += 1
+        problem = random_problem(rng, speed, utility, int(rng.integers(3, 6)), 2, 5)
+        best = ExactAllocation().give(problem)
+        if best.status != "optimal" or best.utility <= 0.0:
+            continue
+        proved += 1
+        for name, planner in planners.items():
+            found = _checked(name, planner, problem, best.utility, number)
+            ratio, least = found.utility / best.utility, found.figures.get("guarantee", 0.0)
+            if found.upper_bound < best.utility * (1.0 - _CLOSE) or ratio < least - _CLOSE:
+                raise BrokenGuaranteeError(f"{name}, seed {seed}, instance {number}: {ratio:g}")
+            rows.setdefault((utility, name), []).append((ratio, least))
+    table = {key: np.array(row).T for key, row in rows.items()}
+    return [
+        {"utility": utility, "planner": name, "instances": len(ratio), "mean": float(ratio.mean()),
+         "worst": float(ratio.min()), "optimal": float((ratio > 1.0 - _CLOSE).mean()),
+         "proved": float(least.min())}
+        for (utility, name), (ratio, least) in table.items()
+    ]  # fmt: skip
+
+
+def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]:
+    """The planner of a speed model and its rivals; FIFO gives what a job asks for.
+
+    Raises:
+        InputError: windows overlap, or no job of one fits.
+    """
+    length = config.slots * config.slot_s
+    starts = trace.submit_s[np.arange(config.windows) * len(trace) // config.windows]
+    if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
+        raise InputError("config key 'windows': so many of the trace overlap")
+    own = OWN[speed]
+    planners: dict[str, AllocationPlanner] = {
+        own: {"gadget": Gadget(), "rounding": RandomisedRounding(time_limit=config.bound_s),
+              "smd": Smd()}[own],
+        "fifo": Fifo(1.0 / config.growth), "drf": DominantResourceFairness(),
+        "equal_share": EqualShare(),
+    }  # fmt: skip
+    worth = np.zeros((len(planners), config.windows))
+    bound = np.zeros(config.windows)
+    for k, start in enumerate(starts):
+        jobs = submitted_between(trace, float(start), float(start) + length)
+        jobs = jobs.take(np.unique(np.linspace(0, len(jobs) - 1, config.jobs).astype(np.int64)))
+        problem = problem_of_trace(
+            jobs, np.random.default_rng((config.seed, k)), speed,
+            cast(UtilityName, config.utility), config.machines, config.slots, gpus=config.gpus,
+            slot_s=config.slot_s, growth=config.growth,
+        )  # fmt: skip
+        bound[k] = relaxed(problem, config.bound_s).bound
+        for i, (name, planner) in enumerate(planners.items()):
+            worth[i, k] = _checked(name, planner, problem, bound[k], k).utility
+    return [
+        {"speed": speed, "planner": name, "of_bound": float((worth[i] / bound).mean()),
+         "worst_of_bound": float((worth[i] / bound).min()),
+         "own over it": bootstrap((worth[0] / worth[i])[:, None], 10_000, 0).text()}
+        for i, name in enumerate(planners)
+    ]  # fmt: skip
+
+
+def violated(seed: int) -> list[Row]:
+    """Measured frequencies of broken rows beside Chernoff's bounds, from the safe scale on.
+
+    Raises:
+        BrokenGuaranteeError: a frequency is above its bound by more than four standard errors.
+    """
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, "parameter_server", "log", 40, 8, 10)
+    drawn = Draws(problem, relaxed(problem))
+    found: list[Row] = []
+    for scale in (drawn.safe_scale(0.5), *SCALES):
+        row: Row = {"scale": scale}
+        most, seen = drawn.bounds(scale, 0.5), drawn.measured(scale, 0.5, _DRAWS, seed)
+        for name in ("packing", "covering"):
+            bound, counted = getattr(most, name), getattr(seen, name)
+            if np.any(counted > bound + 4.0 * np.sqrt(bound / _DRAWS) + 4.0 / _DRAWS):
+                raise BrokenGuaranteeError(f"scale {scale:g}: {name} is above its bound")
+            row |= {f"{name}, measured": float(counted.max()), f"{name}, bound": float(bound.max())}
+        found.append(row)
+    return found
