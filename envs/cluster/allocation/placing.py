@@ -26,31 +26,31 @@ def placed(
         return put[0], put[1]
     ends = np.floor(free[:, NIC] / job.reserved + 1e-9).astype(np.int64)
     shared = not job.speed.needs_servers  # a ring has one end on a machine, whatever runs there
-    room = fitting(per_worker, inner)
-    room = np.where(ends > 0, room, 0) if shared else np.minimum(room, ends)
-    left = np.array([workers, servers])
+    holds = fitting(per_worker, inner)
+    room = np.where(ends > 0, holds, 0) if shared else np.minimum(holds, ends)
+    if room.sum() < workers:
+        return None
+    serves = fitting(per_server, inner) if servers else np.zeros_like(room)
+    unused = np.ones(len(free), bool)
     for m in np.argsort(-room, kind="stable"):
-        if left[1] == 0:  # workers alone: does a fuller machine hold all that remains?
-            last = (room >= left[0]) & (put.sum(axis=0) == 0)
-            if last.any():
-                put[0, _fullest(last, free)] = left[0]
+        if servers == 0:  # workers alone: does a fuller machine hold all that remains?
+            last = (room >= workers) & unused
+            if room[m] >= workers and last.any():
+                put[0, _fullest(last, free)] = workers
                 return put[0], put[1]
-        spare, nics = inner[m], ends[m]
-        if shared and nics == 0:
+        if shared and ends[m] == 0:
             continue
-        for kind, demand in ((1, per_server), (0, per_worker)):
-            most = int(fitting(demand, spare[None])[0])
-            count = min(int(left[kind]), most if shared else min(most, int(nics)))
-            put[kind, m], left[kind] = count, left[kind] - count
-            spare, nics = spare - count * demand, nics - count
-        if not left.any():
+        beside = min(servers, int(serves[m]) if shared else int(min(serves[m], ends[m])))
+        most = holds[m]
+        if beside:
+            most = fitting(per_worker, (inner[m] - beside * per_server)[None])[0]
+        count = min(workers, int(most if shared else min(most, ends[m] - beside)))
+        put[:, m] = count, beside
+        workers, servers = workers - count, servers - beside
+        unused[m] = count + beside == 0
+        if not workers and not servers:
             return put[0], put[1]
     return None
-
-
-def servers_for(job: MalleableJob, workers: int) -> int:
-    """One parameter server for each worker, as far as the job may have them."""
-    return min(job.most_servers, workers)
 
 
 def fitting(demand: FloatArray, free: FloatArray) -> IntArray:
