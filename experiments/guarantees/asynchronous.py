@@ -20,7 +20,7 @@ from experiments.run.statistics import half_width
 from models.asynchronous.characters import CharacterModel
 
 OURS = "adsp"
-Score = tuple[float, float]  # seconds to the target, and the last loss; less is better
+Score = tuple[float, int, float]  # seconds to the target; seeds left, loss if inf; less is better
 Counts = Annotated[list[Count], MinLen(1)]
 Numbers = Annotated[list[Positive], MinLen(1)]
 
@@ -50,6 +50,7 @@ class AsynchronousConfig:
     check_s: Numbers
     epoch: Count
     commit_rates: Counts
+    tuning: Count
     runs: Count
     seed: int
     json: bool
@@ -91,13 +92,15 @@ def trained(
     return found
 
 
-def climbed(score: Callable[[float], Score], rates: list[float]) -> tuple[Score, float]:
+def climbed(
+    score: Callable[[float, float], Score], rates: list[float], limit: float
+) -> tuple[Score, float]:
     """The least score and its rate, from the middle rate on in both directions while it falls."""
     middle = len(rates) // 2
-    best = score(rates[middle]), rates[middle]
+    best = score(rates[middle], limit), rates[middle]
     for way in (rates[middle + 1 :], rates[:middle][::-1]):
         for rate in way:
-            if (found := score(rate)) >= best[0]:
+            if (found := score(rate, min(limit, best[0][0]))) >= best[0]:
                 break
             best = found, rate
     return best
@@ -114,19 +117,25 @@ def compared(
     rows: dict[str, dict[str, object]] = {}
     logs, first = {}, {}
     for name, own in candidates(config).items():
-        best, label, policy, rate = (math.inf, math.inf), "", next(iter(own.values())), 0.0
+        best, label, policy, rate = (math.inf, 0, 0.0), "", next(iter(own.values())), 0.0
         for tried, candidate in own.items():
 
-            def score(rate: float, policy: Policy = candidate, best: Score = best) -> Score:
-                horizon = min(best[0], config.horizon_s)  # later is as good as never
-                run = trained(config, text, workers, policy, rate, config.seed, horizon)
-                return run.reached, run.losses[-1]
+            def score(rate: float, limit: float, policy: Policy = candidate) -> Score:
+                total = 0.0
+                for left in range(config.tuning, 0, -1):
+                    horizon = min(limit - total, config.horizon_s)  # later is as good as never
+                    seed = config.seed + config.tuning - left
+                    run = trained(config, text, workers, policy, rate, seed, horizon)
+                    total += run.reached
+                    if math.isinf(total):
+                        return total, left, run.losses[-1]
+                return total, 0, 0.0
 
-            least, at = climbed(score, sorted(config.learning_rates))
-            if least < best:
+            least, at = climbed(score, sorted(config.learning_rates), best[0])
+            if least < best or not rate:
                 best, label, policy, rate = least, tried, candidate, at
         runs, chosen = [], []
-        for seed in range(config.seed + 1, config.seed + 1 + config.runs):
+        for seed in range(config.seed + config.tuning, config.seed + config.tuning + config.runs):
             runs.append(trained(config, text, workers, policy, rate, seed, config.horizon_s))
             chosen.append(getattr(policy, "chosen", []))
         seconds = [min(run.reached, config.horizon_s) for run in runs]

@@ -13,7 +13,7 @@ from experiments.asynchronous import main
 SMALL = (
     "text=text.txt batch=2 workers=[2] heterogeneity=[2] target=3.4 "
     "horizon_s=60 learning_rates=[0.5,1] slack=[1] local_steps=[2] check_s=[8] commit_rates=[1] "
-    "runs=2"
+    "tuning=1 runs=2"
 )
 
 
