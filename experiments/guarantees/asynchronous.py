@@ -116,8 +116,9 @@ def compared(
     """
     rows: dict[str, dict[str, object]] = {}
     logs, first = {}, {}
+    never = math.inf, config.tuning + 1, 0.0
     for name, own in candidates(config).items():
-        best, label, policy, rate = (math.inf, 0, 0.0), "", next(iter(own.values())), 0.0
+        best, label, policy, rate = never, "", next(iter(own.values())), 0.0
         for tried, candidate in own.items():
 
             def score(rate: float, limit: float, policy: Policy = candidate) -> Score:
@@ -132,7 +133,7 @@ def compared(
                 return total, 0, 0.0
 
             least, at = climbed(score, sorted(config.learning_rates), best[0])
-            if least < best or not rate:
+            if least < best:
                 best, label, policy, rate = least, tried, candidate, at
         runs, chosen = [], []
         for seed in range(config.seed + config.tuning, config.seed + config.tuning + config.runs):
