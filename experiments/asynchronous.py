@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import sys
+from typing import Any
 
 import torch
 
 from envs.asynchronous.workers import spread_workers
 from envs.errors import InputError
 from envs.files import read_content
-from experiments.guarantees.asynchronous import AsynchronousConfig, candidates, compared
+from experiments.guarantees.asynchronous import OURS, AsynchronousConfig, candidates, compared
 from experiments.pictures.asynchronous import draw_losses
 from experiments.run.app import run_app
 from experiments.run.artifacts import write_figure
@@ -38,7 +39,7 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     text = read_content(config.text)
     if len(text) <= CONTEXT:
         raise InputError(f"{len(text)} bytes are no context and what follows", file=config.text)
-    played, table = {}, []
+    played, table = {}, list[dict[str, Any]]()
     for n, h in itertools.product(config.workers, config.heterogeneity):
         own = spread_workers(n, h, config.step_s, config.push_s, config.pull_s, config.jitter)
         run.console.print(f"{n} workers, heterogeneity {h:g}")
@@ -55,7 +56,9 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     picture = run.folder / "losses.png"
     write_figure(picture, draw_losses(played, config.target, title), run.provenance)
     inputs = run.provenance.with_inputs(text=file_hash(config.text))
-    return Result({"policies": table, "picture": str(picture)}, inputs)
+    rivals = [row["over_adsp"] for row in table if row["policy"] not in (OURS, f"{OURS}_fixed")]
+    found = {"policies": table, "fastest_rival_over_adsp": min(rivals, default=None)}
+    return Result({**found, "picture": str(picture)}, inputs)
 
 
 def main(arguments: list[str] | None = None) -> int:

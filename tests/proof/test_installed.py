@@ -39,6 +39,7 @@ OF_FILES = {  # verbs whose files are not there
     "packing": ["pods=nowhere", "nodes=nowhere"],
 }
 NEEDED = {  # verbs that need an extra, with what they are given where it is there
+    "asynchronous": ("train", ["text=nowhere"]),
     "capture": ("train", SMALL[:2]),
     "export": ("train", ["run=trained"]),
     "main": ("train", [*SMALL, "budget_s=5"]),
