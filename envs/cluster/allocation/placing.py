@@ -53,6 +53,11 @@ def placed(
     return None
 
 
+def servers_for(job: MalleableJob, workers: int) -> int:
+    """One parameter server for each worker, as far as the job may have them."""
+    return min(job.most_servers, workers)
+
+
 def fitting(demand: FloatArray, free: FloatArray) -> IntArray:
     """How many of one kind each machine holds, by what is free of it but its NIC."""
     asked = demand > 0.0
