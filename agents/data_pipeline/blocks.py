@@ -40,7 +40,8 @@ def _reached(
     """The nodes that blocks take up next, and which does."""
     degree = graph.degree[front]
     before = np.cumsum(degree) - degree
-    node = graph.neighbour[np.repeat(graph.start[front] - before, degree) + np.arange(degree.sum())]
+    place = np.repeat(graph.start[front] - before, degree) + np.arange(degree.sum())
+    node = graph.neighbour[place].astype(np.int64)
     own = np.repeat(block[front], degree)
     open_to = (block[node] < 0) & (room[own] > 0)
     pairs, links = np.unique(node[open_to] * len(room) + own[open_to], return_counts=True)

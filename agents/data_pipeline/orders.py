@@ -13,30 +13,10 @@ from envs.data_pipeline.pipeline import FloatArray
 from envs.errors import InputError
 
 
-def proximity_sequences(
-    graph: Graph, training: NodeArray, sequences: int, reach: int, rng: np.random.Generator
-) -> NodeArray:
-    """(sequences, length) the training nodes, breadth-first around one random root after another.
-
-    A root's sequence has at most `reach` nodes of the graph, those that do not train among them;
-    all of them in a random order, cut into sequences of equal length.
-
-    Raises:
-        InputError: their number is no multiple of the sequences.
-    """
-    if len(training) % sequences:
-        fault = f"{len(training)} training nodes are no multiple of {sequences}"
-        raise InputError(fault, field="sequences")
-    block, step = grow(graph, reach, rng)
-    turn = rng.permutation(block.max() + 1)[block[training]]
-    ordered: NodeArray = training[np.lexsort((step[training], turn))]
-    return ordered.reshape(sequences, -1)
-
-
 @bounded
 @dataclass(frozen=True)
 class ProximityOrder:
-    """Sequences of near nodes, each begun at a random place; batches take from all alike.
+    """Sequences of near nodes; batches take from all alike, each `shifted` by a random number.
 
     Guarantees:
         Let K sequences divide both the training nodes and a batch. Whatever the graph and its
@@ -50,11 +30,21 @@ class ProximityOrder:
     """
 
     sequences: Count
-    reach: Count  # nodes around one root
+    reach: Count  # nodes around one root, those that do not train among them
 
-    def __call__(self, graph: Graph, training: NodeArray, rng: np.random.Generator) -> NodeArray:
-        near = proximity_sequences(graph, training, self.sequences, self.reach, rng)
-        return shifted(near, rng.integers(0, near.shape[1], len(near)))
+    def near(self, graph: Graph, training: NodeArray, rng: np.random.Generator) -> NodeArray:
+        """(sequences, length) breadth-first around one random root after another.
+
+        Raises:
+            InputError: the training nodes are no multiple of the sequences.
+        """
+        if len(training) % self.sequences:
+            fault = f"{len(training)} training nodes are no multiple of {self.sequences}"
+            raise InputError(fault, field="sequences")
+        block, step = grow(graph, self.reach, rng)
+        turn = rng.permutation(block.max() + 1)[block[training]]
+        ordered: NodeArray = training[np.lexsort((step[training], turn))]
+        return ordered.reshape(self.sequences, -1)
 
 
 def shifted(sequences: NodeArray, shift: IntArray) -> NodeArray:

@@ -48,7 +48,7 @@ class Machines:
     row_s: NonNegative  # gathering the features of a node
     convert_s: NonNegative  # numbering the nodes of an edge anew
     lookup_s: NonNegative  # looking up a row in the cache, on any core
-    update_s: Mapping[str, float]  # by policy: the row's place in its list, one after another
+    update_s: Mapping[str, NonNegative]  # by policy: the row's place in line, one after another
 
     @property
     def units(self) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from agents.data_pipeline.orders import (
     ProximityOrder,
     label_bound,
     label_distance,
-    proximity_sequences,
+    shifted,
 )
 from agents.data_pipeline.partitions import BlockPartition, hash_partition, metis_partition
 from envs.bounds import Count, NonNegative, Share
@@ -89,8 +89,9 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     if not wanted:
         raise InputError("config key 'training': there are fewer training nodes than a batch has")
     stores = _stores(config, graph, training, rng)
-    order = ProximityOrder(config.sequences, config.reach)
-    orders = {"random": rng.permutation(training), "proximity": order(graph, training, rng)}
+    near = ProximityOrder(config.sequences, config.reach).near(graph, training, rng)
+    shift = rng.integers(0, near.shape[1], len(near))
+    orders = {"random": rng.permutation(training), "proximity": shifted(near, shift)}
     rows = round(config.cache * graph.nodes)
     found: dict[tuple[str, str, str], Demand] = {}
     for name, own in orders.items():
@@ -109,7 +110,6 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     parts["together"] = timed.row(OURS)
     caches = {name: found[name, *OURS[1:3]] for name in config.caches}
     best, solved = enumerated(caches, machines.units), integer_program(caches, machines.units)
-    near = proximity_sequences(graph, training, config.sequences, config.reach, rng)
     own_bound, any_bound = label_bound(graph, near, config.batch)
     distance = {name: label_distance(graph, own, config.batch) for name, own in orders.items()}
     scale = 1024**2 if sys.platform != "darwin" else 1024**3
