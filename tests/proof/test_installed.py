@@ -32,6 +32,7 @@ OF_FILES = {  # verbs whose files are not there
     "aggregation": ["layers=nowhere"],
     "benchmark": ["resume=nowhere"],
     "coflows": ["input=nowhere"],
+    "data_pipeline": ["input=nowhere"],
     "enforce": ["plan=nowhere", "hosts=nowhere"],
     "execute": ["plan=nowhere"],
     "flows": ["input=nowhere"],
