@@ -1,7 +1,7 @@
 """Data for graph neural networks: caches, orders, partitions and resources, apart and together.
 
 python -m experiments.data_pipeline
-python -m experiments.data_pipeline input=edges.txt labels=labels.txt partitions=[hash,metis,block]
+python -m experiments.data_pipeline input=edges.txt labels=labels.txt metis=true
 
 A batch asks for the features of a sampled neighbourhood; eight stages bring it to the GPUs. The run
 folder receives stages.png: what each stage takes.

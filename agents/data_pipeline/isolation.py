@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
 
+from agents.linear_program import LinearProgram
 from envs.data_pipeline.pipeline import GROUPS, STAGES, Demand, FloatArray
 
 
@@ -29,8 +28,8 @@ def enumerated(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Isolati
         way to divide one resource is looked at by itself.
 
     Source:
-        BGL (Liu et al., arXiv 2112.08541) poses such a program; stages and formulas are
-        reconstructed.
+        BGL (Liu et al., arXiv 2112.08541) isolates resources by such a program; its stages and
+        formulas are reconstructed.
     """
     best = Isolation("", np.ones(len(STAGES)), np.inf)
     for name, demand in demands.items():
@@ -53,39 +52,31 @@ def integer_program(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Is
     min t subject to t >= sum time z for every stage, one z of every stage for the cache chosen,
     and sum units z <= all units for every resource.
     """
-    names, stages = list(demands), len(STAGES)
-    most = np.ones(stages, dtype=np.int64)
+    most = [1] * len(STAGES)
     for group, all_of_it in zip(GROUPS, units, strict=True):
-        most[list(group)] = all_of_it - 1
-    cache, stage, count = np.array([
-        (o, s, c) for o in range(len(names)) for s in range(stages) for c in range(1, most[s] + 1)
-    ]).T  # fmt: skip
-    divided = np.stack([demands[name].divided for name in names])[cache, stage]
-    time = divided / count + np.stack([demands[name].serial for name in names])[cache, stage]
-    binaries, options = len(cache), len(names)
-    size = 1 + options + binaries  # t, the cache, z
-    slowest, chosen = np.zeros((stages, size)), np.zeros((options * stages, size))
-    shared, one = np.zeros((len(units), size)), np.zeros((1, size))
-    z = 1 + options + np.arange(binaries)
-    slowest[:, 0], slowest[stage, z] = -1.0, time
-    chosen[cache * stages + stage, z] = 1.0
-    chosen[np.arange(options * stages), 1 + np.arange(options * stages) // stages] = -1.0
-    for resource, group in enumerate(GROUPS):
-        inside = np.isin(stage, group)
-        shared[resource, z[inside]] = count[inside]
-    one[0, 1 : 1 + options] = 1.0
-    solved = scipy.optimize.milp(
-        np.eye(1, size)[0],
-        integrality=np.append(0, np.ones(size - 1)),
-        bounds=scipy.optimize.Bounds(0.0, np.append(np.inf, np.ones(size - 1))),
-        constraints=[
-            (slowest, -np.inf, 0.0), (chosen, 0.0, 0.0), (shared, -np.inf, np.array(units)),
-            (one, 1.0, 1.0),
-        ],
-        options={"mip_rel_gap": 0.0},
-    )  # fmt: skip
-    taken = np.flatnonzero(solved.x[z] > 0.5)
-    found = np.ones(stages)
-    found[stage[taken]] = count[taken]
-    name = names[int(cache[taken[0]])]
+        most[group[0]] = most[group[1]] = all_of_it - 1
+    program = LinearProgram()
+    slowest = program.add_columns(1, cost=1.0)
+    cache = program.add_columns(len(demands), upper=1.0, integer=True)
+    program.add_row([(cache, 1.0)], lower=1.0, upper=1.0)
+    z = [[program.add_columns(n, upper=1.0, integer=True) for n in most] for _ in demands]
+    for s in range(len(STAGES)):
+        own = np.arange(1, most[s] + 1)
+        terms = [
+            (z[o][s], demand.divided[s] / own + demand.serial[s])
+            for o, demand in enumerate(demands.values())
+        ]
+        program.add_row([*terms, (slowest, -1.0)], upper=0.0)
+        for o in range(len(demands)):
+            program.add_row([(z[o][s], 1.0), (cache[o], -1.0)], lower=0.0, upper=0.0)
+    for group, all_of_it in zip(GROUPS, units, strict=True):
+        used = [(row[s], np.arange(1, most[s] + 1)) for row in z for s in group]
+        program.add_row(used, upper=float(all_of_it))
+    solver = program.solver(time_limit=60.0)
+    solver.setOptionValue("mip_rel_gap", 0.0)
+    solver.run()
+    value = np.array(solver.getSolution().col_value)
+    chosen = int(value[cache].argmax())
+    found = np.array([value[z[chosen][s]].argmax() + 1.0 for s in range(len(STAGES))])
+    name = list(demands)[chosen]
     return Isolation(name, found, float(demands[name].seconds(found).max()))

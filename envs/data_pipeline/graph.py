@@ -22,10 +22,9 @@ from envs.memory import require_memory
 
 IntArray = NDArray[np.int64]
 NodeArray = NDArray[np.int32]
-_EDGE_BYTES = 80  # in memory, for each edge, while a graph is built
+_BYTES = 80  # in memory, for each edge, while a graph is built
 _LARGEST = 2**31 - 1
-_REPEATED = 0.8  # share of the edges drawn that may be there already
-_COMMENT = re.compile(rb"[#%]")
+_DRAWN = 16  # edges drawn for each that there is to be, at most: the others are there already
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +43,13 @@ class Graph:
     def degree(self) -> IntArray:
         return np.diff(self.start)
 
-    @cached_property
-    def matrix(self) -> scipy.sparse.csr_array:
-        """The adjacency, with ones."""
-        ones = np.ones(len(self.neighbour), dtype=np.float64)
-        return scipy.sparse.csr_array(
-            (ones, self.neighbour, self.start.astype(np.int32)), shape=(self.nodes, self.nodes)
-        )
-
 
 def graph_of(ends: IntArray, label: NodeArray) -> Graph:
     """Of edges (2, m), each in one direction or in both; loops and repeats fall out."""
-    n = len(label)
     ends = ends[:, ends[0] != ends[1]].astype(np.int32)
     pairs = np.concatenate(ends), np.concatenate(ends[::-1])
-    found = scipy.sparse.coo_array((np.ones(len(pairs[0]), np.int8), pairs), shape=(n, n)).tocsr()
+    ones = np.ones(len(pairs[0]), dtype=np.int8)
+    found = scipy.sparse.coo_array((ones, pairs), shape=(len(label), len(label))).tocsr()
     return Graph(found.indptr.astype(np.int64), found.indices, label)
 
 
@@ -86,48 +77,46 @@ class GeneratedGraph:
             InputError: there is no room for so many edges, or no memory.
         """
         n = self.nodes
-        if self.communities > n or n > _LARGEST:
+        if self.communities > n:
             raise InputError("there are more communities than nodes", field="communities")
+        no_room = InputError(f"{n} nodes have no room for {self.edges} edges", field="edges")
         if self.edges > n * (n - 1) // 4:
-            raise InputError(f"{n} nodes have no room for {self.edges} edges", field="edges")
-        require_memory(_EDGE_BYTES * self.edges, f"a graph of {self.edges} edges", field="edges")
+            raise no_room
+        require_memory(_BYTES * (self.edges + n), f"a graph of {self.edges} edges", field="edges")
         community = np.arange(n) * self.communities // n
-        edge_of = np.searchsorted(community, np.arange(self.communities + 1))
+        first = np.searchsorted(community, np.arange(self.communities + 1))
         weight = (1.0 - rng.random(n)) ** (-1.0 / (self.exponent - 1.0))
         # cut off where two nodes of a community would expect more than one edge between them
         most = weight.sum() / np.sqrt(2.0 * self.edges * self.communities)
         upto = np.append(0.0, np.cumsum(np.minimum(weight, most)))
-        keys = np.zeros(0, dtype=np.int64)
+        keys, spent = np.zeros(0, dtype=np.int64), 0
         while (left := self.edges - len(keys)) > 0:
             drawn = np.sort(rng.random(left + left // 8 + 8)) * upto[-1]  # in order: found sooner
             a = np.searchsorted(upto, drawn, "right") - 1
             own, anywhere = community[a], rng.random(len(a)) < self.mixing
-            low = np.where(anywhere, 0.0, upto[edge_of[own]])
-            high = np.where(anywhere, upto[-1], upto[edge_of[own + 1]])
-            b = np.searchsorted(upto, low + rng.random(len(a)) * (high - low), "right") - 1
-            b = np.minimum(b, n - 1)
-            fresh = (np.minimum(a, b) * n + np.maximum(a, b))[a != b]
-            keys = np.sort(np.concatenate((keys, fresh)))  # np.unique hashes, ten times slower
+            low = np.where(anywhere, 0.0, upto[first[own]])
+            high = np.where(anywhere, upto[-1], upto[first[own + 1]])
+            drawn = low + rng.random(len(a)) * (high - low)
+            b = np.minimum(np.searchsorted(upto, drawn, "right") - 1, n - 1)
+            keys = np.append(keys, (np.minimum(a, b) * n + np.maximum(a, b))[a != b])
+            keys.sort()  # np.unique hashes, which takes ten times as long
             keys = keys[np.diff(keys, prepend=-1) > 0]
-            if self.edges - len(keys) > _REPEATED * left:
-                raise InputError(f"{n} nodes have no room for {self.edges} edges", field="edges")
+            spent += len(drawn)
+            if spent > _DRAWN * self.edges + 1000:
+                raise no_room
         surplus = rng.choice(len(keys), len(keys) - self.edges, replace=False, shuffle=False)
         keys = np.delete(keys, surplus)
-        if self.communities > 1:
-            label = rng.permutation(np.arange(self.communities) % self.classes)[community]
-        else:
-            label = rng.integers(0, self.classes, n)
-        number = rng.permutation(n)
-        shuffled = np.empty(n, dtype=np.int32)
-        shuffled[number] = label
-        return graph_of(number[np.stack(np.divmod(keys, n))], shuffled)
+        label = community if self.communities > 1 else rng.integers(0, self.classes, n)
+        order = rng.permutation(n)
+        ends = np.argsort(order)[np.stack(np.divmod(keys, n))]
+        return graph_of(ends, (label % self.classes)[order].astype(np.int32))
 
 
 def read_graph(edges: str | Path, labels: str | Path | None) -> Graph:
     """A graph of lines `node node`, with the classes of lines `node class`; without: all are 0.
 
-    Plain or gzip; lines that begin with # or % are comments. Nodes are whole numbers below 2^31,
-    which are numbered anew in their order; edges may stand in one direction or in both.
+    Plain or gzip; what follows # or % is a comment. Nodes are whole numbers below 2^31, which are
+    numbered anew in their order; edges may stand in one direction or in both.
 
     Raises:
         InputError: naming file, line and field.
@@ -144,25 +133,22 @@ def read_graph(edges: str | Path, labels: str | Path | None) -> Graph:
 
 
 def _pairs(path: str | Path, fields: tuple[str, str]) -> IntArray:
-    """(2, lines) whole numbers."""
+    """(2, lines) whole numbers; only a file with a fault is looked at line by line."""
     content = read_content(path)
     try:
         with warnings.catch_warnings(action="error"):  # of a file without numbers
             found = np.loadtxt(io.BytesIO(content), np.int64, comments=["#", "%"], ndmin=2)
-        good = found.shape[1:] == (2,) and found.min() >= 0 and found.max() <= _LARGEST
+        if found.shape[1:] == (2,) and found.min() >= 0 and found.max() <= _LARGEST:
+            return np.ascontiguousarray(found.T)
     except (ValueError, OverflowError, UserWarning):
-        good = False
-    if good:
-        return np.ascontiguousarray(found.T)
-    for number, line in enumerate(content.splitlines(), start=1):
-        words = _COMMENT.split(line)[0].split()
-        where = f"line {number}"
-        if words and len(words) != 2:
+        pass
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        words, where = re.split("[#%]", line)[0].split(), f"line {number}"
+        if len(words) not in {0, 2}:
             fault = f"has {len(words)} words, not {' '.join(fields)}"
             raise InputError(fault, file=path, record=where)
-        for word, field in zip(words, fields, strict=bool(words)):
-            if not word.isdigit() or int(word[:18]) > _LARGEST:
-                told = word[:40].decode("ascii", "replace")
-                fault = f"{told!r} is no whole number below 2^31"
+        for word, field in zip(words, fields, strict=False):
+            if not (word.isascii() and word.isdigit()) or int(word[:18]) > _LARGEST:
+                fault = f"{word[:40]!r} is no whole number below 2^31"
                 raise InputError(fault, file=path, record=where, field=field)
     raise InputError("holds no line of two whole numbers", file=path)

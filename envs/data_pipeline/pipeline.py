@@ -16,9 +16,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.data_pipeline.caches import BoolArray, Policy
 from envs.data_pipeline.graph import NodeArray
-from envs.data_pipeline.sampling import Requests
+from envs.data_pipeline.requests import BoolArray, Policy, Requests
 
 FloatArray = NDArray[np.float64]
 STAGES = (
@@ -81,10 +80,9 @@ def demand(
     with the neighbours. GPUs train on as many batches at a time, a round; the stores' work of a
     round is that of the busiest store.
     """
-    m, batches, stores = machines, requests.batches, int(part.max()) + 1
+    m, batches, stores = machines, len(requests.offset) - 1, int(part.max()) + 1
     home = part[requests.node]
-    batch = np.repeat(np.arange(batches, dtype=np.int32), np.diff(requests.offset))
-    key = batch * stores + home
+    key = np.repeat(np.arange(batches, dtype=np.int32), np.diff(requests.offset)) * stores + home
 
     def by_store(weight: NDArray[np.generic]) -> FloatArray:
         """(rounds, stores)"""
@@ -96,36 +94,30 @@ def demand(
 
     inner = (requests.hop > 0) & (requests.hop < requests.hop.max())
     crossing = inner & (home != part[requests.parent])
-    answered = (requests.sampled + 1) * crossing
     edges, rows = by_store(requests.sampled), by_store(~hit)
-    answers, asked = by_store(answered), by_store(crossing)
-    all_edges, missed = edges.sum() / batches, rows.sum() / batches
-    structure, features = 2.0 * _ID * edges, float(m.feature_bytes) * rows
-    sent = busiest(structure + features + _ID * answers)
-    received = float((structure + features).sum() / batches)
+    answers, asked = by_store((requests.sampled + 1) * crossing), by_store(crossing)
+    all_edges, missed = float(edges.sum() / batches), float(rows.sum() / batches)
+    structure, features = 2.0 * _ID * all_edges, float(m.feature_bytes) * missed
+    sent = busiest(2.0 * _ID * edges + m.feature_bytes * rows + _ID * answers)
     copied = m.pcie_shares / m.pcie  # seconds of a byte, on one share
     looked_up = len(hit) / batches if policy != "none" else 0.0
     touched = missed if policy == "fifo" else looked_up  # a hit leaves the order of FIFO alone
-    divided, serial = np.zeros((2, len(STAGES)))
-    divided[0] = busiest(m.edge_s * edges + m.request_s * asked)
-    divided[1] = busiest(m.row_s * rows)
-    serial[2] = max(sent, received) / m.nic
-    divided[3] = m.convert_s * all_edges
-    divided[4] = copied * 2.0 * _ID * all_edges
-    divided[5] = m.lookup_s * looked_up
+    sampling = busiest(m.edge_s * edges + m.request_s * asked)
+    gathering = busiest(m.row_s * rows)
+    divided = [sampling, gathering, 0.0, m.convert_s * all_edges, copied * structure,
+               m.lookup_s * looked_up, copied * features, 0.0]  # fmt: skip
+    serial = np.zeros(len(STAGES))
+    serial[2] = max(sent, structure + features) / m.nic
     serial[5] = m.update_s.get(policy, 0.0) * touched
-    divided[6] = copied * m.feature_bytes * missed
     serial[7] = m.train_s * all_edges / m.gpus
-    return Demand(
-        divided, serial, float(hit.mean()), float(crossing.sum() / max(inner.sum(), 1)),
-        float(_ID * answered.sum() / batches), m.feature_bytes * missed,
-    )  # fmt: skip
+    crossed = float(crossing.sum() / max(inner.sum(), 1))
+    between = float(_ID * answers.sum() / batches)
+    return Demand(np.array(divided), serial, float(hit.mean()), crossed, between, features)
 
 
 def equal_shares(machines: Machines) -> FloatArray:
-    """(8,) units of each stage where those that share a resource have the same, the first more."""
+    """(8,) units of each stage where the two that share a resource have a half, the first more."""
     units = np.ones(len(STAGES))
-    for group, all_of_it in zip(GROUPS, machines.units, strict=True):
-        for place, stage in enumerate(group):
-            units[stage] = (all_of_it + len(group) - 1 - place) // len(group)
+    for (a, b), most in zip(GROUPS, machines.units, strict=True):
+        units[a], units[b] = (most + 1) // 2, most // 2
     return units

@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.data_pipeline.blocks import grow
 from agents.data_pipeline.isolation import enumerated, integer_program
-from agents.data_pipeline.orders import (
+from agents.data_pipeline.locality import (
+    BlockPartition,
     ProximityOrder,
+    grow,
+    hash_partition,
     label_bound,
     label_distance,
+    metis_partition,
     shifted,
 )
-from agents.data_pipeline.partitions import BlockPartition, hash_partition, metis_partition
 from envs.data_pipeline.graph import GeneratedGraph, Graph
 from envs.data_pipeline.pipeline import Demand
 from envs.errors import InputError

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.data_pipeline.caches import Policy, hits
-from envs.data_pipeline.graph import GeneratedGraph, Graph, read_graph
-from envs.data_pipeline.sampling import sample
+from envs.data_pipeline.graph import GeneratedGraph, Graph, graph_of, read_graph
+from envs.data_pipeline.requests import Policy, hits, sample
 from envs.errors import InputError
 from tests.strength import examples
 
@@ -21,10 +20,8 @@ from tests.strength import examples
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     nodes = draw(st.integers(8, 40))
-    edges = draw(st.integers(1, 2 * nodes))
-    communities, mixing = draw(st.sampled_from([(1, 1.0), (2, 0.5), (3, 1.0)]))
-    rng = np.random.default_rng(draw(st.integers(0, 9)))
-    return GeneratedGraph(nodes, edges, 2.5, communities, mixing, 2).draw(rng)
+    ends = np.random.default_rng(draw(st.integers(0, 99))).integers(0, nodes, (2, 2 * nodes))
+    return graph_of(ends, np.zeros(nodes, dtype=np.int32))
 
 
 def slow_sample(
