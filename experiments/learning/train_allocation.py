@@ -3,6 +3,8 @@
 python -m experiments.train env=allocation +split@splits.itp=itp training.budget_s=300
 python -m experiments.train env=allocation +split@splits.itp=itp training.cloning.iterations=20 \\
     teacher._target_=agents.cluster.allocation.gadget.Gadget model.head_start=0
+python -m experiments.train env=allocation +split@splits.itp=itp exam_window=test \\
+    'policies=[<run folder>/checkpoint]'
 
 The policy of the best exam becomes a folder, <run folder>/checkpoint, which
 `agents.cluster.allocation.learned.LearnedAllocation` follows. In exams counts the rule's utility
@@ -16,7 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from agents.base import AllocationPlanner
+from agents.cluster.allocation.baselines import BASELINES
+from agents.cluster.allocation.gadget import Gadget
+from agents.cluster.allocation.learned import LearnedAllocation
+from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.windows import TraceProblems
@@ -26,11 +34,15 @@ from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.learning.train_problems import learned
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
+from experiments.run.statistics import bootstrap
+from experiments.run.tables import Table, write_tables
 from experiments.run.targets import build, build_as
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations
     from agents.rllib.config import Training
+
+RULE = "rule"
 
 
 @dataclass
@@ -48,6 +60,8 @@ class TrainAllocationConfig:
     window: str
     exam_window: str
     problems: Any
+    policies: list[str]
+    windows: Count
     teacher: Any
     resume: str | None
     seed: int
@@ -105,6 +119,8 @@ def _queues(make: Callable[[TraceProblems], Any], source: TraceProblems) -> Allo
 
 def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the exams say."""
+    if config.policies:
+        return compared(config, run)
     if config.resume is not None:
         config = resumed_config(run.folder, config, run.overrides)
     training, subject = subject_of(config)
@@ -112,6 +128,39 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
         config, run, training, subject, news, title="A policy that gives workers to malleable jobs",
         what="worths at once / utilities", unit="worth at once / utility",
     )  # fmt: skip
+
+
+def compared(config: TrainAllocationConfig, run: Run) -> Result:
+    """Policies and all that decide online, on the same problems from the window of exams."""
+    _, source = problems_of(config)
+    others: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
+    others |= {"gadget": Gadget(), RULE: LearnedAllocation()}
+    policies = {path: LearnedAllocation(path) for path in config.policies}
+    utility: dict[str, list[float]] = {name: [] for name in (*others, *policies)}
+    jobs = []
+    for number in range(config.windows):
+        problem = source(np.random.default_rng((config.seed, number)))
+        jobs.append(len(problem.jobs))
+        for name, planner in {**others, **policies}.items():
+            utility[name].append(planner.give(problem, config.seed).utility)
+    best = max(BASELINES.keys() | {"gadget"}, key=lambda name: sum(utility[name]))
+    learned = np.array([utility[path] for path in policies]).T
+    rows = []
+    for name, own in utility.items():
+        over = bootstrap((np.array(own) / utility[best])[:, None], 10_000, 0)
+        rows.append((name, f"{np.mean(own):.1f}", over.text()))
+    columns = ("planner", "mean utility", f"of {best}")
+    write_tables(
+        run, "Online planners on later windows", [Table("", columns, rows)], run.provenance
+    )
+    values: dict[str, object] = {
+        "best": best,
+        "jobs": jobs,
+        "of_best": bootstrap(learned / np.array(utility[best])[:, None], 10_000, 0).text(),
+        "of_rule": bootstrap(learned / np.array(utility[RULE])[:, None], 10_000, 0).text(),
+        "utility": utility,
+    }
+    return Result(values, run.provenance, ("best", "of_best", "of_rule"))
 
 
 def news(row: Mapping[str, float]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from agents.base import AllocationResult
 from agents.cluster.allocation.placing import outcome
-from envs.bounds import NonNegative, bounded
+from envs.bounds import Count, bounded
 from envs.cluster.allocation.episode import (
     CANDIDATE_WIDTH,
     CHOSEN,
@@ -21,7 +21,8 @@ from envs.cluster.allocation.observation import AllocationGraph, AllocationObser
 from envs.cluster.allocation.problem import RESOURCES, AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray
 from envs.errors import InputError
-from models.export.checkpoint import WEIGHTS_FILE
+from models.artifacts import read_json_object
+from models.export.checkpoint import SPEC_FILE, WEIGHTS_FILE
 from models.export.pairs import read_pairs
 
 Weights = Mapping[str, FloatArray]
@@ -44,7 +45,6 @@ class LearnedAllocation:
     Args:
         path: a folder that `experiments.train env=allocation` wrote; None: the rule alone.
         candidates: jobs that are scored, as in training.
-        head_start: score of the rule's choice beside the others, as in training.
 
     Raises:
         InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
@@ -52,11 +52,9 @@ class LearnedAllocation:
 
     online = True
 
-    def __init__(
-        self, path: str | None = None, candidates: int = 16, head_start: NonNegative = 2.0
-    ) -> None:
-        self.observation, self.head_start = AllocationObservation(candidates), head_start
-        self.weights = None if path is None else _weights(Path(path))
+    def __init__(self, path: str | None = None, candidates: Count = 16) -> None:
+        self.observation = AllocationObservation(candidates)
+        self.weights, self.head_start = (None, 1.0) if path is None else _policy(Path(path))
 
     def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
         """The most probable action in every step."""
@@ -77,20 +75,16 @@ class LearnedAllocation:
         found = self.head_start * pair[:, CHOSEN]
         if self.weights is not None:
             w = self.weights
-            message = np.maximum(
-                seen["node"] @ w["node"] + seen["edge"] @ w["edge"] + w["message"], 0
-            )
-            pooled = (
-                np.concatenate([message.mean(axis=1), message.max(axis=1)], axis=1) @ w["pooled"]
-            )
+            cluster = seen["node"][0] @ w["node"] + seen["edge"][:, 0] @ w["edge"] + w["message"]
+            pooled = np.tile(np.maximum(cluster, 0.0), 2) @ w["pooled"]  # one node: mean and most
             state = np.maximum(pair @ w["pair"] + pooled + w["alone"], 0.0)
             context = state[allowed].mean(axis=0) @ w["others"]
             found = found + np.maximum(state @ w["again"] + context + w["second"], 0.0) @ w["score"]
         return np.where(allowed, found, -np.inf)
 
 
-def _weights(folder: Path) -> Weights:
-    """The weights of a policy with these observations."""
+def _policy(folder: Path) -> tuple[Weights, float]:
+    """The weights of a policy with these observations, and what the rule's choice is ahead."""
     found = read_pairs(folder)
     width = len(found.get("score", ()))
     shapes = {
@@ -100,4 +94,4 @@ def _weights(folder: Path) -> Weights:
     }  # fmt: skip
     if {name: array.shape for name, array in found.items()} != shapes:
         raise InputError("is not of this environment", file=folder / WEIGHTS_FILE)
-    return found
+    return found, float(read_json_object(folder / SPEC_FILE)["config"]["head_start"])
