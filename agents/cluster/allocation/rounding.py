@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+from numpy.typing import NDArray
 
 from agents.base import AllocationResult
 from agents.cluster.allocation.gadget import Choices, drawn, fitted
@@ -16,6 +16,8 @@ from agents.cluster.allocation.sizes import Sizes
 from envs.bounds import Count, Positive, Share, bounded
 from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem, play
 from envs.cluster.allocation.speeds import FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +49,16 @@ class Draws:
         self.partial = np.array([job.utility.partial for job in problem.jobs], bool)
         shape = (len(problem.jobs), problem.slots)
         within = np.bincount(self.group, self.share, np.prod(shape)).reshape(shape).max(axis=1)
-        self.trained = self._of_jobs(self.share * self.progress)
+        self.trained = np.bincount(self.job, self.share * self.progress, len(problem.jobs))
         accepted = np.clip(np.maximum(self.trained, within), 1e-12, 1.0)
         self.accepted = np.where(self.partial, 1.0, accepted)  # q
 
-    def _of_jobs(self, value: FloatArray) -> FloatArray:
-        found: FloatArray = np.bincount(self.job, value, len(self.problem.jobs))
-        return found
-
-    def draw(self, scale: float, rng: np.random.Generator) -> IntArray:
-        """The entries drawn."""
+    def draw(self, scale: float, rng: np.random.Generator) -> tuple[IntArray, BoolArray]:
+        """The entries drawn, and which jobs (J,) are accepted."""
         taken = rng.random(len(self.accepted)) < np.where(self.partial, 1.0, scale * self.accepted)
         share = self.share * np.where(self.partial, scale, 1.0 / self.accepted)[self.job]
-        chance = rng.random(len(np.unique(self.group)))
-        chosen = drawn(self.group, share, chance)
-        return chosen[taken[self.job[chosen]]]
+        chosen = drawn(self.group, share, rng.random(len(np.unique(self.group))))
+        return chosen[taken[self.job[chosen]]], taken
 
     def means(self, scale: float) -> FloatArray:
         """(J,) what each job makes on average once it is accepted."""
@@ -93,25 +90,23 @@ class Draws:
         accepted = np.zeros_like(short)
         least = (1.0 - slack) * self.means(scale) * (1.0 - 1e-12)
         for _ in range(draws):
-            chosen = self.draw(scale, rng)
+            chosen, taken = self.draw(scale, rng)
             load = np.zeros_like(broken)
             np.add.at(load, self.slot[chosen], self.demand[chosen])
             broken += load > 1.0 + 1e-9
             made = np.bincount(self.job[chosen], self.progress[chosen], len(short))
-            counted = self.partial | (made > 0.0)
-            accepted += counted
-            short += counted & (made < least)
+            accepted += taken
+            short += taken & (made < least)
         return Tails(broken / draws, short / np.maximum(accepted, 1.0))
 
     def safe_scale(self, chance: float) -> float:
         """The largest scale at which the packing bounds sum to at most `chance`."""
-
-        def excess(scale: float) -> float:
-            return float(self.bounds(scale, 0.5).packing.sum()) - chance
-
-        if excess(1.0) <= 0.0:
-            return 1.0
-        return float(brentq(excess, 1e-12, 1.0, xtol=1e-6)) if excess(1e-12) < 0.0 else 1e-12
+        low, high = 0.0, 2.0
+        for _ in range(40):
+            middle = (low + high) / 2.0
+            fits = middle <= 1.0 and self.bounds(middle, 0.5).packing.sum() <= chance
+            low, high = (middle, high) if fits else (low, middle)
+        return low
 
 
 @bounded
@@ -127,8 +122,8 @@ class RandomisedRounding:
         At the safe scale s a draw takes more than all machines together have with probability at
         most `chance`; and a job makes less than 1 - slack of its mean with at most
         exp(-slack^2 m / 2 g). For utilities of unfinished work, a draw that does neither is worth
-        (1 - slack) s of the optimum (docs/allocation.md). None where machines differ from their
-        sum, nor for other utilities; `upper_bound` is the relaxation's.
+        (1 - slack) s of the relaxed plan (docs/allocation.md). None of single machines, nor for
+        other utilities; `upper_bound` is the relaxation's.
 
     Source:
         Yu, Liu, Wu, Ji, Bentley: *Toward Efficient Online Scheduling for Distributed Machine
@@ -158,7 +153,7 @@ class RandomisedRounding:
         }
         best, most = AllocationPlan.empty(problem), -1.0
         for draw in range(self.draws):
-            chosen = draws.draw(1.0 if draw % 2 == 0 else safe, rng)
+            chosen, _ = draws.draw(1.0 if draw % 2 == 0 else safe, rng)
             out: set[int] = set()
             for _ in range(2):
                 plan = repaired(draws, chosen, sizes, out)
