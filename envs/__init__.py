@@ -4,7 +4,8 @@ Importing this package registers `meshwright/...` with Gymnasium. The multi-agen
 PettingZoo's, which has no registry: `envs.joint.env` has `JointEnv` (`Joint-v0`) and
 `toy_environment` (`JointToy-v0`), `envs.cluster.environment.parallel_env` has `ClusterParallelEnv`
 (`ClusterParallel-v0`) and `toy_environment` (`ClusterParallelToy-v0`),
-`envs.cluster.allocation.parallel_env` `AllocationParallelEnv` (`AllocationParallel-v0`).
+`envs.cluster.allocation.parallel_env` `AllocationParallelEnv` (`AllocationParallel-v0`),
+`envs.pricing.env` `PricingEnv` (`Pricing-v0`) and `toy_environment` (`PricingToy-v0`).
 """
 
 from __future__ import annotations

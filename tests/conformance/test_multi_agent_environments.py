@@ -18,14 +18,18 @@ from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.parallel_env import toy_environment as cluster_toy
 from envs.joint.env import JointEnv, toy_environment
+from envs.pricing.env import PricingEnv
+from envs.pricing.env import toy_environment as pricing_toy
 
-MultiAgentEnv = JointEnv | ClusterParallelEnv | AllocationParallelEnv
+MultiAgentEnv = JointEnv | ClusterParallelEnv | AllocationParallelEnv | PricingEnv
 MAKERS: dict[str, Callable[..., MultiAgentEnv]] = {
     "Joint-v0": JointEnv,
     "JointToy-v0": toy_environment,
     "ClusterParallel-v0": ClusterParallelEnv,
     "ClusterParallelToy-v0": cluster_toy,
     "AllocationParallel-v0": AllocationParallelEnv,
+    "Pricing-v0": PricingEnv,
+    "PricingToy-v0": pricing_toy,
 }
 
 
@@ -109,7 +113,9 @@ def test_all_agents_act_in_every_step_and_end_together(make: Callable[[], MultiA
             masked_actions(observations, rng)
         )
         assert list(rewards) == list(terminations) == list(truncations) == env.possible_agents
-        assert len(set(rewards.values())) == len(set(terminations.values())) == 1
+        shared = len(set(rewards.values())) == 1
+        assert shared or sum(rewards.values()) == 0.0  # opponents
+        assert len(set(terminations.values())) == 1
         assert not any(truncations.values())
         ended = all(terminations.values())
     assert env.agents == []

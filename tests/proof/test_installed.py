@@ -24,6 +24,7 @@ IN_CORE: dict[str, list[str]] = {  # verbs that the core runs
     "compare": [*JOBS, "cluster.nodes=2", "trace.max_gpus=16", "trace.gpus=16"],
     "evaluate": ["env=cluster", "agent=checkpoint", *JOBS],
     "plan": [TOY, "agent=heft"],
+    "price": ["problem=k_min_search"],
     "split": ["split=synthetic"],
     "synchronise": ["bytes=1MB"],
     "trace": ["action=summary", *JOBS],

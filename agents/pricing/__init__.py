@@ -1,0 +1,1 @@
+"""Who takes which price: reservation prices, programs on a grid, and what is learned."""

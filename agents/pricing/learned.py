@@ -1,0 +1,214 @@
+"""A rule and its adversary, two networks in a zero-sum game over value / hindsight.
+
+Every update is over all actions, in expectation, and nothing is sampled: the rule's output gives
+the exact score of every sequence that matters to it, the adversary's a chance for each of them.
+The adversary moves to its best response, smoothed by entropy at a temperature that falls, the rule
+up the expected score. Of all iterates the one with the best exact worst score is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agents.pricing.rules import reserve_levels
+from envs.bounds import Count, Positive, Share, bounded
+from envs.pricing.problem import FloatArray, PricingProblem
+from envs.pricing.worst_case import RequestTree, worst_reserve_ratio, worst_sales_ratio
+
+HATS = 24  # features of a place on a line
+
+
+@bounded
+@dataclass(frozen=True)
+class PlaySettings:
+    """How the two networks play."""
+
+    iterations: Count
+    hidden: Count  # units of the one hidden layer of each
+    rule_step: Positive  # Adam's, at the start
+    adversary_step: Positive
+    decay: Share  # of the rule's step, at the end
+    answers: Count  # steps of the adversary for one of the rule
+    hot: Positive  # temperature of the adversary at the start, as a share of the worst score
+    cold: Positive  # and at the end
+
+
+class Game(Protocol):
+    """What the rule decides, as logits, and the sequences that the adversary chooses from."""
+
+    decisions: Tensor  # (n, F) features
+    sequences: Tensor  # (z, G) features
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """(z,) value / hindsight of every sequence, from the rule's (n,) logits."""
+
+    def worst_ratio(self, logits: FloatArray) -> float:
+        """Of the rule with these logits, over all sequences of requests on the grid."""
+
+
+def play(game: Game, settings: PlaySettings, seed: int) -> tuple[float, float]:
+    """The worst ratio of the rule before and after training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        rule, adversary = (_network(x, settings) for x in (game.decisions, game.sequences))
+    up, down = _Adam(rule), _Adam(adversary)
+    best, kept = -1.0, torch.zeros(0)
+    with torch.no_grad():
+        first = rule(game.decisions)[:, 0]
+    for iteration in range(settings.iterations):
+        done = iteration / settings.iterations
+        temperature = settings.hot * (settings.cold / settings.hot) ** done
+        logits = rule(game.decisions)[:, 0]
+        scores = game.scores(logits)
+        known = scores.detach()
+        worst = float(known.min())
+        if worst > best:
+            best, kept = worst, logits.detach().clone()
+        wanted = ((worst - known) / (temperature * (worst + FLOOR))).clamp(min=-FARTHEST)
+        weight = torch.softmax(wanted, 0) + 1.0 / len(wanted)
+        for _ in range(settings.answers):
+            answer = adversary(game.sequences)[:, 0]
+            missed = (answer - wanted) ** 2 * (weight + torch.softmax(answer.detach(), 0))
+            down.step(missed.sum(), settings.adversary_step)
+        with torch.no_grad():
+            chance = torch.softmax(adversary(game.sequences)[:, 0], 0)
+        lost = -(chance * scores).sum() / known.mean()
+        up.step(lost, settings.rule_step * settings.decay**done)
+    return game.worst_ratio(first.double().numpy()), game.worst_ratio(kept.double().numpy())
+
+
+FARTHEST = 15.0  # nats: sequences better for the rule are all as unlikely
+FLOOR = 0.02  # of a score, below which temperatures fall no further
+
+
+class SalesGame:
+    """The share to sell at every new highest level; the adversary says where prices stop.
+
+    With `thresholds` the shares become one reservation price for every unit of the problem.
+    """
+
+    def __init__(self, problem: PricingProblem, *, thresholds: bool) -> None:
+        self.problem, self._thresholds = problem, thresholds
+        self.decisions = self.sequences = _places(len(problem.prices))
+        self._prices = torch.as_tensor(problem.prices, dtype=torch.float32)
+
+    def scores(self, logits: Tensor) -> Tensor:
+        share = torch.softmax(logits, 0)
+        left = 1.0 - torch.cumsum(share, 0)
+        return (torch.cumsum(share * self._prices, 0) + self.problem.salvage * left) / self._prices
+
+    def worst_ratio(self, logits: FloatArray) -> float:
+        share = np.exp(logits - logits.max())
+        share /= share.sum()
+        if not self._thresholds:
+            return worst_sales_ratio(self.problem, share)
+        gone = np.arange(self.problem.capacity[0]) / self.problem.capacity[0]
+        reserve = np.searchsorted(np.cumsum(share)[:-1], gone, side="right")
+        return worst_reserve_ratio(self.problem, reserve)
+
+
+class ReserveGame:
+    """One reservation price for every unit, deterministic; what is left goes at the lowest price.
+
+    The adversary sells the rule i units, each at its reservation price, and then shows the highest
+    price refused so far without end.
+    """
+
+    def __init__(self, problem: PricingProblem) -> None:
+        self.problem, self._units = problem, problem.capacity[0]
+        self.decisions, self.sequences = _places(self._units), _places(self._units + 1)
+        low, high = float(problem.prices[0]), float(problem.prices[-1])
+        self._low, self._spread = low, float(np.log(high / low))
+        self._last = torch.tensor([high])
+        self._left = problem.salvage * torch.arange(self._units, -1, -1)
+
+    def scores(self, logits: Tensor) -> Tensor:
+        price = self._low * torch.exp(torch.sigmoid(logits) * self._spread)
+        refused = torch.cummax(torch.cat([price, self._last]), 0).values
+        own = torch.cat([torch.zeros(1), torch.cumsum(price, 0)]) + self._left
+        return own / (self._units * refused)
+
+    def worst_ratio(self, logits: FloatArray) -> float:
+        price = self._low * np.exp(self._spread / (1.0 + np.exp(-logits)))
+        return worst_reserve_ratio(self.problem, reserve_levels(self.problem, price))
+
+
+class RentalGame:
+    """The chance to take a request, by all requests so far and by what is in use."""
+
+    def __init__(self, tree: RequestTree) -> None:
+        self.tree, q, states = tree, tree.problem.requests, len(tree.wait)
+        seen = [torch.zeros(1, 0)]
+        for played in range(tree.problem.rounds):
+            before = seen[-1].repeat_interleave(q, 0)
+            seen.append(torch.cat([before, torch.eye(q).repeat(q**played, 1)], 1))
+        width = q * tree.problem.rounds
+        told = [nn.functional.pad(x, (0, width - x.shape[1])) for x in seen[1:]]
+        self.sequences = torch.cat(told)
+        # rounds, nodes, requests, states that can be met
+        self._met = [
+            torch.as_tensor(reachable[:, None, :] & tree.fits).nonzero(as_tuple=True)
+            for reachable in tree.reachable
+        ]
+        self.decisions = torch.cat(
+            [
+                torch.cat([x[node * q + request], torch.eye(states)[state]], 1)
+                for x, (node, request, state) in zip(told, self._met, strict=True)
+            ]
+        )
+        self._tables = tuple(
+            torch.as_tensor(x, dtype=torch.float32) for x in (tree.wait, tree.take, tree.gain)
+        )
+        self._best = torch.as_tensor(np.concatenate(tree.optimum), dtype=torch.float32)
+
+    def _taken(self, logits: Tensor) -> list[Tensor]:
+        parts = torch.split(torch.sigmoid(logits), [len(met[0]) for met in self._met])
+        sizes = [(len(x), *self.tree.fits.shape) for x in self.tree.reachable]
+        return [
+            torch.zeros(size, dtype=part.dtype).index_put(met, part)
+            for size, met, part in zip(sizes, self._met, parts, strict=True)
+        ]
+
+    def scores(self, logits: Tensor) -> Tensor:
+        wait, take, gain = self._tables
+        return torch.cat(self.tree.values(self._taken(logits), (wait, take, gain))) / self._best
+
+    def worst_ratio(self, logits: FloatArray) -> float:
+        return self.tree.worst_ratio([x.numpy() for x in self._taken(torch.as_tensor(logits))])
+
+
+class _Adam:
+    """Kingma, Ba: *Adam*, ICLR 2015; torch's own takes seconds to import."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._parameters, self._steps = list(network.parameters()), 0
+        self._moments = [(torch.zeros_like(x), torch.zeros_like(x)) for x in self._parameters]
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, rate: float) -> None:
+        """A step down the loss; the moments' decays are 0.5 and 0.99."""
+        self._steps += 1
+        first, second = 1.0 - 0.5**self._steps, 1.0 - 0.99**self._steps
+        slopes = torch.autograd.grad(loss, self._parameters)
+        for own, slope, (mean, square) in zip(self._parameters, slopes, self._moments, strict=True):
+            mean.lerp_(slope, 0.5)
+            square.mul_(0.99).addcmul_(slope, slope, value=0.01)
+            own.addcdiv_(mean / first, (square / second).sqrt_().add_(1e-8), value=-rate)
+
+
+def _network(inputs: Tensor, settings: PlaySettings) -> nn.Module:
+    hidden = settings.hidden
+    return nn.Sequential(nn.Linear(inputs.shape[1], hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+
+def _places(count: int) -> Tensor:
+    """(count, HATS + 3) features of places on a line: where, near which of some, whether an end."""
+    place = torch.linspace(0.0, 1.0, count) if count > 1 else torch.zeros(1)
+    hats = torch.exp(-(((place[:, None] - torch.linspace(0, 1, HATS)) * (HATS - 1)) ** 2) / 2.0)
+    ends = 2.0 * torch.stack([place == 0.0, place == 1.0], 1)
+    return torch.cat([2.0 * place[:, None] - 1.0, hats, ends], 1)

@@ -1,0 +1,202 @@
+"""`Pricing-v0`: a rule that takes requests or not, and an adversary that chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from envs.frame import new_frame, pixels
+from envs.pricing.problem import PricingProblem, price_search
+from envs.spaces import checked_actions
+
+Observation = dict[str, NDArray[Any]]
+Infos = dict[str, dict[str, Any]]
+
+RULE, ADVERSARY = "rule", "adversary"
+WAIT, REFUSE, TAKE = range(3)  # of the rule; 0 waits for the adversary too
+TOY_RATIO = 2.0  # of the best deterministic rule, by trying every sequence against every choice
+
+
+class PricingEnv(ParallelEnv[str, Observation, int]):
+    """Take requests at posted prices, whose sequence an adversary makes up meanwhile.
+
+    ## Description
+    A PettingZoo `ParallelEnv` with two agents that take turns: the `adversary` chooses the next
+    request, or ends the episode; then the `rule` takes it or not. Who is not to move waits.
+
+    ## Observation Space
+    For both `features`, float32 in [0, 1]: whether a request is there, its place among the levels,
+    its kind one-hot (K); the least and the greatest level so far; the share of rounds played; the
+    share of every resource in use for good and for so many rounds yet. And `action_mask`, int8: the
+    rule may always refuse, the adversary always choose any request.
+
+    ## Action Space
+    Rule: `Discrete(3)`: wait, refuse, take. Adversary: `Discrete(Q + 2)`: wait, request 0 to Q - 1,
+    end (after a round at least). What the mask forbids is a refusal, or request 0.
+
+    ## Reward
+    At the end, zero-sum: the rule gets value / hindsight (to buy: the inverse), the adversary minus
+    that; in `info` as `reward_score`. One unit, forced, prices 1, 2, 4: who takes 2 and is shown 4
+    afterwards gets 2 / 4 = 0.5.
+
+    ## Starting State
+    Nothing is in use, no request is there. Nothing is random.
+
+    ## Episode End
+    Both are terminated after the last round, or when the adversary ends it. No truncations.
+
+    ## Information
+    `score` (if the episode ended now), `rounds`, `action_mask`, after a step `reward_score`.
+
+    ## Arguments
+    * `problem`: by default search for one unit over nine levels, phi = 16.
+    * `render_mode`: `"rgb_array"` draws the prices so far and which were taken.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "name": "meshwright/Pricing-v0",
+        "render_modes": ["rgb_array"],
+        "render_fps": 4,
+    }
+
+    def __init__(
+        self, problem: PricingProblem | None = None, *, render_mode: str | None = None
+    ) -> None:
+        self.problem = problem or price_search(16.0, 9, 1, rounds=12)
+        self.render_mode = render_mode
+        self.possible_agents = [RULE, ADVERSARY]
+        self.agents: list[str] = []
+        self._end = self.problem.requests + 1
+        self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
+            RULE: spaces.Discrete(3),
+            ADVERSARY: spaces.Discrete(self._end + 1),
+        }
+        width = 5 + len(self.problem.kinds) + self.problem.states[0][0].size
+        features = spaces.Box(0.0, 1.0, (width,), np.float32)
+        self.observation_spaces = {
+            agent: spaces.Dict(
+                {"features": features, "action_mask": spaces.Box(0, 1, (int(own.n),), np.int8)}
+            )
+            for agent, own in self.action_spaces.items()
+        }
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        """What `agent` sees."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
+        """What `agent` may do."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Observation], Infos]:
+        """Start an episode; all are alike."""
+        self.agents = self.possible_agents.copy()
+        self._best, self._state, self._value = self.problem.nothing_known, 0, 0.0
+        self._shown: list[int] = []
+        self._taken: list[bool] = []
+        return self._observe(), self._infos()
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
+        """The next request, or the answer to it.
+
+        Raises:
+            InputError: an agent has no action, or one that is not in its space.
+        """
+        if not self.agents:
+            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        chosen = checked_actions(actions, self.action_spaces)
+        masks, ended = self._masks(), False
+        if len(self._shown) > len(self._taken):
+            self._answer(chosen[RULE] == TAKE and bool(masks[RULE][TAKE]))
+            ended = len(self._taken) == self.problem.rounds
+        elif chosen[ADVERSARY] == self._end and masks[ADVERSARY][self._end]:
+            ended = True
+        else:
+            allowed = bool(masks[ADVERSARY][chosen[ADVERSARY]])
+            self._shown.append(chosen[ADVERSARY] - 1 if allowed else 0)
+        reward = self._score() if ended else 0.0
+        rewards = {RULE: reward, ADVERSARY: -reward}
+        agents, self.agents = self.agents, [] if ended else self.agents
+        infos = self._infos()
+        for agent, own in rewards.items():
+            infos[agent]["reward_score"] = own
+        done = dict.fromkeys(agents, ended)
+        return self._observe(), rewards, done, dict.fromkeys(agents, False), infos
+
+    def render(self) -> Any:
+        """(H, W, 3) uint8 picture of the prices so far; None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        figure = new_frame()
+        axes = figure.subplots()
+        price = self.problem.prices[np.array(self._shown, dtype=int) % len(self.problem.prices)]
+        taken = np.array([*self._taken, False][: len(price)], dtype=bool)
+        for those, colour, label in ((taken, "tab:blue", "taken"), (~taken, "0.8", "not taken")):
+            axes.bar(np.flatnonzero(those), price[those], color=colour, label=label)
+        axes.set(xlabel="round", ylabel="price", ylim=(0.0, self.problem.prices[-1]))
+        axes.legend(loc="upper left")
+        return pixels(figure)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(self, take: bool) -> None:
+        request, (_, wait, following) = self._shown[-1], self.problem.states
+        kind = request // len(self.problem.prices)
+        self._value += float(self.problem.value[request]) * take
+        self._state = int(following[kind, self._state] if take else wait[self._state])
+        self._best = self.problem.hindsight(self._best, request)
+        self._taken.append(take)
+
+    def _score(self) -> float:
+        best = float((self._best + self.problem.closing).max())
+        return self.problem.score(self._value + float(self.problem.closing[self._state]), best)
+
+    def _masks(self) -> Observation:
+        rule, adversary = np.zeros(3, dtype=np.int8), np.ones(self._end + 1, dtype=np.int8)
+        if self.agents and len(self._shown) > len(self._taken):
+            kind = self._shown[-1] // len(self.problem.prices)
+            rule[REFUSE], adversary[1:] = 1, 0
+            rule[TAKE] = self.problem.states[2][kind, self._state] >= 0
+        else:
+            rule[WAIT], adversary[0] = 1, not self.agents
+            adversary[self._end] = bool(self._taken)
+        return {RULE: rule, ADVERSARY: adversary}
+
+    def _observe(self) -> dict[str, Observation]:
+        problem, there = self.problem, len(self._shown) > len(self._taken)
+        m = len(problem.prices)
+        level = [request % m / (m - 1) for request in self._shown] or [0.0]
+        kinds = np.zeros(len(problem.kinds))
+        if there:
+            kinds[self._shown[-1] // m] = 1.0
+        used = problem.states[0][self._state] / np.array(problem.capacity)[:, None]
+        past = (min(level), max(level), len(self._taken) / problem.rounds)
+        parts = ([there, level[-1] * there], kinds, past, used.ravel())
+        features = np.concatenate(parts).astype(np.float32)
+        return {
+            agent: {"features": features.copy(), "action_mask": mask}
+            for agent, mask in self._masks().items()
+        }
+
+    def _infos(self) -> Infos:
+        facts = {"score": self._score(), "rounds": len(self._taken)}
+        return {agent: {**facts, "action_mask": mask} for agent, mask in self._masks().items()}
+
+
+def toy_environment(**arguments: Any) -> PricingEnv:
+    """`PricingToy-v0`: one unit, forced sale at 1, prices 1, 2, 4, four rounds; `TOY_RATIO`."""
+    return PricingEnv(price_search(4.0, 3, 1, rounds=4), **arguments)

@@ -1,0 +1,21 @@
+"""Prices against an adversary: the exact worst ratio of rules, programs and a learned rule.
+
+python -m experiments.price problem=k_max_search units=[1,2,5] spreads=[5,20,50]
+python -m experiments.price problem=rentals spreads=[5] seeds=2
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.guarantees.pricing import PriceConfig, price
+from experiments.run.app import run_app
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The app."""
+    return run_app("price", PriceConfig, price, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""`experiments.price`, from the command line to the result file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.price import main
+
+SMALL = "seeds=1 learner.iterations=2 learner.hidden=4 levels=20 parts=20 sizes=[1,2] units=[2]"
+QUICK = [*SMALL.split(), "rental.levels=2", "rental.rounds=2", "spreads=[5.0]"]
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("problem", "names"),
+    [
+        ("one_way_trading", {"optimum", "greedy", "fixed", "reservation", "program", "learned"}),
+        ("rentals", {"greedy", "fixed", "utilised", "random", "program", "learned"}),
+    ],
+)
+def test_every_rule_has_its_worst_ratio(problem: str, names: set[str], work: Path) -> None:
+    assert main([f"problem={problem}", *QUICK, "hydra.run.dir=run"]) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    (row,) = found["rows"]
+    assert names <= set(row)
+    assert len(row["learned_ratios"]) == 1
+    yardstick = "program" if "program" in row else "reservation"
+    assert all(
+        row[name] is None or row[name] >= row[yardstick] * (1 - 1e-9)
+        for name in names - {"optimum"}
+    )
+    assert (work / "run" / "ratios.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("problem=auction", "config key 'problem': 'auction' is none of k_max_search"),
+        ("spreads=[1.0]", "config key 'spreads'"),
+        ("units=[]", "config key 'units'"),
+        ("sizes=[21]", "config key 'sizes': an item is larger"),
+        ("learner.hot=0", "config key 'learner.hot'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    word: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*QUICK, word]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
