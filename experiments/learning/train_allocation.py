@@ -2,7 +2,7 @@
 
 python -m experiments.train env=allocation +split@splits.itp=itp training.budget_s=300
 python -m experiments.train env=allocation +split@splits.itp=itp training.cloning.iterations=20 \\
-    teacher._target_=agents.cluster.allocation.gadget.Gadget model.head_start=0
+    'teacher={_target_: agents.cluster.allocation.gadget.Gadget}' model.head_start=0
 python -m experiments.train env=allocation +split@splits.itp=itp exam_window=test \\
     'policies=[<run folder>/checkpoint]'
 
@@ -83,7 +83,11 @@ def problems_of(config: TrainAllocationConfig) -> list[TraceProblems]:
         if any(window not in part.windows for part in parts):
             raise InputError(f"config key '{key}': a split has no {window!r}")
         made = build(config.problems, "problems")
-        found.append(made([part.windows[window].trace.canonical() for part in parts]))
+        try:
+            found.append(made([part.windows[window].trace.canonical() for part in parts]))
+        except InputError as error:
+            told = f"config key 'problems.{error.field}': {error.message}"
+            raise InputError(told) from error
     return found
 
 

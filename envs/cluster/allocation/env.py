@@ -17,39 +17,14 @@ from envs.errors import InputError
 class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
     """Give workers to malleable jobs, slot by slot, one decision after another.
 
-    ## Description
-    `AllocationParallelEnv` with one queue, where description, reward and information stand in full.
-    In a slot the agent gives jobs their next units, least workers first, then twice as many and so
-    on, until it ends the slot, which then passes.
-
-    ## Observation Space
-    `Dict`, that of `AllocationObservation`; the `action_mask` is in `info`, too.
-
-    ## Action Space
-    `Discrete(K + 1)`: give row k of the observation its next unit; K ends the slot.
-
-    ## Reward
-    What jobs become worth in the slot that passes, and -1 for an action outside the mask; the terms
-    are in `info` as `reward_<term>`. Of `envs.cluster.allocation.toy.toy_problem` an episode
-    collects at most `TOY_OPTIMUM`.
-
-    ## Starting State
-    A new problem from the generator (`self.np_random` is its only source of randomness), in the
-    first slot in which something can be given.
-
-    ## Episode End
-    `terminated` when all slots have passed; never `truncated`.
-
-    ## Information
-    As of `AllocationParallelEnv`.
-
-    ## Arguments
-    * `render_mode`: `"rgb_array"` draws the workers of every job in every slot.
-    * others: as of `AllocationParallelEnv`, but for `queues`.
+    `AllocationParallelEnv` with one queue: its docstring is the specification of description,
+    reward, episode end and information. Actions are `Discrete(K + 1)`: give row k of the
+    observation (`AllocationObservation`) its next unit; K ends the slot. Arguments are those of
+    `AllocationParallelEnv` but for `queues`; `self.np_random` is the only source of randomness.
 
     ## Guarantees
-    At least one action is always allowed; equal seeds give equal episodes; the toy's optimum is
-    proved by trying all plans.
+    At least one action is always allowed; equal seeds give equal episodes; the optimum of
+    `envs.cluster.allocation.toy.toy_problem` is proved by trying all plans.
 
     ## Source
     As of `AllocationParallelEnv`.
@@ -89,9 +64,7 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
             InputError: the action is not in the space.
         """
         _ = self.episode  # there is none before the first reset
-        if np.size(action) != 1 or action not in range(
-            int(self.parallel.observation.candidates + 1)
-        ):
+        if np.size(action) != 1 or action not in range(int(self.action_space.n)):
             raise InputError(f"{action} is not in {self.action_space}", field="action")
         terms = self.parallel.play([int(action)])
         over = not self.parallel.agents

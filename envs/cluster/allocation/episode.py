@@ -114,7 +114,8 @@ class AllocationEpisode:
         """The next slot in which there is a job to grow, or the end."""
         self.at: dict[int, tuple[IntArray, IntArray]] = {}
         self.level: dict[int, int] = {}
-        self.free, self.spare = self.problem.capacity.copy(), self.whole
+        self.free: FloatArray = self.problem.capacity.copy()  # (M, R)
+        self.spare: FloatArray = self.whole  # (R,)
         self.open[:] = False
         while not self.open.any() and not self.over:
             self.slot += 1

@@ -1,0 +1,57 @@
+"""`experiments.train env=allocation`: from a command line to a policy compared with the rules."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from small_split import overrides
+
+from experiments.train import main
+
+TOY = [
+    "env=allocation_parallel", "+split@splits.itp=itp", "problems.jobs=4", "problems.slots=3",
+    "problems.gpus=2", "training.budget_s=null", "training.max_steps=40", "agent.num_envs=4",
+    "training.exam_episodes=2", "training.cloning.iterations=1", "agent.alike=2",
+    "teacher={_target_: agents.cluster.allocation.gadget.Gadget}",
+]  # fmt: skip
+
+
+def small(folder: Path) -> list[str]:
+    given = [text.replace("split.", "splits.itp.", 1) for text in overrides(folder)]
+    return [*TOY, *(text for text in given if not text.startswith("cache="))]
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
+
+
+@pytest.mark.proof
+def test_a_policy_is_trained_and_compared(work: Path) -> None:
+    assert main([*small(work), "hydra.run.dir=run"]) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert found["untrained_score"] == pytest.approx(1.0)  # at first it is the rule
+    policies = f"policies=[{found['checkpoint']}]"
+    assert main([*small(work), policies, "windows=2", "hydra.run.dir=beside"]) == 0
+    beside = json.loads((work / "beside" / "result.json").read_text())
+    assert {"fifo", "gadget", "rule", found["checkpoint"]} <= set(beside["utility"])
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("window=validation", "config key 'exam_window'"),
+        ("problems.jobs=100000", "config key 'problems.jobs': no trace has 100000"),
+        ("policies=[nowhere]", "nowhere: is not a checkpoint folder"),
+    ],
+)
+def test_bad_input_is_one_line(
+    word: str, told: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*small(work), word, "hydra.run.dir=run"]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
