@@ -146,7 +146,9 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
         InputError: windows overlap, or no job of one fits.
     """
     length = config.slots * config.slot_s
-    starts = trace.submit_s[np.arange(config.windows) * len(trace) // config.windows]
+    starts = trace.submit_s[
+        (2 * np.arange(config.windows) + 1) * len(trace) // (2 * config.windows)
+    ]
     if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
         raise InputError("config key 'windows': so many of the trace overlap")
     own = OWN[speed]
