@@ -71,7 +71,10 @@ class StudyConfig:
 def study(config: StudyConfig, run: Run) -> Result:
     """Ratios to optima, violations of rounding, and with a trace, windows of it."""
     provenance, windows = run.provenance, []
-    ratios = beside_optima(config.study, config.seed)
+    planners: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
+    planners |= {"gadget": Gadget(), "rounding": RandomisedRounding()}
+    planners |= {"smd": Smd(), "smd, exact": Smd(exact=True)}
+    ratios = beside_optima(config.study, config.seed, planners)
     if config.trace.path is not None:
         loaded = load_trace(config.trace)
         provenance = provenance.with_inputs(**loaded.inputs)
@@ -102,7 +105,9 @@ def _checked(
     return found
 
 
-def beside_optima(instances: int, seed: int) -> list[Row]:
+def beside_optima(
+    instances: int, seed: int, planners: Mapping[str, AllocationPlanner]
+) -> list[Row]:
     """On random instances of every speed model and utility in turn, until so many are proved.
 
     Raises:
@@ -110,9 +115,6 @@ def beside_optima(instances: int, seed: int) -> list[Row]:
             proved of it; or a bound is below the optimum.
     """
     kinds = [(s, u) for u in get_args(UtilityName) for s in get_args(SpeedName)]
-    planners: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
-    planners |= {"gadget": Gadget(), "rounding": RandomisedRounding()}
-    planners |= {"smd": Smd(), "smd, exact": Smd(exact=True)}
     rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
     number = proved = 0
     while proved < instances:
