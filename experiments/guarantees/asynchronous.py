@@ -149,7 +149,7 @@ def compared(
             "half_width_s": half_width(seconds),
             "reached": sum(math.isfinite(run.reached) for run in runs),
             "commits": float(np.mean([counts.sum() for counts in late])),
-            "staleness": float(np.mean([c @ np.arange(len(c)) / c.sum() for c in late])),
+            "staleness": float(np.mean([c @ np.arange(len(c)) / max(c.sum(), 1) for c in late])),
             "seconds": seconds,
             "staleness_counts": [counts.tolist() for counts in late],
             "commit_rates": chosen,
