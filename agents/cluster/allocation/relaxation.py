@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csc_array
 
+from agents.cluster.allocation.sizes import Sizes
 from agents.linear_program import LinearProgram
 from envs.cluster.allocation.problem import DONE, NIC, RESOURCES, AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
@@ -40,7 +41,6 @@ class Level:
 
     workers: int
     servers: int
-    machines: int  # on which it is: 1, or the fewest that can hold it
     progress: float  # of the job, in a slot
     demand: FloatArray  # (R,) of all machines together, the least that it can take
 
@@ -83,46 +83,30 @@ def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2
 
 
 def levels_of(problem: AllocationProblem, j: int) -> tuple[Level, ...]:
-    """Those that some prices could make the best, by ascending progress.
+    """Those of a job's `Sizes` that some prices could make the best, by ascending progress.
 
-    With servers, speed depends on their ratio to workers alone but for the number of workers, so
-    that on several machines fewer of both are a share of the most. Levels that others cover but for
-    `_COVER` are left out, and that much is added to the progress of those that stay.
+    Sizes that others cover but for `_COVER` are left out, and that much is added to the progress of
+    those that stay.
     """
-    job = problem.jobs[j]
-    held = problem.capacity[:, :NIC] * (1.0 + 1e-9)
-    tops = np.cumsum(-np.sort(-held, axis=0), axis=0)  # (M, 3) most that k machines hold
-    worker, server = np.asarray(job.worker), np.asarray(job.server)
-    asked = worker > 0.0
-    most = min(job.most_workers, int((tops[-1, asked] / worker[asked]).min(initial=1e6)))
-    alone: list[Level] = []
-    apart: list[Level] = []
-    for w in range(job.least_workers, most + 1):
-        for p in range(1, min(job.most_servers, w) + 1) if job.most_servers else (0,):
-            demand = w * worker + p * server
-            if (held >= demand).all(axis=1).any():
-                alone.append(_level(problem, j, w, p, 1))
-            elif p == 0 or w == most or p == job.most_servers:
-                enough = (tops >= demand).all(axis=1)
-                fewest = int(np.argmax(enough)) + 1 if enough.any() else len(held)
-                apart.append(_level(problem, j, w, p, min(max(fewest, 2), w + p)))
-    chosen = [level for group in (alone, apart) for level in _covering(group)]
+    sizes = Sizes.of(problem, problem.jobs[j])
+    progress, demand = sizes.progress, sizes.demand
+    share = progress[:, None] / progress  # of another, which is as good as the size or better
+    beaten = (share[:, :, None] * demand <= demand[:, None] * (1.0 + 1e-12)).all(axis=2)
+    beaten &= share < 1.0
+    apart, widest = demand[:, NIC] > 0.0, sizes.workers == sizes.workers.max(initial=0)
+    levels = [
+        Level(int(w), int(p), float(made) * (1.0 + _COVER), taken)
+        for w, p, made, taken in zip(sizes.workers, sizes.servers, progress, demand, strict=True)
+    ]
+    chosen: list[Level] = []
+    for group in (apart & widest, apart & ~widest, ~apart):
+        chosen += _covering([levels[i] for i in np.flatnonzero(group & ~beaten.any(axis=1))])
     return tuple(sorted(chosen, key=lambda level: level.progress))
-
-
-def _level(problem: AllocationProblem, j: int, workers: int, servers: int, machines: int) -> Level:
-    """Tasks dealt to so many machines one by one: only their sums and the machines count."""
-    tasks = np.arange(workers + servers) % machines
-    here = np.bincount(tasks[:workers], minlength=machines)
-    there = np.bincount(tasks[workers:], minlength=machines)
-    job = problem.jobs[j]
-    progress = problem.progress(job, here, there) * (1.0 + _COVER)
-    return Level(workers, servers, machines, progress, job.demand(here, there).sum(axis=0))
 
 
 def _covering(levels: list[Level]) -> list[Level]:
     """Levels of which two, or one and idling, are as good in shares as any that is left out."""
-    none = Level(0, 0, 0, 0.0, np.zeros(len(RESOURCES)))
+    none = Level(0, 0, 0.0, np.zeros(len(RESOURCES)))
     order = [none, *sorted(levels, key=lambda level: level.progress)]
     kept, i = [], 0
     while i < len(order) - 1:

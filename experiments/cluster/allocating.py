@@ -1,0 +1,163 @@
+"""What `experiments.allocate` does with malleable jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from agents.base import AllocationPlanner, AllocationResult
+from agents.cluster.allocation.baselines import BASELINES
+from agents.cluster.allocation.exact import ExactAllocation
+from agents.cluster.allocation.gadget import Gadget
+from agents.cluster.allocation.relaxation import relaxed
+from agents.cluster.allocation.rounding import RandomisedRounding
+from agents.cluster.allocation.smd import Smd
+from envs.bounds import Count, Positive
+from envs.cluster.allocation.generated import (
+    SpeedName,
+    UtilityName,
+    problem_of_trace,
+    random_problem,
+)
+from envs.cluster.allocation.problem import AllocationProblem, play, violations
+from envs.errors import InputError
+from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.pictures.style import colour, frame, mixed_with_white, new_figure, titled
+from experiments.run.artifacts import write_figure
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import Provenance
+from experiments.run.tables import Table, write_tables
+
+PLANNERS: Mapping[str, Callable[[], AllocationPlanner]] = {
+    **BASELINES,
+    "gadget": Gadget,
+    "rounding": RandomisedRounding,
+    "smd": Smd,
+    "exact": ExactAllocation,
+}
+ALL, RANDOM, TRACE = "all", "random", "trace"
+COLUMNS = ("planner", "utility", "of the bound", "jobs done", "knows", "seconds")
+
+
+@dataclass
+class AllocateConfig:
+    """`conf/allocate.yaml`."""
+
+    agent: str
+    problem: str
+    speed: str
+    utility: str
+    jobs: Count
+    machines: Count
+    gpus: Count
+    most_workers: Count
+    growth: Count
+    slots: Count
+    slot_s: Positive
+    bound_s: Positive
+    trace: TraceConfig
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        for key, value, known in (
+            ("agent", self.agent, (ALL, *PLANNERS)),
+            ("problem", self.problem, (RANDOM, TRACE)),
+        ):
+            if value not in known:
+                message = f"{value!r} is none of {', '.join(known)}"
+                raise InputError(f"config key '{key}': {message}")
+
+
+def allocate(config: AllocateConfig, run: Run) -> Result:
+    """One problem under one planner, or under all, each plan checked and played."""
+    problem, provenance = _problem(config, run)
+    bound = relaxed(problem, config.bound_s).bound
+    names = (
+        [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]
+    )
+    found: dict[str, AllocationResult] = {}
+    rows, documents = [], []
+    for name in names:
+        planner = PLANNERS[name]()
+        result = found[name] = planner.give(problem, config.seed)
+        assert result.plan is not None
+        assert not violations(problem, result.plan)
+        bound = min(bound, result.upper_bound)
+        done = int((play(problem, result.plan).finished < problem.slots).sum())
+        documents.append(
+            {"planner": name, "status": result.status, "utility": result.utility, "done": done,
+             "online": planner.online, "seconds": result.seconds, **result.figures}
+        )  # fmt: skip
+    for row in documents:
+        row["of_bound"] = row["utility"] / bound if bound > 0.0 else 1.0
+        knows = "what has arrived" if row["online"] else "all jobs"
+        rows.append(
+            (row["planner"], f"{row['utility']:.4g}", f"{row['of_bound']:.3f}", str(row["done"]),
+             knows, f"{row['seconds']:.2f}")
+        )  # fmt: skip
+    best = max(found, key=lambda name: found[name].utility)
+    title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best}"
+    write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)
+    picture = run.folder / "workers.png"
+    write_figure(picture, draw_workers(problem, found[best], title), provenance)
+    values = {
+        "jobs": len(problem.jobs),
+        "machines": problem.machines,
+        "slots": problem.slots,
+        "best": best,
+        "utility": found[best].utility,
+        "upper_bound": bound,
+        "of_bound": found[best].utility / bound if bound > 0.0 else 1.0,
+        "planners": documents,
+        "picture": str(picture),
+    }
+    return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
+
+
+def _problem(config: AllocateConfig, run: Run) -> tuple[AllocationProblem, Provenance]:
+    rng = np.random.default_rng(config.seed)
+    names = cast(SpeedName, config.speed), cast(UtilityName, config.utility)
+    try:
+        if config.problem == RANDOM:
+            problem = random_problem(
+                rng, *names, config.jobs, config.machines, config.slots,
+                gpus=config.gpus, most_workers=config.most_workers, slot_s=config.slot_s,
+            )  # fmt: skip
+            return problem, run.provenance
+        if config.trace.path is None:
+            raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
+        loaded = load_trace(config.trace)
+        problem = problem_of_trace(
+            loaded.trace, rng, *names, config.machines, config.slots,
+            gpus=config.gpus, slot_s=config.slot_s, growth=config.growth,
+        )  # fmt: skip
+        return problem, run.provenance.with_inputs(**loaded.inputs)
+    except InputError as error:
+        if error.file is None and error.record is None and error.field is not None:
+            raise InputError(f"config key '{error.field}': {error.message}") from error
+        raise
+
+
+def draw_workers(problem: AllocationProblem, result: AllocationResult, title: str) -> Figure:
+    """The workers of every job over slots, one above the other; those not done in light colours."""
+    assert result.plan is not None
+    workers = result.plan.workers.sum(axis=2).T  # (J, T)
+    finished = play(problem, result.plan).finished < problem.slots
+    figure = new_figure(8.0, 3.6)
+    axes = figure.subplots()
+    shades = [colour(j) if done else mixed_with_white(colour(j), 0.6)
+              for j, done in enumerate(finished)]  # fmt: skip
+    edges = np.arange(problem.slots + 1)
+    base = np.zeros(problem.slots)
+    for row, shade in zip(workers, shades, strict=True):
+        axes.stairs(base + row, edges, baseline=base, fill=True, color=shade)
+        base = base + row
+    axes.axhline(float(problem.capacity[:, 0].sum()), color="black", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="slot", ylabel="workers", xlim=(0, problem.slots))
+    frame(axes, "y")
+    return titled(figure, title)
