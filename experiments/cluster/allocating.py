@@ -81,7 +81,8 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]
     )
     found: dict[str, AllocationResult] = {}
-    rows, documents = [], []
+    rows: list[tuple[str, ...]] = []
+    documents: list[dict[str, object]] = []
     for name in names:
         planner = PLANNERS[name]()
         result = found[name] = planner.give(problem, config.seed)
@@ -93,13 +94,12 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
             {"planner": name, "status": result.status, "utility": result.utility, "done": done,
              "online": planner.online, "seconds": result.seconds, **result.figures}
         )  # fmt: skip
-    for row in documents:
-        row["of_bound"] = row["utility"] / bound if bound > 0.0 else 1.0
+    for row, (name, result) in zip(documents, found.items(), strict=True):
+        share = result.utility / bound if bound > 0.0 else 1.0
+        row["of_bound"] = share
         knows = "what has arrived" if row["online"] else "all jobs"
-        rows.append(
-            (row["planner"], f"{row['utility']:.4g}", f"{row['of_bound']:.3f}", str(row["done"]),
-             knows, f"{row['seconds']:.2f}")
-        )  # fmt: skip
+        cells = f"{result.utility:.4g}", f"{share:.3f}", f"{row['done']}", knows
+        rows.append((name, *cells, f"{result.seconds:.2f}"))
     best = max(found, key=lambda name: found[name].utility)
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best}"
     write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)

@@ -22,6 +22,7 @@ JOBS = ("trace.format=synthetic", "trace.jobs=40")
 IN_CORE: dict[str, list[str]] = {  # verbs that the core runs
     "claims": [],
     "compare": [*JOBS, "cluster.nodes=2", "trace.max_gpus=16", "trace.gpus=16"],
+    "allocate": ["agent=fifo", "jobs=4", "slots=6"],
     "evaluate": ["env=cluster", "agent=checkpoint", *JOBS],
     "plan": [TOY, "agent=heft"],
     "price": ["problem=k_min_search"],

@@ -31,7 +31,7 @@ from agents.linear_program import LinearProgram
 from envs.cluster.allocation.problem import DONE, NIC, RESOURCES, AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
-_COVER = 1e-3  # of progress, for which levels between others are left out
+_COVER = 2e-3  # of progress, for which levels between others are left out
 _SMOOTH = 0.6  # weight of the best prices so far
 
 
@@ -85,22 +85,24 @@ def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2
 def levels_of(problem: AllocationProblem, j: int) -> tuple[Level, ...]:
     """Those of a job's `Sizes` that some prices could make the best, by ascending progress.
 
-    Sizes that others cover but for `_COVER` are left out, and that much is added to the progress of
-    those that stay.
+    Left out are those of which a larger one has a share that is as good but for `_COVER` of the
+    progress, then those that two others cover as well; so much is added to what stays.
     """
     sizes = Sizes.of(problem, problem.jobs[j])
     progress, demand = sizes.progress, sizes.demand
-    share = progress[:, None] / progress  # of another, which is as good as the size or better
-    beaten = (share[:, :, None] * demand <= demand[:, None] * (1.0 + 1e-12)).all(axis=2)
-    beaten &= share < 1.0
+    kept: list[int] = []
+    for i in np.argsort(-progress, kind="stable"):
+        share = progress[i] / (progress[kept] * (1.0 + _COVER))
+        if not (share[:, None] * demand[kept] <= demand[i] * (1.0 + 1e-12)).all(axis=1).any():
+            kept.append(int(i))
     apart, widest = demand[:, NIC] > 0.0, sizes.workers == sizes.workers.max(initial=0)
-    levels = [
-        Level(int(w), int(p), float(made) * (1.0 + _COVER), taken)
-        for w, p, made, taken in zip(sizes.workers, sizes.servers, progress, demand, strict=True)
-    ]
     chosen: list[Level] = []
     for group in (apart & widest, apart & ~widest, ~apart):
-        chosen += _covering([levels[i] for i in np.flatnonzero(group & ~beaten.any(axis=1))])
+        chosen += _covering(
+            [Level(int(sizes.workers[i]), int(sizes.servers[i]),
+                   float(progress[i]) * (1.0 + _COVER) ** 2, demand[i])
+             for i in kept if group[i]]
+        )  # fmt: skip
     return tuple(sorted(chosen, key=lambda level: level.progress))
 
 
@@ -204,22 +206,27 @@ class Pricing:
         """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
         progress = self._progress[self._job[own]]  # (N, C)
         cost = np.einsum("nr,ncr->nc", prices[self._slot[own]], self._demand[self._job[own]])
-        rows = np.arange(len(progress))
-        corners, more, slopes = [np.zeros_like(rows)], [], []
+        corners, more, slopes = [np.zeros(len(progress), np.int64)], [], []
+        rows = np.arange(len(progress))  # of which the hull goes on
         for _ in range(progress.shape[1] - 1):
-            at = corners[-1]
-            ahead = progress - progress[rows, at][:, None]
-            rise = cost - cost[rows, at][:, None]
+            at = corners[-1][rows, None]
+            ahead = progress[rows] - np.take_along_axis(progress[rows], at, 1)
+            rise = cost[rows] - np.take_along_axis(cost[rows], at, 1)
             slope = np.divide(rise, ahead, out=np.full_like(rise, np.inf), where=ahead > 0.0)
             low = slope.min(axis=1)
             on = (slope <= low[:, None] * (1.0 + 1e-12)) & (ahead > 0.0)
-            if not on.any():
+            to = np.argmax(np.where(on, progress[rows], -1.0), axis=1)
+            going = on.any(axis=1)
+            if not going.any():
                 break
-            to = np.where(on.any(axis=1), np.argmax(np.where(on, progress, -1.0), axis=1), at)
-            more.append(progress[rows, to] - progress[rows, at])
-            slopes.append(low)
-            corners.append(to)
-        shape = (len(rows), -1)
+            rows, to, low = rows[going], to[going], low[going]
+            corners.append(corners[-1].copy())
+            corners[-1][rows] = to
+            more.append(np.zeros(len(progress)))
+            more[-1][rows] = progress[rows, to] - progress[rows, corners[-2][rows]]
+            slopes.append(np.full(len(progress), np.inf))
+            slopes[-1][rows] = low
+        shape = (len(progress), -1)
         return (
             np.array(corners).T,
             np.array(more).T.reshape(shape),

@@ -1,0 +1,43 @@
+"""`experiments.allocate`, from the command line to the result file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.allocate import main
+
+
+def test_a_plan_stands_beside_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    rows = "".join(f"{n},{600 * n},3600,{1 + n % 2}\n" for n in range(6))
+    (tmp_path / "jobs.csv").write_text(f"job_id,submission_time,duration,num_gpu\n{rows}")
+    trace = ["problem=trace", "trace.path=jobs.csv", "trace.format=itp", "machines=1", "slots=8"]
+    assert main([*trace, "agent=optimus", "hydra.run.dir=run"]) == 0
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["jobs"] == 6
+    assert 0.0 < found["utility"] <= found["upper_bound"]
+    assert (tmp_path / "run" / "workers.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("agent=heft", "config key 'agent': 'heft' is none of all, fifo"),
+        ("agent=fifo speed=mesh", "config key 'speed': 'mesh' is none of ring"),
+        ("agent=fifo slots=0", "config key 'slots': 0 is below 1"),
+        ("agent=exact jobs=2", "too many to prove"),
+        ("problem=trace", "config key 'trace.path' is missing"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
