@@ -2,6 +2,9 @@
 
 python -m experiments.allocate agent=gadget speed=parameter_server
 python -m experiments.allocate problem=trace trace.path=cluster04.csv.gz trace.format=itp json=true
+python -m experiments.allocate study=300
+
+With `study=<instances>` every planner stands beside as many proved optima.
 """
 
 from __future__ import annotations
@@ -9,11 +12,14 @@ from __future__ import annotations
 import sys
 
 from experiments.cluster.allocating import AllocateConfig, allocate
-from experiments.run.app import run_app
+from experiments.cluster.allocation_study import StudyConfig, study
+from experiments.run.app import Variant, run_app
+
+VARIANTS = {"study=?*": Variant("allocation_study", StudyConfig, study)}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run_app("allocate", AllocateConfig, allocate, arguments)
+    return run_app("allocate", AllocateConfig, allocate, arguments, VARIANTS)
 
 
 if __name__ == "__main__":
