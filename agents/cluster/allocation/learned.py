@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agents.base import AllocationResult
 from agents.cluster.allocation.placing import outcome
@@ -25,7 +26,7 @@ from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, WEIGHTS_FILE
 from models.export.pairs import read_pairs
 
-Weights = Mapping[str, FloatArray]
+Weights = Mapping[str, NDArray[np.float32]]
 
 
 @bounded
@@ -54,7 +55,10 @@ class LearnedAllocation:
 
     def __init__(self, path: str | None = None, candidates: Count = 16) -> None:
         self.observation = AllocationObservation(candidates)
-        self.weights, self.head_start = (None, 1.0) if path is None else _policy(Path(path))
+        self.weights: Weights | None = None
+        self.head_start = 1.0
+        if path is not None:
+            self.weights, self.head_start = _policy(Path(path))
 
     def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
         """The most probable action in every step."""

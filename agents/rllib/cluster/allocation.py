@@ -92,8 +92,8 @@ class AllocationLane(WholeEpisodes):
         _, infos = self.env.reset(seed=seed)
         problem = self.env.episode.problem
         self.whole = sum(job.utility.at(1) for job in problem.jobs)
-        planned = adviser.give(problem) if isinstance(adviser, AllocationPlanner) else None
-        self.told = planned and planned.plan.workers.sum(axis=2)  # (T, J)
+        plan = adviser.give(problem).plan if isinstance(adviser, AllocationPlanner) else None
+        self.told = None if plan is None else plan.workers.sum(axis=2)  # (T, J)
         self.info = infos[self.env.possible_agents[0]]
 
     def observe(self, time: int) -> None:

@@ -42,7 +42,8 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
         self.render_mode = render_mode
         (self._agent,) = self.parallel.possible_agents
         self.observation_space = self.parallel.observation_space(self._agent)
-        self.action_space = self.parallel.action_space(self._agent)
+        self.action_space = space = self.parallel.action_space(self._agent)
+        self._actions = int(space.n)
 
     @property
     def episode(self) -> AllocationEpisode:
@@ -64,7 +65,7 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
             InputError: the action is not in the space.
         """
         _ = self.episode  # there is none before the first reset
-        if np.size(action) != 1 or action not in range(int(self.action_space.n)):
+        if np.size(action) != 1 or action not in range(self._actions):
             raise InputError(f"{action} is not in {self.action_space}", field="action")
         terms = self.parallel.play([int(action)])
         over = not self.parallel.agents

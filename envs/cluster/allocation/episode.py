@@ -62,6 +62,8 @@ class AllocationEpisode:
         self.rows = np.zeros((jobs, CANDIDATE_WIDTH), np.float32)
         self.takes = np.zeros((jobs, len(RESOURCES)))
         self._windows = np.array([(w.start, w.stop) for w in problem.windows]).reshape(-1, 2).T
+        self.free: FloatArray  # (M, R)
+        self.spare: FloatArray  # (R,)
         self.slot = -1
         self._next()
 
@@ -114,8 +116,7 @@ class AllocationEpisode:
         """The next slot in which there is a job to grow, or the end."""
         self.at: dict[int, tuple[IntArray, IntArray]] = {}
         self.level: dict[int, int] = {}
-        self.free: FloatArray = self.problem.capacity.copy()  # (M, R)
-        self.spare: FloatArray = self.whole  # (R,)
+        self.free, self.spare = self.problem.capacity.copy(), self.whole
         self.open[:] = False
         while not self.open.any() and not self.over:
             self.slot += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.cluster.allocation.problem import NIC, MalleableJob
 from envs.cluster.allocation.speeds import FloatArray, IntArray
@@ -71,7 +72,7 @@ def fitting(demand: FloatArray, free: FloatArray) -> IntArray:
     return found
 
 
-def _fullest(among: FloatArray, free: FloatArray) -> int:
+def _fullest(among: NDArray[np.bool_], free: FloatArray) -> int:
     """The machine with the fewest free GPUs, then cores."""
     chosen = np.flatnonzero(among)
     return int(chosen[np.lexsort((free[chosen, 1], free[chosen, 0]))[0]])
