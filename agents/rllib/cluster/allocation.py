@@ -17,6 +17,8 @@ from agents.rllib.subject import (
 )
 from envs.cluster.allocation.episode import CHOSEN
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.cluster.allocation.problem import AllocationProblem
+from envs.cluster.allocation.speeds import IntArray
 from envs.errors import InputError
 from models.architecture import Architecture
 
@@ -43,6 +45,7 @@ class Allocations:
         teacher: AllocationPlanner | None = None,
     ) -> None:
         self.make, self.make_exam, self.env = make, make_exam, make()
+        self.taught = Taught()
         self.agents = self.env.possible_agents
         self.reference: Any = self
         self.teacher: Any = teacher or self
@@ -62,7 +65,7 @@ class Allocations:
         return ArrayMemory(self.env.observation.space, times, rows)
 
     def lane(self, index: int) -> AllocationLane:
-        return AllocationLane(self.make())
+        return AllocationLane(self.make(), self.taught)
 
     def exam_lane(self, number: int) -> AllocationLane:
         return AllocationLane(self.make_exam())
@@ -81,20 +84,19 @@ class AllocationLane(WholeEpisodes):
     former, the time is counted in slots.
     """
 
-    def __init__(self, env: AllocationParallelEnv) -> None:
-        self.env = env
+    def __init__(self, env: AllocationParallelEnv, taught: Taught | None = None) -> None:
+        self.env, self.taught = env, taught or Taught()
 
     @property
     def now(self) -> float:
         return float(self.env.episode.slot)
 
     def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
-        _, infos = self.env.reset(seed=seed)
+        self.env.reset(seed=seed)
         problem = self.env.episode.problem
         self.whole = sum(job.utility.at(1) for job in problem.jobs)
-        plan = adviser.give(problem).plan if isinstance(adviser, AllocationPlanner) else None
-        self.told = None if plan is None else plan.workers.sum(axis=2)  # (T, J)
-        self.info = infos[self.env.possible_agents[0]]
+        taught = self.taught
+        self.told = taught.by(adviser, problem) if isinstance(adviser, AllocationPlanner) else None
 
     def observe(self, time: int) -> None:
         self.seen = list(self.env.observe().values())
@@ -129,3 +131,15 @@ class AllocationLane(WholeEpisodes):
             "utility_share": self.env.utility / self.whole,
             "finished_share": episode.finished / max(len(episode.done), 1),
         }
+
+
+class Taught:
+    """The workers (T, J) of a teacher's plan, for alike lanes once."""
+
+    problem: AllocationProblem | None = None
+
+    def by(self, teacher: AllocationPlanner, problem: AllocationProblem) -> IntArray | None:
+        if problem is not self.problem:
+            plan = teacher.give(problem).plan
+            self.problem, self.given = problem, None if plan is None else plan.workers.sum(axis=2)
+        return self.given
