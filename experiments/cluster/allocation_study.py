@@ -153,12 +153,12 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
     ]
     if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
         raise InputError("config key 'windows': so many of the trace overlap")
-    own = OWN[speed]
+    algorithms: dict[str, AllocationPlanner] = {
+        "gadget": Gadget(), "rounding": RandomisedRounding(time_limit=config.bound_s), "smd": Smd()
+    }  # fmt: skip
     planners: dict[str, AllocationPlanner] = {
-        own: {"gadget": Gadget(), "rounding": RandomisedRounding(time_limit=config.bound_s),
-              "smd": Smd()}[own],
-        "fifo": Fifo(1.0 / config.growth), "drf": DominantResourceFairness(),
-        "equal_share": EqualShare(),
+        OWN[speed]: algorithms[OWN[speed]], "fifo": Fifo(1.0 / config.growth),
+        "drf": DominantResourceFairness(), "equal_share": EqualShare(),
     }  # fmt: skip
     worth = np.zeros((len(planners), config.windows))
     bound = np.zeros(config.windows)

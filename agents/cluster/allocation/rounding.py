@@ -14,10 +14,11 @@ from agents.cluster.allocation.placing import Slot, outcome
 from agents.cluster.allocation.relaxation import Relaxed, relaxed
 from agents.cluster.allocation.sizes import Sizes
 from envs.bounds import Count, Positive, Share, bounded
-from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem, play
+from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
+_COVER = 1.001  # to which the relaxation may round progress up
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,8 @@ class Draws:
         self.partial = np.array([job.utility.partial for job in problem.jobs], bool)
         shape = (len(problem.jobs), problem.slots)
         within = np.bincount(self.group, self.share, np.prod(shape)).reshape(shape).max(axis=1)
-        self.trained = np.bincount(self.job, self.share * self.progress, len(problem.jobs))
+        self.trained: FloatArray = np.zeros(len(problem.jobs))
+        np.add.at(self.trained, self.job, self.share * self.progress)
         accepted = np.clip(np.maximum(self.trained, within), 1e-12, 1.0)
         self.accepted = np.where(self.partial, 1.0, accepted)  # q
 
@@ -62,7 +64,8 @@ class Draws:
 
     def means(self, scale: float) -> FloatArray:
         """(J,) what each job makes on average once it is accepted."""
-        return self.trained * np.where(self.partial, scale, 1.0 / self.accepted)
+        found: FloatArray = self.trained * np.where(self.partial, scale, 1.0 / self.accepted)
+        return found
 
     def bounds(self, scale: float, slack: float) -> Tails:
         """Chernoff's. A row that has W times the largest demand and mean load m is broken with
@@ -144,8 +147,9 @@ class RandomisedRounding:
         safe = draws.safe_scale(self.chance)
         sizes = {
             j: Sizes(
-                *np.array([(each.workers, each.servers) for each in levels], np.int64).T,
-                np.array([each.progress for each in levels]),
+                np.array([each.workers for each in levels], np.int64),
+                np.array([each.servers for each in levels], np.int64),
+                np.array([each.progress for each in levels]) / _COVER,
                 np.array([each.demand for each in levels]),
             )
             for j, levels in enumerate(found.levels)
@@ -156,8 +160,7 @@ class RandomisedRounding:
             chosen, _ = draws.draw(1.0 if draw % 2 == 0 else safe, rng)
             out: set[int] = set()
             for _ in range(2):
-                plan = repaired(draws, chosen, sizes, out)
-                worth = play(problem, plan).worth
+                plan, worth = repaired(draws, chosen, sizes, out)
                 if worth.sum() > most:
                     best, most = plan, float(worth.sum())
                 out = {int(j) for j in np.flatnonzero((worth <= 0.0) & ~draws.partial)}
@@ -169,12 +172,17 @@ class RandomisedRounding:
 
 def repaired(
     draws: Draws, chosen: IntArray, sizes: dict[int, Sizes], out: set[int]
-) -> AllocationPlan:
-    """A plan of the `chosen` entries and whatever fits beside them, without the jobs in `out`."""
+) -> tuple[AllocationPlan, FloatArray]:
+    """A plan of the `chosen` entries and whatever fits beside them, without the jobs in `out`.
+
+    With what it is worth to each job.
+    """
     problem = draws.problem
     plan = AllocationPlan.empty(problem)
-    done = np.zeros(len(problem.jobs))
+    history = np.zeros((len(problem.jobs), problem.slots + 1))
     for now in range(problem.slots):
+        done = history[:, now]
+        history[:, now + 1] = done
         slot = Slot(problem, now, done)
         slot.active = [j for j in slot.active if j in sizes and j not in out]
         if not slot.active:
@@ -183,12 +191,13 @@ def repaired(
         for i in chosen[draws.slot[chosen] == now]:
             j, size = int(draws.job[i]), sizes[int(draws.job[i])]
             if j in slot.active:  # no more than what it has left
-                least = min(draws.progress[i], 1.0 - done[j]) * (1.0 - 1e-9)
+                least = min(draws.progress[i] / _COVER, 1.0 - done[j]) * (1.0 - 1e-9)
                 enough = np.flatnonzero(size.progress >= least)
                 k = enough[np.argmin(size.workers[enough])]
                 wanted.append((j, int(size.workers[k]), int(size.servers[k])))
         choices = Choices.of(slot, sizes)
         fitted(slot, choices, wanted, choices.gain / choices.demand.max(axis=1))
         plan.workers[now], plan.servers[now] = slot.workers, slot.servers
-        done = done + slot.made
-    return plan
+        history[:, now + 1] += slot.made
+    rows = np.minimum(history[:, 1:], 1.0)
+    return plan, np.array([job.worth(row) for job, row in zip(problem.jobs, rows, strict=True)])

@@ -29,14 +29,14 @@ def sum_of_ratios(
     """
     first = choices.starts()
     owner = np.repeat(np.arange(len(first)), np.diff(first, append=len(choices.job)))
-    beta, u = np.zeros(len(first)), np.ones(len(first))
-    share, kept, most = np.zeros(len(owner)), np.zeros(len(owner)), 0.0
-    above, below, step, apart = beta, u, 1.0, np.inf
+    beta: FloatArray = np.zeros(len(first))
+    u: FloatArray = np.ones(len(first))
+    kept, most, step, apart = np.zeros(len(owner)), 0.0, 1.0, np.inf
     for _ in range(rounds):
         worth = u[owner] * (choices.gain * choices.pace - beta[owner] * (choices.pace - 1.0))
         share, _, _ = choices.knapsack(worth, exact)
-        above = np.bincount(owner, share * choices.gain * choices.pace, len(first))
-        below = 1.0 + np.bincount(owner, share * (choices.pace - 1.0), len(first))
+        above = np.add.reduceat(share * choices.gain * choices.pace, first)
+        below = 1.0 + np.add.reduceat(share * (choices.pace - 1.0), first)
         ratios = float((above / below).sum())
         if ratios > most:
             kept, most = share, ratios
