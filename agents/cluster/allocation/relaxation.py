@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 from scipy.sparse import csc_array
 
 from agents.cluster.allocation.sizes import Sizes
@@ -262,21 +263,11 @@ class Pricing:
 
 
 def _highest(function: Callable[[float], float], end: float) -> float:
-    """Where a concave function on [0, end] is highest: golden sections, to a double's precision."""
-    golden = (5.0**0.5 - 1.0) / 2.0
-    low, high = 0.0, end
-    a, b = high - golden * (high - low), low + golden * (high - low)
-    at_a, at_b = function(a), function(b)
-    for _ in range(60):
-        if at_a >= at_b:
-            high, b, at_b = b, a, at_a
-            a = high - golden * (high - low)
-            at_a = function(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + golden * (high - low)
-            at_b = function(b)
-    return max((0.0, (low + high) / 2.0, end), key=function)
+    """Where a concave function on [0, end] is highest."""
+    found = minimize_scalar(
+        lambda x: -function(x), bounds=(0.0, end), method="bounded", options={"xatol": 1e-12}
+    )
+    return max((0.0, float(found.x), end), key=function)
 
 
 class _Master:
