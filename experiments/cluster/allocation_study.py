@@ -142,7 +142,7 @@ def beside_optima(
 
 
 def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]:
-    """The planner of a speed model and its rivals; FIFO gives what a job asks for.
+    """The planner of a speed model, GADGET and rules; FIFO gives what a job asks for.
 
     Raises:
         InputError: windows overlap, or no job of one fits.
@@ -157,8 +157,9 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
         "gadget": Gadget(), "rounding": RandomisedRounding(time_limit=config.bound_s), "smd": Smd()
     }  # fmt: skip
     planners: dict[str, AllocationPlanner] = {
-        OWN[speed]: algorithms[OWN[speed]], "fifo": Fifo(1.0 / config.growth),
-        "drf": DominantResourceFairness(), "equal_share": EqualShare(),
+        OWN[speed]: algorithms[OWN[speed]], "gadget": algorithms["gadget"],
+        "fifo": Fifo(1.0 / config.growth), "drf": DominantResourceFairness(),
+        "equal_share": EqualShare(),
     }  # fmt: skip
     worth = np.zeros((len(planners), config.windows))
     bound = np.zeros(config.windows)
