@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from agents.base import AllocationPlanner, AllocationResult
 from agents.cluster.allocation.baselines import BASELINES
@@ -26,7 +25,7 @@ from envs.cluster.allocation.generated import (
 from envs.cluster.allocation.problem import AllocationProblem, play, violations
 from envs.errors import InputError
 from experiments.cluster.trace_source import TraceConfig, load_trace
-from experiments.pictures.style import colour, frame, mixed_with_white, new_figure, titled
+from experiments.pictures.allocation import draw_workers
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
@@ -103,8 +102,9 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     best = max(found, key=lambda name: found[name].utility)
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best}"
     write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)
-    picture = run.folder / "workers.png"
-    write_figure(picture, draw_workers(problem, found[best], title), provenance)
+    picture, plan = run.folder / "workers.png", found[best].plan
+    assert plan is not None
+    write_figure(picture, draw_workers(problem, plan, title), provenance)
     values = {
         "jobs": len(problem.jobs),
         "machines": problem.machines,
@@ -141,23 +141,3 @@ def _problem(config: AllocateConfig, run: Run) -> tuple[AllocationProblem, Prove
         if error.file is None and error.record is None and error.field is not None:
             raise InputError(f"config key '{error.field}': {error.message}") from error
         raise
-
-
-def draw_workers(problem: AllocationProblem, result: AllocationResult, title: str) -> Figure:
-    """The workers of every job over slots, one above the other; those not done in light colours."""
-    assert result.plan is not None
-    workers = result.plan.workers.sum(axis=2).T  # (J, T)
-    finished = play(problem, result.plan).finished < problem.slots
-    figure = new_figure(8.0, 3.6)
-    axes = figure.subplots()
-    shades = [colour(j) if done else mixed_with_white(colour(j), 0.6)
-              for j, done in enumerate(finished)]  # fmt: skip
-    edges = np.arange(problem.slots + 1)
-    base = np.zeros(problem.slots)
-    for row, shade in zip(workers, shades, strict=True):
-        axes.stairs(base + row, edges, baseline=base, fill=True, color=shade)
-        base = base + row
-    axes.axhline(float(problem.capacity[:, 0].sum()), color="black", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="slot", ylabel="workers", xlim=(0, problem.slots))
-    frame(axes, "y")
-    return titled(figure, title)

@@ -8,9 +8,10 @@ import numpy as np
 from annotated_types import Ge
 
 from envs.bounds import Count, Positive, bounded
-from envs.cluster.allocation.problem import NIC, AllocationProblem, MalleableJob
+from envs.cluster.allocation.problem import AllocationProblem, MalleableJob
 from envs.cluster.allocation.speeds import (
     FloatArray,
+    IntArray,
     LayeredSpeed,
     ParameterServerSpeed,
     RingSpeed,
@@ -117,7 +118,7 @@ def _known(field: str, value: str, known: tuple[str, ...]) -> None:
         raise InputError(f"{value!r} is none of {', '.join(known)}", field=field)
 
 
-def _machines(gpus: FloatArray, cores: FloatArray, gigabits: FloatArray) -> FloatArray:
+def _machines(gpus: IntArray, cores: IntArray, gigabits: IntArray) -> FloatArray:
     """(M, R), of GPUs, of cores of each GPU, of Gb/s."""
     return np.column_stack([gpus, gpus * cores, gpus * 32.0 * _GIB, gigabits * 1.25e8]).astype(
         np.float64
@@ -148,7 +149,7 @@ def _job(
         model = LayeredSpeed(batch, *(tuple(p) for p in (forward, backward, gradient * parts[1])))
     servers = int(rng.integers(1, most + 1)) if model.needs_servers else 0
     worker = (1.0, float(rng.integers(2, 5)), float(rng.integers(8, 33)) * _GIB)
-    server = (0.0, float(rng.integers(1, 4)), 8.0 * _GIB) if servers else (0.0,) * NIC
+    server = (0.0, float(rng.integers(1, 4)), 8.0 * _GIB) if servers else (0.0, 0.0, 0.0)
     reserved = float(rng.choice([0.25, 0.5, 1.0])) * 1.25e9
     workers, seconds = work
     together = np.array([workers]), np.array([min(servers, workers)])
