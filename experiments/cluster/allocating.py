@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from agents.base import AllocationPlanner, AllocationResult
-from agents.cluster.allocation.baselines import BASELINES
+from agents.cluster.allocation.baselines import BASELINES, Fifo
 from agents.cluster.allocation.exact import ExactAllocation
 from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.relaxation import relaxed
@@ -84,6 +84,8 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     documents: list[dict[str, object]] = []
     for name in names:
         planner = PLANNERS[name]()
+        if isinstance(planner, Fifo) and config.problem == TRACE:
+            planner = Fifo(1.0 / config.growth)  # as the trace asks
         result = found[name] = planner.give(problem, config.seed)
         assert result.plan is not None
         assert not violations(problem, result.plan)
