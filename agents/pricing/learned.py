@@ -86,6 +86,13 @@ FARTHEST = 15.0  # nats: sequences better for the rule are all as unlikely
 FLOOR = 0.02  # of a score, below which temperatures fall no further
 
 
+def game(problem: PricingProblem | RequestTree, *, divisible: bool, thresholds: bool) -> Game:
+    """What is learned: for units that can be divided, a `SalesGame`."""
+    if isinstance(problem, RequestTree):
+        return RentalGame(problem)
+    return SalesGame(problem, thresholds=thresholds) if divisible else ReserveGame(problem)
+
+
 class SalesGame:
     """The share to sell at every new highest level; the adversary says where prices stop.
 

@@ -21,24 +21,14 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("problem", "names"),
-    [
-        ("one_way_trading", {"optimum", "greedy", "fixed", "reservation", "program", "learned"}),
-        ("rentals", {"greedy", "fixed", "utilised", "random", "program", "learned"}),
-    ],
-)
-def test_every_rule_has_its_worst_ratio(problem: str, names: set[str], work: Path) -> None:
-    assert main([f"problem={problem}", *QUICK, "hydra.run.dir=run"]) == 0
+def test_every_rule_has_its_worst_ratio(work: Path) -> None:
+    assert main(["problem=rentals", *QUICK, "hydra.run.dir=run"]) == 0
     found = json.loads((work / "run" / "result.json").read_text())
     (row,) = found["rows"]
+    names = {"greedy", "fixed", "utilised", "random", "untrained", "learned"}
     assert names <= set(row)
     assert len(row["learned_ratios"]) == 1
-    yardstick = "program" if "program" in row else "reservation"
-    assert all(
-        row[name] is None or row[name] >= row[yardstick] * (1 - 1e-9)
-        for name in names - {"optimum"}
-    )
+    assert all(row[x] is None or row[x] >= row["program"] * (1 - 1e-6) for x in names)
     assert (work / "run" / "ratios.png").stat().st_size > 0
 
 
@@ -47,7 +37,6 @@ def test_every_rule_has_its_worst_ratio(problem: str, names: set[str], work: Pat
     [
         ("problem=auction", "config key 'problem': 'auction' is none of k_max_search"),
         ("spreads=[1.0]", "config key 'spreads'"),
-        ("units=[]", "config key 'units'"),
         ("sizes=[21]", "config key 'sizes': an item is larger"),
         ("learner.hot=0", "config key 'learner.hot'"),
     ],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 
 from agents.pricing.learned import PlaySettings, RentalGame, ReserveGame, SalesGame, play
@@ -104,13 +104,14 @@ def test_on_a_tree_the_program_is_no_worse_than_any_rule() -> None:
     assert best_ratio(single) == pytest.approx(best_sales(single.problem)[1], rel=1e-6)
 
 
-def test_two_networks_come_near_the_optimum_from_every_seed_and_repeat_themselves() -> None:
+def test_two_networks_come_near_the_optimum_and_repeat_themselves() -> None:
     search = ReserveGame(price_search(20.0, 300, 2))
     untrained, learned = play(search, SETTINGS, 1)
-    assert (untrained, learned) == play(search, SETTINGS, 1)
     optimum = closed_forms.k_max_search(20.0, 2)
     assert 0.99 * optimum < learned < 1.02 * optimum < untrained
+    few = replace(SETTINGS, iterations=3)
+    assert play(search, few, 1) == play(search, few, 1) != play(search, few, 2)
     trading = SalesGame(price_search(20.0, 100, 1), thresholds=False)
     assert play(trading, SETTINGS, 0)[1] < 1.1 * closed_forms.one_way_trading(20.0)
     knapsack = SalesGame(price_search(5.0, 100, 100, forced=False), thresholds=True)
-    assert np.isfinite(play(knapsack, SETTINGS, 0)[1])
+    assert play(knapsack, few, 0)[1] > closed_forms.fractional_knapsack(5.0)
