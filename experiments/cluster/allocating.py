@@ -80,27 +80,26 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]
     )
     found: dict[str, AllocationResult] = {}
-    rows: list[tuple[str, ...]] = []
-    documents: list[dict[str, object]] = []
     for name in names:
         planner = PLANNERS[name]()
         if isinstance(planner, Fifo) and config.problem == TRACE:
             planner = Fifo(1.0 / config.growth)  # as the trace asks
-        result = found[name] = planner.give(problem, config.seed)
+        found[name] = planner.give(problem, config.seed)
+        bound = min(bound, found[name].upper_bound)
+    rows: list[tuple[str, ...]] = []
+    documents: list[dict[str, object]] = []
+    for name, result in found.items():
         assert result.plan is not None
         assert not violations(problem, result.plan)
-        bound = min(bound, result.upper_bound)
         done = int((play(problem, result.plan).finished < problem.slots).sum())
+        share, online = result.utility / bound if bound > 0.0 else 1.0, PLANNERS[name]().online
         documents.append(
-            {"planner": name, "status": result.status, "utility": result.utility, "done": done,
-             "online": planner.online, "seconds": result.seconds, **result.figures}
+            {"planner": name, "status": result.status, "utility": result.utility, "of_bound": share,
+             "done": done, "online": online, "seconds": result.seconds, **result.figures}
         )  # fmt: skip
-    for row, (name, result) in zip(documents, found.items(), strict=True):
-        share = result.utility / bound if bound > 0.0 else 1.0
-        row["of_bound"] = share
-        knows = "what has arrived" if row["online"] else "all jobs"
-        cells = f"{result.utility:.4g}", f"{share:.3f}", f"{row['done']}", knows
-        rows.append((name, *cells, f"{result.seconds:.2f}"))
+        knows = "what has arrived" if online else "all jobs"
+        cells = f"{result.utility:.4g}", f"{share:.3f}", str(done), knows, f"{result.seconds:.2f}"
+        rows.append((name, *cells))
     best = max(found, key=lambda name: found[name].utility)
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best}"
     write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)
