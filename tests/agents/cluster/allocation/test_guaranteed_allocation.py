@@ -19,6 +19,7 @@ from agents.cluster.allocation.smd import Smd, sum_of_ratios
 from envs.cluster.allocation.generated import SpeedName, random_problem
 from envs.cluster.allocation.problem import AllocationProblem, violations
 from envs.errors import InputError
+from tests.strength import trials
 
 SPEEDS = get_args(SpeedName)
 
@@ -61,7 +62,8 @@ def test_no_placement_is_faster_or_smaller_than_its_size() -> None:
 
 def test_knapsacks_bounds_and_sums_of_ratios_against_every_choice() -> None:
     optimal = fixed = 0
-    for problem in problems("log", 6, jobs=4):
+    slots = problems("log", trials(60, 6), jobs=4)
+    for problem in slots:
         choices = choices_of(problem, 1)
         optimum = best_choice(choices)
         share, _, _ = choices.knapsack(choices.gain, exact=True)
@@ -75,8 +77,8 @@ def test_knapsacks_bounds_and_sums_of_ratios_against_every_choice() -> None:
         if converged:
             rho = choices.pace.max() ** 2
             assert ratios >= optimum / rho
-    assert optimal >= 5
-    assert fixed >= 3
+    assert optimal >= 0.8 * len(slots)
+    assert fixed >= 0.5 * len(slots)
 
 
 def test_draws_have_the_probabilities_of_their_shares() -> None:
