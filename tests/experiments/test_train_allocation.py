@@ -45,7 +45,6 @@ def test_a_policy_is_trained_and_compared(work: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("window=validation", "config key 'exam_window'"),
         ("problems.jobs=100000", "config key 'problems.jobs': no trace has 100000"),
         ("policies=[nowhere]", "nowhere: is not a checkpoint folder"),
     ],
