@@ -26,10 +26,11 @@ from experiments.run.provenance import file_hash
 from experiments.run.tables import Table, write_tables
 from models.asynchronous.characters import CONTEXT
 
-COLUMNS = (
-    "workers", "heterogeneity", "policy", "with", "rate", "mean_s", "half_width_s", "reached",
-    "over_adsp", "low", "high", "commits", "staleness",
-)  # fmt: skip
+COLUMNS = {
+    "workers": "n", "heterogeneity": "h", "policy": "policy", "with": "with", "rate": "rate",
+    "mean_s": "s", "half_width_s": "±", "reached": "reached", "over_adsp": "/ adsp's", "low": "low",
+    "high": "high", "commits": "commits", "staleness": "staleness",
+}  # fmt: skip
 
 
 def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
@@ -51,8 +52,8 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
         {k: f"{v:.4g}" if isinstance(v, float) else str(v) for k, v in r.items()} for r in table
     ]
     cells = [[row[column] for column in COLUMNS] for row in shown]
-    note = "half_width_s, low and high: 95 %; over_adsp: paired by seed, 1 as fast as ADSP."
-    write_tables(run, title, [Table("Policies", COLUMNS, cells, note)], run.provenance)
+    note = "±, low and high: 95 %; / adsp's: time over ADSP's, paired by seed."
+    write_tables(run, title, [Table("Policies", [*COLUMNS.values()], cells, note)], run.provenance)
     picture = run.folder / "losses.png"
     write_figure(picture, draw_losses(played, config.target, title), run.provenance)
     inputs = run.provenance.with_inputs(text=file_hash(config.text))
