@@ -21,6 +21,7 @@ from envs.pricing.problem import FloatArray, PricingProblem
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio, worst_sales_ratio
 
 HATS = 24  # features of a place on a line
+MOMENTS = (0.5, 0.99)  # decays of Adam's
 
 
 @bounded
@@ -56,7 +57,9 @@ def play(game: Game, settings: PlaySettings, seed: int) -> tuple[float, float]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rule, adversary = (_network(x, settings) for x in (game.decisions, game.sequences))
-    up, down = _Adam(rule), _Adam(adversary)
+    up = torch.optim.Adam(rule.parameters(), settings.rule_step, MOMENTS)
+    down = torch.optim.Adam(adversary.parameters(), settings.adversary_step, MOMENTS)
+    fall = torch.optim.lr_scheduler.ExponentialLR(up, settings.decay ** (1.0 / settings.iterations))
     best, kept = -1.0, torch.zeros(0)
     with torch.no_grad():
         first = rule(game.decisions)[:, 0]
@@ -74,11 +77,16 @@ def play(game: Game, settings: PlaySettings, seed: int) -> tuple[float, float]:
         for _ in range(settings.answers):
             answer = adversary(game.sequences)[:, 0]
             missed = (answer - wanted) ** 2 * (weight + torch.softmax(answer.detach(), 0))
-            down.step(missed.sum(), settings.adversary_step)
+            down.zero_grad()
+            missed.sum().backward()
+            down.step()
         with torch.no_grad():
             chance = torch.softmax(adversary(game.sequences)[:, 0], 0)
         lost = -(chance * scores).sum() / known.mean()
-        up.step(lost, settings.rule_step * settings.decay**done)
+        up.zero_grad()
+        lost.backward()
+        up.step()
+        fall.step()
     return game.worst_ratio(first.double().numpy()), game.worst_ratio(kept.double().numpy())
 
 
@@ -187,25 +195,6 @@ class RentalGame:
 
     def worst_ratio(self, logits: FloatArray) -> float:
         return self.tree.worst_ratio([x.numpy() for x in self._taken(torch.as_tensor(logits))])
-
-
-class _Adam:
-    """Kingma, Ba: *Adam*, ICLR 2015; torch's own takes seconds to import."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self._parameters, self._steps = list(network.parameters()), 0
-        self._moments = [(torch.zeros_like(x), torch.zeros_like(x)) for x in self._parameters]
-
-    @torch.no_grad()
-    def step(self, loss: Tensor, rate: float) -> None:
-        """A step down the loss; the moments' decays are 0.5 and 0.99."""
-        self._steps += 1
-        first, second = 1.0 - 0.5**self._steps, 1.0 - 0.99**self._steps
-        slopes = torch.autograd.grad(loss, self._parameters)
-        for own, slope, (mean, square) in zip(self._parameters, slopes, self._moments, strict=True):
-            mean.lerp_(slope, 0.5)
-            square.mul_(0.99).addcmul_(slope, slope, value=0.01)
-            own.addcdiv_(mean / first, (square / second).sqrt_().add_(1e-8), value=-rate)
 
 
 def _network(inputs: Tensor, settings: PlaySettings) -> nn.Module:
