@@ -118,8 +118,8 @@ class RandomisedRounding:
     """The best of `draws` repaired draws from the relaxed plan, half of them at the safe scale.
 
     Repair goes slot by slot: drawn levels are placed, the largest first, and what does not fit or
-    is not drawn gets what is left, by gain per demand. Then jobs that came to no end are left out,
-    and the rest is repaired again.
+    is not drawn gets what is left, by gain per demand. Of the best, jobs that came to no end are left
+    out, and the rest is repaired again.
 
     Guarantees:
         At the safe scale s a draw takes more than all machines together have with probability at
@@ -135,7 +135,7 @@ class RandomisedRounding:
 
     draws: Count = 4
     chance: Share = 0.5
-    time_limit: Positive = 30.0  # seconds, of the relaxation
+    time_limit: Positive = 20.0  # seconds, of the relaxation
 
     online = False
 
@@ -155,17 +155,15 @@ class RandomisedRounding:
             for j, levels in enumerate(found.levels)
             if levels
         }
-        best, most = AllocationPlan.empty(problem), -1.0
+        trials = []
         for draw in range(self.draws):
             chosen, _ = draws.draw(1.0 if draw % 2 == 0 else safe, rng)
-            out: set[int] = set()
-            for _ in range(2):
-                plan, worth = repaired(draws, chosen, sizes, out)
-                if worth.sum() > most:
-                    best, most = plan, float(worth.sum())
-                out = {int(j) for j in np.flatnonzero((worth <= 0.0) & ~draws.partial)}
-                if not out:
-                    break
+            trials.append((chosen, *repaired(draws, chosen, sizes, set())))
+        chosen, best, worth = max(trials, key=lambda trial: trial[2].sum())
+        out = {int(j) for j in np.flatnonzero((worth <= 0.0) & ~draws.partial)}
+        if out:
+            plan, again = repaired(draws, chosen, sizes, out)
+            best = plan if again.sum() > worth.sum() else best
         figures = {"scale": safe}
         return outcome(problem, best, start, upper_bound=found.bound, figures=figures)
 
