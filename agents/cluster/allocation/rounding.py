@@ -118,8 +118,8 @@ class RandomisedRounding:
     """The best of `draws` repaired draws from the relaxed plan, half of them at the safe scale.
 
     Repair goes slot by slot: drawn levels are placed, the largest first, and what does not fit or
-    is not drawn gets what is left, by gain per demand. Of the best, jobs that came to no end are left
-    out, and the rest is repaired again.
+    is not drawn gets what is left, by gain per demand. The best is repaired again
+    without the jobs that came to no end.
 
     Guarantees:
         At the safe scale s a draw takes more than all machines together have with probability at
