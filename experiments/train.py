@@ -9,8 +9,8 @@ python -m experiments.train resume=<run folder>
 With `model=interference` the predictor of slow-downs is trained, with `model=durations` that of the
 work jobs still need, with `model=priority` what counts beside that, with `model=rule` the numbers
 of a rule, with `env=cluster_mixed`, or another cluster, its schedulers, with `env=allocation` who
-gives workers to malleable jobs; with `--help` beside these
-there is an example, and the keys.
+gives workers to malleable jobs, with `model=gains` by which gains GADGET does; with `--help` beside
+these there is an example, and the keys.
 `conf/experiment` holds recipes for schedulers; the second line of each is its command.
 """
 
@@ -22,6 +22,7 @@ from experiments.learning.train_allocation import TrainAllocationConfig, train_a
 from experiments.learning.train_cluster import TrainClusterConfig, train_cluster
 from experiments.learning.train_decisions import TrainDecisionsConfig, train_decisions
 from experiments.learning.train_durations import TrainDurationsConfig, train_durations
+from experiments.learning.train_gains import TrainGainsConfig, train_gains
 from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
 from experiments.learning.train_priority import TrainPriorityConfig, train_priority
 from experiments.learning.train_problems import TrainProblemsConfig, train_problems
@@ -36,6 +37,7 @@ VARIANTS = {
     "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
     "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
     "model=rule": Variant("train_rule", TrainRuleConfig, train_rule),
+    "model=gains": Variant("train_gains", TrainGainsConfig, train_gains),
     "env=allocation*": Variant("train_allocation", TrainAllocationConfig, train_allocation),
     "env=decisions": Variant("train_decisions", TrainDecisionsConfig, train_decisions),
     "env=*problems": Variant("train_problems", TrainProblemsConfig, train_problems),

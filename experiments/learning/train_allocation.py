@@ -24,6 +24,7 @@ from agents.base import AllocationPlanner
 from agents.cluster.allocation.baselines import BASELINES
 from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.learned import LearnedAllocation
+from agents.cluster.allocation.smd import Smd
 from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
@@ -71,20 +72,22 @@ class TrainAllocationConfig:
         check_windows(self.splits, self.window, self.exam_window)
 
 
-def problems_of(config: TrainAllocationConfig) -> list[TraceProblems]:
+def problems_of(
+    splits: dict[str, SplitConfig], window: str, exam_window: str, problems: Any
+) -> list[TraceProblems]:
     """Problems to train on, and for exams, from all traces of the splits.
 
     Raises:
         InputError: naming the config key.
     """
-    parts = [part for one in config.splits.values() for part in Split(one).traces.values()]
+    parts = [part for one in splits.values() for part in Split(one).traces.values()]
     found = []
-    for key, window in (("window", config.window), ("exam_window", config.exam_window)):
-        if any(window not in part.windows for part in parts):
-            raise InputError(f"config key '{key}': a split has no {window!r}")
-        made = build(config.problems, "problems")
+    for key, name in (("window", window), ("exam_window", exam_window)):
+        if any(name not in part.windows for part in parts):
+            raise InputError(f"config key '{key}': a split has no {name!r}")
+        made = build(problems, "problems")
         try:
-            found.append(made([part.windows[window].trace.canonical() for part in parts]))
+            found.append(made([part.windows[name].trace.canonical() for part in parts]))
         except InputError as error:
             told = f"config key 'problems.{error.field}': {error.message}"
             raise InputError(told) from error
@@ -109,7 +112,8 @@ def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
     if config.teacher is not None:
         teacher = build_as(AllocationPlanner, config.teacher, "teacher", "planner")
     make = build(config.env, "env")
-    first, exam = (partial(_queues, make, source) for source in problems_of(config))
+    sources = problems_of(config.splits, config.window, config.exam_window, config.problems)
+    first, exam = (partial(_queues, make, source) for source in sources)
     return training, Allocations(first, exam, teacher)
 
 
@@ -136,10 +140,13 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
 
 def compared(config: TrainAllocationConfig, run: Run) -> Result:
     """Policies and all that decide online, on the same problems from the window of exams."""
-    _, source = problems_of(config)
+    _, source = problems_of(config.splits, config.window, config.exam_window, config.problems)
     others: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
-    others |= {"gadget": Gadget(), RULE: LearnedAllocation()}
-    policies = {path: LearnedAllocation(path) for path in config.policies}
+    others |= {"gadget": Gadget(), "smd": Smd(), RULE: LearnedAllocation()}
+    policies: dict[str, AllocationPlanner] = {
+        path: Gadget(weights=path) if path.endswith(".json") else LearnedAllocation(path)
+        for path in config.policies
+    }
     utility: dict[str, list[float]] = {name: [] for name in (*others, *policies)}
     jobs = []
     for number in range(config.windows):
@@ -147,7 +154,7 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
         jobs.append(len(problem.jobs))
         for name, planner in {**others, **policies}.items():
             utility[name].append(planner.give(problem, config.seed).utility)
-    best = max(BASELINES.keys() | {"gadget"}, key=lambda name: sum(utility[name]))
+    best = max(BASELINES.keys() | {"gadget", "smd"}, key=lambda name: sum(utility[name]))
     learned = np.array([utility[path] for path in policies]).T
     rows = []
     for name, own in utility.items():

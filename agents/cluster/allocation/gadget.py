@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from agents.base import AllocationResult
 from agents.cluster.allocation.placing import Slot, SlotBySlot
 from agents.cluster.allocation.sizes import Sizes
+from agents.cluster.rule_numbers import read_numbers
 from agents.linear_program import LinearProgram
-from envs.bounds import Count, bounded
+from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.allocation.problem import AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
+Number = Annotated[float, Ge(-10.0), Le(10.0)]
 _LIMIT_S = 60.0  # of one slot's program
 _NEXT = 0.9  # of the workers for which there was no room: what is tried next
 
 
+@bounded
+@dataclass(frozen=True)
+class GainWeights:
+    """How a slot's gains are weighed against each other; as they stand here, GADGET's own.
+
+    Other weights are learned by `experiments.train model=gains`.
+    """
+
+    part: NonNegative = 1.0  # exponent of the part made of what is left
+    done: Number = 0.0  # log weight of what is done
+    slack: Number = 0.0  # of the part of the window left over, if every slot is like this one
+    wait: Number = 0.0  # exponent of the slots left, where work counts unfinished
+    partial: Number = 0.0  # log weight of such work
+
+
+OWN = GainWeights()
+
+
 def gains(
-    problem: AllocationProblem, j: int, now: int, done: float, made: FloatArray
+    problem: AllocationProblem,
+    j: int,
+    now: int,
+    done: float,
+    made: FloatArray,
+    weights: GainWeights = OWN,
 ) -> FloatArray:
     """What progress `made` (C,) in slot `now` is worth to job j, of which a fraction is `done`.
 
@@ -28,19 +57,22 @@ def gains(
     when they end, the part of what is left that is made of the utility they will have if every
     slot from now on is like this one; 0 if they will not end in their window.
     """
-    job = problem.jobs[j]
+    job, left = problem.jobs[j], problem.windows[j].stop - now
     if job.utility.partial:
         before = job.utility.of(min(done, 1.0))
-        return np.array([job.utility.of(min(done + more, 1.0)) - before for more in made])
+        weight = left**weights.wait * math.exp(weights.partial)
+        return weight * np.array([job.utility.of(min(done + more, 1.0)) - before for more in made])
     rest = 1.0 - done
     slots = np.ceil(rest / np.maximum(made, 1e-9) - 1e-9)
-    late = now + slots > problem.windows[j].stop
-    return np.array(
-        [
-            0.0 if never else job.utility.at(int(now + more - job.arrival)) * min(part / rest, 1.0)
-            for never, more, part in zip(late, slots, made, strict=True)
-        ]
-    )
+    ending = slots <= left
+    worth = [
+        job.utility.at(int(now + more - job.arrival)) if ends else 0.0
+        for ends, more in zip(ending, slots, strict=True)
+    ]
+    part = np.minimum(made / rest, 1.0) ** weights.part
+    slack = np.where(ending, 1.0 - slots / left, 0.0)
+    found: FloatArray = np.array(worth) * part * np.exp(weights.done * done + weights.slack * slack)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +85,16 @@ class Choices:
     gain: FloatArray  # (K,) positive
     pace: FloatArray  # (K,) time of an iteration, of the job's shortest
     demand: FloatArray  # (K, R) part of the capacity of all machines together
+    weights: GainWeights  # by which the gain is
 
     @staticmethod
-    def of(slot: Slot, sizes: dict[int, Sizes]) -> Choices:
+    def of(slot: Slot, sizes: dict[int, Sizes], weights: GainWeights = OWN) -> Choices:
         """Those that gain something."""
         parts = []
         for j in slot.active:
             size = sizes[j]
-            gain = gains(slot.problem, j, slot.now, float(slot.done[j]), size.progress)
+            done = float(slot.done[j])
+            gain = gains(slot.problem, j, slot.now, done, size.progress, weights)
             pace = size.workers / size.progress
             pace /= pace.min(initial=np.inf)
             name = np.full(len(gain), j)
@@ -69,7 +103,7 @@ class Choices:
         table = np.concatenate(parts)
         capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
         j, w, p = table[:, :3].astype(np.int64).T
-        return Choices(j, w, p, table[:, 3], table[:, 4], table[:, 5:] / capacity)
+        return Choices(j, w, p, table[:, 3], table[:, 4], table[:, 5:] / capacity, weights)
 
     def starts(self) -> IntArray:
         """The first choice of each job."""
@@ -131,7 +165,7 @@ class Gadget(SlotBySlot):
         Where the work of all jobs counts unfinished (`LogUtility`): no plan, be the future known,
         is worth more than the utility plus the bounds of all slots' LPs, `upper_bound`. So
         `guarantee` = alpha / (1 + alpha) of the optimum, if the slots gain alpha of their bounds
-        (docs/allocation.md). None for other utilities.
+        (docs/allocation.md). None for other utilities, nor for learned weights.
 
     Source:
         Yu et al., *GADGET: Online Resource Optimization for Scheduling Ring-All-Reduce Learning
@@ -139,6 +173,14 @@ class Gadget(SlotBySlot):
     """
 
     draws: Count = 4
+    weights: str | Mapping[str, float] = field(default_factory=dict)  # or a file of them
+
+    def __post_init__(self) -> None:
+        told = self.weights
+        if isinstance(told, str):
+            hints = typing.get_type_hints(GainWeights, include_extras=True)
+            told = read_numbers(told, asdict(OWN), hints)
+        self._weights = GainWeights(**told)
 
     def begin(self, problem: AllocationProblem, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -147,7 +189,8 @@ class Gadget(SlotBySlot):
 
     def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
         result = super().give(problem, seed)
-        if not all(job.utility.partial for job in problem.jobs):
+        partial = all(job.utility.partial for job in problem.jobs)
+        if not partial or self._weights != OWN:
             return result
         most = result.utility + self._bounds
         return replace(result, upper_bound=most, figures={"guarantee": result.utility / most})
@@ -156,7 +199,7 @@ class Gadget(SlotBySlot):
         for j in slot.active:
             if j not in self._sizes:
                 self._sizes[j] = Sizes.of(slot.problem, slot.problem.jobs[j])
-        choices = Choices.of(slot, self._sizes)
+        choices = Choices.of(slot, self._sizes, self._weights)
         if not len(choices.job):
             return
         share, prices, bound = choices.knapsack(choices.gain)
@@ -191,7 +234,8 @@ def fitted(
         found, made = slot.find(j, workers, servers)
         if made <= 0.0:
             return False
-        more = gains(slot.problem, j, slot.now, float(slot.done[j]), np.array([made]))[0]
+        done, array = float(slot.done[j]), np.array([made])
+        more = gains(slot.problem, j, slot.now, done, array, choices.weights)[0]
         if more <= least:
             return False
         slot.put(j, found)
