@@ -42,11 +42,31 @@ def test_a_policy_is_trained_and_compared(work: Path) -> None:
     assert {"fifo", "gadget", "rule", found["checkpoint"]} <= set(beside["utility"])
 
 
+SEEK = ["model.drawn=1", "model.rounds=1", "model.near=1", "windows=1", "exam_windows=1", "exams=2"]
+
+
+@pytest.mark.proof
+def test_gains_are_learned_and_compared(work: Path) -> None:
+    words = ("+split", "~split", "splits", "problems")
+    common = [word for word in small(work) if word.startswith(words)]
+    common += ["problems.machines=[1,1]"]
+    assert main(["model=gains", *common, *SEEK, "hydra.run.dir=run"]) == 0
+    found = json.loads((work / "run" / "result.json").read_text())
+    assert found["exam"] >= 1.0 or found["origin"]["tried"] == 3
+    weights = json.loads((work / "run" / "gains.json").read_text())["numbers"]
+    assert set(weights) == {"part", "done", "slack", "wait", "partial"}
+    beside = ["env=allocation", *common, "policies=[run/gains.json]", "windows=1"]
+    assert main([*beside, "hydra.run.dir=beside"]) == 0
+    utility = json.loads((work / "beside" / "result.json").read_text())["utility"]
+    assert {"gadget", "smd", "rule", "run/gains.json"} <= set(utility)
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [
         ("problems.jobs=100000", "config key 'problems.jobs': no trace has 100000"),
         ("policies=[nowhere]", "nowhere: is not a checkpoint folder"),
+        ("policies=[jobs.csv.json]", "jobs.csv.json"),
     ],
 )
 def test_bad_input_is_one_line(
