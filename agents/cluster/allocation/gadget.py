@@ -61,7 +61,9 @@ def gains(
     if job.utility.partial:
         before = job.utility.of(min(done, 1.0))
         weight = left**weights.wait * math.exp(weights.partial)
-        return weight * np.array([job.utility.of(min(done + more, 1.0)) - before for more in made])
+        return np.array(
+            [weight * (job.utility.of(min(done + more, 1.0)) - before) for more in made]
+        )
     rest = 1.0 - done
     slots = np.ceil(rest / np.maximum(made, 1e-9) - 1e-9)
     ending = slots <= left

@@ -76,9 +76,17 @@ class RingSpeed:
         return there.astype(np.int64) if there.sum() > 1 else np.zeros_like(workers)
 
 
+class _Served:
+    needs_servers = True
+
+    def ends(self, workers: IntArray, servers: IntArray) -> IntArray:
+        together = spanned(workers, servers) <= 1
+        return np.zeros_like(workers) if together else workers + servers
+
+
 @bounded
 @dataclass(frozen=True)
-class ParameterServerSpeed:
+class ParameterServerSpeed(_Served):
     """Parameter servers with locality: `w batch / (compute + 2 m max(1, w / p) / b)`.
 
     Each of p servers holds m / p and serves all w workers. b is the inner bandwidth where all
@@ -93,8 +101,6 @@ class ParameterServerSpeed:
     compute: Positive  # seconds
     gradient: NonNegative  # bytes m
 
-    needs_servers = True
-
     def samples_per_s(
         self, workers: IntArray, servers: IntArray, bandwidth: float, inside: float
     ) -> float:
@@ -104,13 +110,9 @@ class ParameterServerSpeed:
         rate = inside if spanned(workers, servers) == 1 else min(bandwidth, inside)
         return w * self.batch / (self.compute + 2.0 * self.gradient * max(1.0, w / p) / rate)
 
-    def ends(self, workers: IntArray, servers: IntArray) -> IntArray:
-        together = spanned(workers, servers) <= 1
-        return np.zeros_like(workers) if together else workers + servers
-
 
 @dataclass(frozen=True)
-class LayeredSpeed:
+class LayeredSpeed(_Served):
     """Parameter servers whose layers are sent as soon as the backward pass has left them.
 
     Layers are sent one after another, the last first, while earlier ones are still computed; the
@@ -127,8 +129,6 @@ class LayeredSpeed:
     forward: tuple[float, ...]  # seconds of each layer, the first first
     backward: tuple[float, ...]
     gradient: tuple[float, ...]  # bytes of each layer
-
-    needs_servers = True
 
     def __post_init__(self) -> None:
         if not len(self.forward) == len(self.backward) == len(self.gradient) > 0:
@@ -150,7 +150,3 @@ class LayeredSpeed:
         ]  # until layer l has its gradient
         sent = np.cumsum(self.gradient) * 2.0 * max(1.0, w / p) / rate  # from layer l to the first
         return w * self.batch / (sum(self.forward) + float((computed + sent).max()))
-
-    def ends(self, workers: IntArray, servers: IntArray) -> IntArray:
-        together = spanned(workers, servers) <= 1
-        return np.zeros_like(workers) if together else workers + servers
