@@ -10,7 +10,7 @@ from agents.cluster.shipped import scheduler_folder
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.errors import InputError
 from models.export.checkpoint import WEIGHTS_FILE
-from models.export.pairs import read_pairs
+from models.export.pairs import pair_shapes, read_pairs
 
 
 @bounded
@@ -55,8 +55,4 @@ def no_scorer(nodes: int) -> Scorer:
 
 
 def _shapes(width: int) -> dict[str, tuple[int, ...]]:
-    return {
-        "node": (NODE_WIDTH, width), "edge": (EDGE_WIDTH, width), "message": (width,),
-        "pair": (PAIR_WIDTH, width), "pooled": (2 * width, width), "alone": (width,),
-        "again": (width, width), "others": (width, width), "second": (width,), "score": (width,),
-    }  # fmt: skip
+    return pair_shapes(NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH, width)

@@ -98,11 +98,12 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
             hit = hits(policy, graph, requests.node, round(config.cache * graph.nodes))
             for partition, part in stores.items():
                 found[policy, name, partition] = demand(machines, requests, policy, hit, part)
-    every = [_row(machines, found, (*key, x)) for key in found for x in ("equal", "program")]
+    choices = [(*key, x) for key in found for x in ("equal", "program")]
+    every = {choice: _row(machines, found, choice) for choice in choices}
     chosen: dict[str, tuple[str, ...]] = {"nothing": NOTHING, "none of them": BASE}
     chosen |= {f"{x} alone": (*BASE[:i], OURS[i], *BASE[i + 1 :]) for i, x in enumerate(PARTS)}
     chosen |= {f"without {x}": (*OURS[:i], BASE[i], *OURS[i + 1 :]) for i, x in enumerate(PARTS)}
-    parts = {x: _row(machines, found, own) for x, own in (chosen | {"together": OURS}).items()}
+    parts = {x: every[own] for x, own in (chosen | {"together": OURS}).items()}
     caches: dict[str, Demand] = {policy: found[policy, *OURS[1:3]] for policy in POLICIES}
     best, solved = enumerated(caches, machines.units), integer_program(caches, machines.units)
     own_bound, any_bound = label_bound(graph, near, config.batch)
@@ -111,7 +112,7 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     values: dict[str, object] = {
         "nodes": graph.nodes,
         "edges": len(graph.neighbour) // 2,
-        "rows": every,
+        "rows": list(every.values()),
         "parts": parts,
         "speed_up": parts["together"]["speed_up"],
         "over_no_cache": together / parts["nothing"]["batches_per_s"],
@@ -130,7 +131,9 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     title = f"{graph.nodes} nodes, {values['edges']} edges: {together:.4g} batches/s together"
     tables = [
         Table("Parts", ("part", *COLUMNS), [(name, *_cells(row)) for name, row in parts.items()]),
-        Table("Every combination", COLUMNS, [_cells(row) for row in every], on_console=False),
+        Table(
+            "Every combination", COLUMNS, [_cells(row) for row in every.values()], on_console=False
+        ),
     ]
     write_tables(run, title, tables, run.provenance)
     seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
@@ -144,8 +147,10 @@ def _row(
 ) -> dict[str, Any]:
     """A choice of the parts; its speed-up is over `BASE`."""
     own, base, equal = found[choice[:3]], found[BASE[:3]], equal_shares(machines)
-    program = enumerated({choice[0]: own}, machines.units).units
-    seconds = own.seconds(equal if choice[3] == "equal" else program)
+    shares = equal
+    if choice[3] == "program":
+        shares = enumerated({choice[0]: own}, machines.units).units
+    seconds = own.seconds(shares)
     return dict(zip(PARTS, choice, strict=True)) | {
         "hit_ratio": own.hit_ratio,
         "crossing": own.crossing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def price(config: PriceConfig, run: Run) -> Result:
     start = time.perf_counter()
     rows: list[dict[str, Any]] = []
     if config.problem == "k_min_search":
-        config.seeds = 0  # none learns to buy
+        config = replace(config, seeds=0)  # none learns to buy
     for name, ratios, train in _cases(config):
         pairs = np.array([train(config.seed + own) for own in range(config.seeds)]).reshape(-1, 2)
         if len(pairs):

@@ -32,7 +32,7 @@ from envs.cluster.allocation.windows import TraceProblems
 from envs.errors import InputError
 from experiments.cluster.sampled_windows import check_windows
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.learning.train_problems import learned
+from experiments.learning.train_problems import TrainProblemsConfig, learned
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
 from experiments.run.statistics import bootstrap
@@ -47,16 +47,9 @@ RULE = "rule"
 
 
 @dataclass
-class TrainAllocationConfig:
+class TrainAllocationConfig(TrainProblemsConfig):
     """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
 
-    env: Any
-    agent: Any
-    model: Any
-    learner: Any
-    tracking: Any
-    ray: Any
-    training: Any
     splits: dict[str, SplitConfig]
     window: str
     exam_window: str
@@ -64,9 +57,6 @@ class TrainAllocationConfig:
     policies: list[str]
     windows: Count
     teacher: Any
-    resume: str | None
-    seed: int
-    json: bool
 
     def __post_init__(self) -> None:
         check_windows(self.splits, self.window, self.exam_window)

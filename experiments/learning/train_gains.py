@@ -19,6 +19,7 @@ import numpy as np
 from agents.cluster.allocation.gadget import OWN, Gadget
 from agents.cluster.rule_numbers import NumberSearch
 from envs.bounds import Count
+from envs.cluster.allocation.problem import AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray
 from envs.cluster.allocation.windows import TraceProblems
 from experiments.cluster.sampled_windows import check_windows, inputs_of
@@ -58,13 +59,14 @@ def train_gains(config: TrainGainsConfig, run: Run) -> Result:
     began = time.perf_counter()
     search = build_as(NumberSearch, config.model, "model", "search for numbers")
     first, exam = problems_of(config.splits, config.window, config.exam_window, config.problems)
-    asked = [OWN_WEIGHTS], first, config.windows, config.seed
-    own = utilities(*asked)[0]
-    costs = partial(_costs, own, first, config.windows, config.seed)
+    searched = _drawn(first, config.windows, config.seed)
+    costs = partial(
+        _costs, utilities([OWN_WEIGHTS], searched, config.seed)[0], searched, config.seed
+    )
     tried = search.tried(OWN_WEIGHTS, costs, np.random.default_rng(config.seed))
     best = tried[: config.exams]
     numbers = [OWN_WEIGHTS, *(one.numbers for one in best)]
-    found = utilities(numbers, exam, config.exam_windows, config.seed)
+    found = utilities(numbers, _drawn(exam, config.exam_windows, config.seed), config.seed)
     exams = [bootstrap(row[:, None], 2000, config.seed) for row in found[1:] / found[0]]
     winner = int(np.argmax([over.mean for over in exams]))
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
@@ -93,25 +95,24 @@ def train_gains(config: TrainGainsConfig, run: Run) -> Result:
 OWN_WEIGHTS: dict[str, Any] = asdict(OWN)
 
 
+def _drawn(source: TraceProblems, windows: int, seed: int) -> list[AllocationProblem]:
+    return [source(np.random.default_rng((seed, k))) for k in range(windows)]
+
+
 def utilities(
-    numbers: Sequence[dict[str, Any]], source: TraceProblems, windows: int, seed: int
+    numbers: Sequence[dict[str, Any]], problems: Sequence[AllocationProblem], seed: int
 ) -> FloatArray:
-    """(N, windows) utilities of GADGET's plans with each of N weights, on the same problems."""
-    found = np.empty((len(numbers), windows))
-    for k in range(windows):
-        problem = source(np.random.default_rng((seed, k)))
-        for i, weights in enumerate(numbers):
-            found[i, k] = Gadget(weights=weights).give(problem, seed).utility
-    return found
+    """(N, K) utilities of GADGET's plans with each of N weights for each of K problems."""
+    planners = [Gadget(weights=weights) for weights in numbers]
+    return np.array([[p.give(one, seed).utility for one in problems] for p in planners])
 
 
 def _costs(
     own: FloatArray,
-    source: TraceProblems,
-    windows: int,
+    problems: Sequence[AllocationProblem],
     seed: int,
     numbers: Sequence[dict[str, Any]],
 ) -> FloatArray:
     """Minus the log of the mean of utilities over those with GADGET's own weights."""
-    ratios: FloatArray = (utilities(numbers, source, windows, seed) / own).mean(axis=1)
+    ratios: FloatArray = (utilities(numbers, problems, seed) / own).mean(axis=1)
     return -np.log(ratios)

@@ -26,6 +26,15 @@ KIND, VERSION = "meshwright.pairs", 1
 LISTED = (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
 
 
+def pair_shapes(node: int, edge: int, pair: int, width: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights by name, by the widths of features and of hidden layers."""
+    return {
+        "node": (node, width), "edge": (edge, width), "message": (width,), "pair": (pair, width),
+        "pooled": (2 * width, width), "alone": (width,), "again": (width, width),
+        "others": (width, width), "second": (width,), "score": (width,),
+    }  # fmt: skip
+
+
 def export_pairs(policy: PairsPolicy, folder: Path, card: PlacerCard) -> Path:
     """Write the folder, whole or not at all; one already there is replaced."""
     with atomic_folder(folder) as temporary:

@@ -24,7 +24,7 @@ from envs.cluster.allocation.speeds import FloatArray
 from envs.errors import InputError
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, WEIGHTS_FILE
-from models.export.pairs import read_pairs
+from models.export.pairs import pair_shapes, read_pairs
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -90,12 +90,9 @@ class LearnedAllocation:
 def _policy(folder: Path) -> tuple[Weights, float]:
     """The weights of a policy with these observations, and what the rule's choice is ahead."""
     found = read_pairs(folder)
-    width = len(found.get("score", ()))
-    shapes = {
-        "node": (CLUSTER_WIDTH, width), "edge": (len(RESOURCES), width), "message": (width,),
-        "pair": (CANDIDATE_WIDTH, width), "pooled": (2 * width, width), "alone": (width,),
-        "again": (width, width), "others": (width, width), "second": (width,), "score": (width,),
-    }  # fmt: skip
+    shapes = pair_shapes(
+        CLUSTER_WIDTH, len(RESOURCES), CANDIDATE_WIDTH, len(found.get("score", ()))
+    )
     if {name: array.shape for name, array in found.items()} != shapes:
         raise InputError("is not of this environment", file=folder / WEIGHTS_FILE)
     return found, float(read_json_object(folder / SPEC_FILE)["config"]["head_start"])
