@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
+from envs.bounds import Count, Positive
 from envs.errors import InputError
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.run.grid import AppCell, Document
@@ -30,11 +32,15 @@ ALONE_COLUMNS = (
     "below all in its time", "at or below all", "opponents without a plan",
 )  # fmt: skip
 ALONE_NOTE = (
-    "Over the best: step time over that of the opponents' best plan with all their time. In its "
-    "time: against what every opponent has after as many seconds; {} compete with the plan of "
-    "their end. An opponent without a plan counts as {}, and is counted in the last column."
+    "Over the best: step time over that of the opponents' best plan at the largest budget that "
+    "every problem has. In its time: against quick opponents after as many seconds, and against "
+    "searches told the least budget that is no shorter; {} compete with the plan of their end. An "
+    "opponent without a plan counts as {}, and is counted in the last column."
 )
-PAIR_COLUMNS = ("planner", "opponent", "after", "its step time over the opponent's", "at or below")
+PAIR_COLUMNS = (
+    "planner", "opponent", "each told", "problems", "its step time over the opponent's",
+    "at or below",
+)  # fmt: skip
 PART_COLUMNS = ("planner", "its step time over that of", "median", "at or below")
 LOSS_COLUMNS = ("problem", "planner", "after", "step time", "best opponent", "by", "over it")
 
@@ -43,24 +49,24 @@ LOSS_COLUMNS = ("problem", "planner", "after", "step time", "best opponent", "by
 class LearnedPlacement:
     """Every planner on every problem, one after the other in one process, each of them warm.
 
-    One run of a search is its whole curve: what it has after t seconds is its best plan by then.
-    A problem is two cells, runs of `experiments.race`: its opponents need not plan again when
-    policies change.
+    A search is run once for every budget: one that is told sixty seconds cools so slowly that its
+    best plan after one is not what it finds when told one. A problem is two cells, runs of
+    `experiments.race`: its opponents need not plan again when policies change.
 
     Args:
         title: for a reader.
         cases: problems, graphs and topologies, by any name.
         learned: label: overrides of conf/plan.yaml; trained policies that plan without a search.
         ablations: likewise, maybe none; the first of `learned` without one of its parts.
-        guided: likewise, maybe none; searches that start from a trained policy.
+        guided: likewise, maybe none; searches that start from a policy, or from its twin.
         searches: likewise; opponents that use all their time.
         quick: likewise; opponents that need no budget.
         always: those of `quick` that compete with their last plan, however long it took.
         alone: that of `quick` which stands in for opponents without a plan.
-        budget_s: seconds of `searches`.
-        guided_budget_s: seconds of `guided`.
+        budgets_s: seconds that `searches` and `guided` are told, a run for each.
+        some_budgets_s: further ones, on `some` of the problems, evenly spread.
+        some: how many.
         quick_budget_s: seconds that the others may take at most.
-        times_s: seconds after which plans are compared.
 
     Raises:
         InputError: a label is not there or stands twice, or something is no mapping of labels.
@@ -75,10 +81,10 @@ class LearnedPlacement:
     quick: Mapping[str, Any]
     always: Sequence[str]
     alone: str
-    budget_s: float
-    guided_budget_s: float
+    budgets_s: Annotated[Sequence[Positive], MinLen(1)]
+    some_budgets_s: Sequence[Positive]
+    some: Count
     quick_budget_s: float
-    times_s: Sequence[float]
 
     own = ("entrants", "+agent@entrants", "budget", "+budget", "seed=", "json=", "hydra.")
 
@@ -86,12 +92,13 @@ class LearnedPlacement:
         for name in ("learned", "ablations", "guided", "searches", "quick"):
             if getattr(self, name) or name not in {"ablations", "guided"}:
                 cell.axis(getattr(self, name), name)
-        for name in ("budget_s", "guided_budget_s", "quick_budget_s"):
-            cell.positive(getattr(self, name), name)
-        for seconds in self.times_s:
-            cell.positive(seconds, "times_s")
-        keys = [_key(label) for label, _, _ in self._entrants()]
-        for label, asked, _ in self._entrants():
+        cell.positive(self.quick_budget_s, "quick_budget_s")
+        for name in ("budgets_s", "some_budgets_s"):
+            for seconds in getattr(self, name):
+                cell.positive(seconds, name)
+        entrants = list(self._entrants(self._budgets_s))
+        keys = [_key(label) for label, _, _ in entrants]
+        for label, asked, _ in entrants:
             if keys.count(_key(label)) > 1:
                 raise InputError("stands twice", file=SUITE_KEY, record=label)
             for word in asked:
@@ -111,9 +118,9 @@ class LearnedPlacement:
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
         """Two cells for every problem: the opponents, then the policies."""
         cells = []
-        for case in self._cases():
+        for case, budgets_s in self._cases().items():
             for team in _TEAMS:
-                entrants = list(self._entrants(team))
+                entrants = list(self._entrants(budgets_s, team))
                 words = [word for label, asked, _ in entrants for word in _entered(label, asked)]
                 words += [f"+budgets_s.{_key(label)}={limit}" for label, _, limit in entrants]
                 cells.append(
@@ -128,14 +135,14 @@ class LearnedPlacement:
     def checks(self) -> Iterator[Check]:
         for case in self._cases():
             yield Check(case.name, "race", "experiments.race.RaceConfig", case.overrides)
-        for label, asked, _ in self._entrants():
+        for label, asked, _ in self._entrants(self._budgets_s):
             yield Check(label, "plan", "experiments.plan.PlanConfig", asked)
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         """What the planners had when; a problem that could not be posed has a row of its own."""
         documents = {app.folder.name: (app, document) for app, document in found.items()}
         races, nobody = [], []
-        for case in self._cases():
+        for case, budgets_s in self._cases().items():
             outcomes: dict[str, Outcome] = {}
             for team in _TEAMS:
                 app, document = documents[_folder(case, team)]
@@ -144,7 +151,7 @@ class LearnedPlacement:
                     break
                 try:
                     shared = {"operators": document["operators"]}
-                    for label, _, _ in self._entrants(team):
+                    for label, _, _ in self._entrants(budgets_s, team):
                         entrant = document["entrants"][_key(label)]
                         outcomes[label] = Outcome.of({**shared, **entrant})
                 except (KeyError, TypeError, ValueError) as error:
@@ -157,38 +164,55 @@ class LearnedPlacement:
                     nobody.append((case.name, outcomes[self.alone].reason))
         return self._report(races, nobody)
 
-    def _cases(self) -> list[Case]:
-        return [case for group in self.cases.values() for case in group]
+    @property
+    def _budgets_s(self) -> list[float]:
+        return sorted({*self.budgets_s, *self.some_budgets_s})
 
-    def _entrants(self, *teams: str) -> Iterator[tuple[str, Sequence[str], float]]:
-        """Label, overrides and seconds of every planner of some teams, or of all."""
+    def _cases(self) -> dict[Case, list[float]]:
+        """Every problem, and the seconds that searches of it are told."""
+        cases = [case for group in self.cases.values() for case in group]
+        few = min(self.some, len(cases))
+        chosen = {k * len(cases) // few for k in range(few)}
+        return {
+            case: self._budgets_s if k in chosen else sorted(set(self.budgets_s))
+            for k, case in enumerate(cases)
+        }
+
+    def _entrants(
+        self, budgets_s: Sequence[float], *teams: str
+    ) -> Iterator[tuple[str, Sequence[str], float]]:
+        """Label, overrides and seconds of every run of a planner of some teams, or of all."""
         for name in (name for team in teams or _TEAMS for name in _TEAMS[team]):
-            limits = {"searches": self.budget_s, "guided": self.guided_budget_s}
             for label, asked in getattr(self, name).items():
-                yield label, asked, limits.get(name, self.quick_budget_s)
+                if name in {"searches", "guided"}:
+                    yield from ((_told(label, seconds), asked, seconds) for seconds in budgets_s)
+                else:
+                    yield label, asked, self.quick_budget_s
 
     def _report(self, races: Sequence[_Race], nobody: Sequence[tuple[str, str]]) -> Report:
-        first, labels = next(iter(self.learned)), [label for label, *_ in self._entrants()]
+        first = next(iter(self.learned))
+        plain = (*self.learned, *self.ablations, *self.quick)
         note = ALONE_NOTE.format(" and ".join(self.always) or "none", self.alone)
         medians = {
-            x: [_median([race.over(x, at) for race in races]) for at in self.times_s]
-            for x in labels
+            x: [_median([race.over(x, at) for race in races]) for at in self.budgets_s]
+            for x in (*self.guided, *self.searches, *plain)
         }
         shown = (*self.learned, *self.ablations) if races else ()
         tables = [
             Table(self.title, ALONE_COLUMNS, [_alone(x, races) for x in shown], note=note),
-            Table("With a search, after the same time", PAIR_COLUMNS,
-                  [(x, y, f"{at:g} s", *_spread(over)) for x, y, at, over in self._duels(races)]),
+            Table("With a search, each told the same time", PAIR_COLUMNS,
+                  [(x, y, f"{at:g} s", str(len(over)), *_spread(over))
+                   for x, y, at, over in self._duels(races)]),
             Table("What the parts add", PART_COLUMNS,
                   [(x, first, *_spread([race.ends(x, first) for race in races]))
                    for x in self.ablations]),
-            Table("Over the best, after so many seconds: median",
-                  ("planner", *(f"{at:g} s" for at in self.times_s)),
-                  [(x, *map(cell.times, medians[x])) for x in labels]),
+            Table("Over the best, told so many seconds: median",
+                  ("planner", *(f"{at:g} s" for at in self.budgets_s)),
+                  [(x, *map(cell.times, row)) for x, row in medians.items()]),
             Table("Where it loses", LOSS_COLUMNS,
-                  [row for race in races for x in (first, *self.guided) for row in race.loss(x)]),
-            Table("All plans", ("problem", *labels),
-                  [(race.case.name, *(x.time(x.objective) for x in race.found.values()))
+                  [row for race in races for x in (first, *self.guided) for row in race.losses(x)]),
+            Table("All plans", ("problem", *(x for x, *_ in self._entrants(self._budgets_s))),
+                  [(race.case.name, *race.shown(self._entrants(self._budgets_s)))
                    for race in races], on_console=False),
         ]  # fmt: skip
         if nobody:
@@ -202,35 +226,35 @@ class LearnedPlacement:
             )
             headline[f"{label}: below every planner in its time"] = int((same < 1.0 - SAME).sum())
         for label, other, at, ratios in self._duels(races):
-            headline[f"{label} over {other} after {at:g} s"] = _median(ratios)
+            headline[f"{label} over {other}, each told {at:g} s"] = _median(ratios)
         rows = [race.document() for race in races]
-        numbers = {"rows": rows, "times_s": list(self.times_s), "median_over_the_best": medians}
+        numbers = {"rows": rows, "budgets_s": list(self.budgets_s), "median_over_the_best": medians}
         return Report(tables, {"anytime.png": self._figure(races)}, numbers, headline)
 
     def _duels(self, races: Sequence[_Race]) -> Iterator[tuple[str, str, float, list[float]]]:
-        """A guided search, another one, seconds, and the ratios of step times after them."""
-        for label in self.guided:
-            for other in self.searches:
-                for at in self.times_s:
-                    if at <= min(self.budget_s, self.guided_budget_s):
-                        ratios = [
-                            _over(race.at(label, at), race.rivals(at)[other]) for race in races
-                        ]
-                        yield label, other, at, ratios
+        """A guided search, another one, the seconds both are told, and the ratios of step times."""
+        names = list(self.guided)
+        pairs = [(mine, other) for mine in names for other in self.searches]
+        for mine, other in [*pairs, *((names[0], twin) for twin in names[1:])]:
+            for at in self._budgets_s:
+                run = [race for race in races if _told(mine, at) in race.found]
+                yield mine, other, at, [race.duel(mine, other, at) for race in run]
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
-        """The planners' median curves, of policies the first's, in times of the opponents' best."""
+        """The planners' medians by seconds, of policies the first's, in times of the best."""
         curves, (_, *variants) = {}, (*self.learned, *self.ablations)
-        for label, _, limit in self._entrants():
+        for label in (*self.learned, *self.quick, *self.guided, *self.searches):
             if label in variants:
                 continue
-            whens = sorted({at for race in races for at, _ in race.found[label].curve.points})
+            whens: Sequence[float] = self.budgets_s
+            if label not in (*self.guided, *self.searches):
+                whens = sorted({at for race in races for at, _ in race.found[label].curve.points})
             points: list[tuple[float, float]] = []
             for at in whens[:: max(len(whens) // 300, 1)]:
                 value = _median([race.over(label, at) for race in races])
                 if np.isfinite(value) and value < (points[-1][1] if points else np.inf):
                     points.append((at, value))
-            curves[label] = AnytimeCurve(tuple(points), points[-1][0] if points else limit)
+            curves[label] = AnytimeCurve(tuple(points), points[-1][0] if points else 0.0)
         panel = Panel(f"median of {len(races)} problems", curves, 0.0, 1.0, "times the best")
         return draw_anytime([panel], self.title, "step time", span=1.5)
 
@@ -244,19 +268,33 @@ class _Race:
     suite: LearnedPlacement
 
     def at(self, label: str, seconds: float) -> float:
-        """Its step time after so many seconds; inf: it has no plan."""
+        """Its step time with so many seconds, inf without a plan.
+
+        Of a search that of its own run, told the least budget that is no shorter, or the largest.
+        """
+        if label not in self.found:
+            budgets_s = [x for x in self.suite.budgets_s if _told(label, x) in self.found]
+            enough = [x for x in budgets_s if x >= seconds] or [max(budgets_s)]
+            return self.found[_told(label, min(enough))].objective
         outcome = self.found[label]
         return outcome.objective if label in self.suite.always else outcome.curve.at(seconds)
 
     def rivals(self, seconds: float) -> dict[str, float]:
-        """The opponents' step times after so many seconds, the best device's for who has none."""
-        alone = self.found[self.suite.alone].objective
+        """The opponents' step times in so many seconds, the best device's for who has none."""
         times = {x: self.at(x, seconds) for x in (*self.suite.quick, *self.suite.searches)}
-        return {x: time if np.isfinite(time) else alone for x, time in times.items()}
+        return {x: self._or_alone(time) for x, time in times.items()}
+
+    def _or_alone(self, time: float) -> float:
+        return time if np.isfinite(time) else self.found[self.suite.alone].objective
 
     def over(self, label: str, seconds: float) -> float:
-        """Its step time after so many seconds over the best of all opponents."""
-        return _over(self.found[label].curve.at(seconds), min(self.rivals(np.inf).values()))
+        """Its step time in so many seconds over the best of all opponents."""
+        return _over(self.at(label, seconds), min(self.rivals(np.inf).values()))
+
+    def duel(self, label: str, other: str, seconds: float) -> float:
+        """Step time of one search over that of another, both told so many seconds."""
+        theirs = self.found[_told(other, seconds)].objective
+        return _over(self.found[_told(label, seconds)].objective, self._or_alone(theirs))
 
     def ends(self, label: str, other: str) -> float:
         """Step time of one planner's last plan over that of another's."""
@@ -273,14 +311,25 @@ class _Race:
         times = [self.at(other, self.found[label].seconds) for other in opponents]
         return int(np.isinf(times).sum())
 
-    def loss(self, label: str) -> Iterator[tuple[str, ...]]:
-        """A row of `LOSS_COLUMNS` where an opponent's plan is faster in the same time."""
-        mine = self.found[label]
-        rivals = self.rivals(mine.seconds)
-        by = min(rivals, key=lambda name: rivals[name])
-        if (over := self.in_its_time(label)) > 1.0 + SAME:
-            times = (mine.time(mine.objective), mine.time(rivals[by]))
-            yield (self.case.name, label, cell.seconds(mine.seconds), *times, by, cell.times(over))
+    def losses(self, label: str) -> Iterator[tuple[str, ...]]:
+        """A row of `LOSS_COLUMNS` for each of its runs where an opponent's plan is faster."""
+        asked = {_told(label, seconds): seconds for seconds in self.suite.budgets_s}
+        if label in self.found:
+            asked = {label: self.found[label].seconds}
+        for name, seconds in asked.items():
+            mine, rivals = self.found[name], self.rivals(seconds)
+            by = min(rivals, key=lambda other: rivals[other])
+            if (over := _over(mine.objective, rivals[by])) > 1.0 + SAME:
+                times = (mine.time(mine.objective), mine.time(rivals[by]))
+                yield (
+                    self.case.name, name, cell.seconds(mine.seconds), *times, by, cell.times(over)
+                )  # fmt: skip
+
+    def shown(self, entrants: Iterable[tuple[str, Sequence[str], float]]) -> Iterator[str]:
+        """Its step time by every run; empty where there was none."""
+        for label, *_ in entrants:
+            found = self.found.get(label)
+            yield "" if found is None else found.time(found.objective)
 
     def document(self) -> dict[str, object]:
         found = self.found.items()
@@ -315,6 +364,11 @@ def _spread(ratios: Sequence[float]) -> tuple[str, str]:
 
 def _folder(case: Case, team: str) -> str:
     return f"{_key(case.name)}.{team}"
+
+
+def _told(label: str, seconds: float) -> str:
+    """A run of a search."""
+    return f"{label} told {seconds:g} s"
 
 
 def _key(label: str) -> str:
