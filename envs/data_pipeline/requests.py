@@ -104,7 +104,9 @@ def hits(policy: Policy, graph: Graph, requested: NodeArray, capacity: int) -> B
     if policy == "none" or capacity == 0:
         return np.zeros(len(requested), dtype=np.bool_)
     moves, counts = policy != "fifo", policy == "lfu"
-    last = np.full(np.bincount(requested).max() + 1 if counts else 1, -1, dtype=np.int64)
+    last = np.full(
+        np.bincount(requested, minlength=1).max() + 1 if counts else 1, -1, dtype=np.int64
+    )
     found: BoolArray = _replay(requested, graph.nodes, capacity, moves, counts, last)
     return found
 

@@ -91,16 +91,18 @@ class Pattern(Enum):
 def drawn_blocks(
     pattern: Pattern, workers: int, blocks: int, density: float, seed: int
 ) -> BoolArray:
-    """(n, B) round(B `density`) blocks of each worker.
+    """(n, B) round(B `density`) blocks of each worker; disjoint ones at most B // n.
 
     Raises:
-        InputError: workers cannot have as many blocks to themselves.
+        InputError: workers cannot have such a share of the blocks to themselves.
     """
     rng = np.random.default_rng(seed)
     each = round(blocks * density)
-    if pattern is Pattern.DISJOINT and each * workers > blocks:
-        fault = f"{workers} workers cannot have {each} blocks of {blocks} each to themselves"
-        raise InputError(fault, field="density")
+    if pattern is Pattern.DISJOINT:
+        if density * workers > 1.0:
+            fault = f"{workers} workers cannot have {density:g} of the blocks each to themselves"
+            raise InputError(fault, field="density")
+        each = min(each, blocks // workers)
     found = np.zeros((workers, blocks), dtype=np.bool_)
     order = rng.permutation(blocks)
     for worker in range(workers):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envs.data_pipeline.graph import GeneratedGraph, Graph, graph_of, read_graph
@@ -92,6 +92,7 @@ def slow_hits(policy: str, requested: list[int], capacity: int, degree: list[int
     st.integers(0, 12),
     st.lists(st.integers(0, 7), max_size=80),
 )
+@example(graph_of(np.zeros((2, 1), dtype=np.int64), np.zeros(8, dtype=np.int32)), "lfu", 1, [])
 def test_caches_hit_what_slow_twins_hit(
     graph: Graph, policy: Policy, capacity: int, requested: list[int]
 ) -> None:
