@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
@@ -44,10 +44,12 @@ class Decision:
     Attributes:
         actions: what is to be done, in order.
         content: all of the answer, plain data by the decider's `answer_schema`.
+        warnings: what of the state was left out of the decision, and why; in `content` too.
     """
 
     actions: list[dict[str, Any]]
     content: dict[str, Any]
+    warnings: list[dict[str, str]] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """The answer as plain data."""
@@ -70,6 +72,10 @@ class Decider(Protocol):
     def answer_schema(self) -> dict[str, Any]:
         """JSON Schema (draft 2020-12) of its answers."""
 
+    @property
+    def example(self) -> dict[str, Any]:
+        """A small state that it decides on."""
+
     def decide(self, state: Mapping[str, Any]) -> Decision:
         """What to do in `state`.
 
@@ -82,7 +88,7 @@ class Decider(Protocol):
         """`decide` on a JSON text."""
 
     def warm(self) -> None:
-        """Decide once on a state of its own, so that everything is compiled and loaded."""
+        """Decide once on `example`, so that everything is compiled and loaded."""
 
 
 class Form(Generic[Document]):

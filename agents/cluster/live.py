@@ -18,6 +18,7 @@ from agents.cluster.live_state import (
     Gpus,
     LiveCluster,
     LiveClusterWithDurations,
+    LiveJob,
     LiveNode,
     Name,
 )
@@ -89,6 +90,14 @@ class JobFate(TypedDict):
 
 
 @with_config(STRICT)
+class JobWarning(TypedDict):
+    """A job that was left out of the decision."""
+
+    job: Name
+    message: str
+
+
+@with_config(STRICT)
 class ClusterAnswer(TypedDict):
     """What a scheduler decides at an instant."""
 
@@ -108,6 +117,10 @@ class ClusterAnswer(TypedDict):
         Field(description="when to ask again even if nothing happens; null: at the next event"),
     ]
     jobs: list[JobFate]
+    warnings: Annotated[
+        list[JobWarning],
+        Field(description="jobs that no part of this cluster can run; the others are decided on"),
+    ]
 
 
 @bounded
@@ -175,16 +188,24 @@ class ClusterDecider:
     def decide_json(self, text: bytes) -> Decision:
         return self._decide(cast(LiveClusterWithDurations, self._form.read_json(text)))
 
+    @property
+    def example(self) -> dict[str, Any]:
+        known = {"duration_s": 7200} if self.knows_durations else {}
+        jobs: list[dict[str, Any]] = [
+            {"id": "d", "submit_s": 0, "num_gpus": 1, "held_s": 80, "finish_s": 90},
+            {"id": "a", "submit_s": 10, "num_gpus": 2, "since_s": 20, "held_s": 4980,
+             "holds": {"n0": 2}},
+            {"id": "b", "submit_s": 4000, "num_gpus": 2, "user": "ann"},
+            {"id": "c", "submit_s": 4500, "num_gpus": 4},
+        ]  # fmt: skip
+        return {
+            "now_s": 5000,
+            "nodes": [{"id": name, "gpu_type": "V100", "num_gpus": 2} for name in ("n0", "n1")],
+            "jobs": [job if "finish_s" in job else {**job, **known} for job in jobs],
+        }
+
     def warm(self) -> None:
-        nodes = [{"id": str(n), "gpu_type": "gpu", "num_gpus": 2, "rack": n // 2} for n in range(4)]
-        job = {"num_gpus": 2, "submit_s": 0.0, "attained_s": 900.0, "held_s": 900.0}
-        if self.knows_durations:
-            job["duration_s"] = 1000.0
-        runs = {"since_s": 0.0, "holds": {"0": 2}}
-        first = {**job, "id": "first", "num_gpus": 2, "finish_s": 900.0}
-        jobs = [first, {**job, "id": "runs", **runs}]
-        jobs += [{**job, "id": str(number)} for number in range(4)]
-        self.decide({"now_s": 1000.0, "nodes": nodes, "jobs": jobs})
+        self.decide(self.example)
 
     def _decide(self, state: LiveClusterWithDurations) -> Decision:
         told = _Told(state, self.knows_durations, self.most_nodes, self.most_jobs)
@@ -251,8 +272,9 @@ class _Instant:
             "wait_probability": wait_probability if complete else 0.0,
             "ask_again_s": None if longest is None else now + longest,
             "jobs": list(self._fates()),
+            "warnings": self.told.warnings,
         }
-        return Decision(self.actions, content)
+        return Decision(self.actions, content, self.told.warnings)
 
     def _carry_out(
         self, plan: Migrating, simulator: ClusterSimulator, most_actions: int | None
@@ -373,6 +395,8 @@ class _Instant:
                 **unknown,
                 **belief,
             }
+        for name in self.told.left_out:
+            yield {"job": name, "decision": "wait", "on": None, **unknown}
 
 
 class _Speeds:
@@ -397,6 +421,9 @@ class _Speeds:
 class _Told:
     """A state as arrays; jobs are numbered by submission, nodes as they come.
 
+    A job that this cluster can never run is left out, with a warning: whoever sent it need not
+    know how large the cluster is. One that has finished, on a larger cluster, is as well.
+
     Raises:
         StateError: it contradicts itself.
     """
@@ -419,13 +446,39 @@ class _Told:
         _numbers(names, "jobs")
         self.types = _types(state.get("gpu_types"), nodes)
         self.cluster = _cluster(nodes, self.types)
+        self.warnings: list[dict[str, str]] = []
+        self.left_out: list[str] = []  # of those that wait
+        kept = self._runnable(jobs)
         submit = np.array([job["submit_s"] for job in jobs], np.float64)
-        self.order = np.argsort(submit, kind="stable")  # place in the list of every job
+        order = np.argsort(submit, kind="stable")
+        self.order = order[kept[order]]  # place in the list of every job
         self.job_ids = [names[place] for place in self.order]
         self._jobs = [jobs[place] for place in self.order]
         self.trace = self._trace(submit[self.order])
         self.speeds = self._speeds()
         self.midst = self._midst(submit[self.order])
+
+    def _runnable(self, jobs: Sequence[LiveJob]) -> NDArray[np.bool_]:
+        """(J,) whether the cluster, all of it up and free, has what a job asks for; else noted."""
+        counts = np.bincount(self.cluster.gpu_type, self.cluster.gpus, len(self.types))
+        of_type = dict(zip(self.types, counts.astype(int).tolist(), strict=True))
+        every, whole = of_type.keys(), sum(of_type.values())
+        runnable = np.ones(len(jobs), np.bool_)
+        for place, job in enumerate(jobs):
+            permitted = every & job["gpu_types"] if "gpu_types" in job else every
+            there = whole if permitted is every else sum(of_type[name] for name in permitted)
+            if "holds" in job or (permitted and job["num_gpus"] <= there):
+                continue
+            runnable[place] = False
+            kind = f" of type {' or '.join(job['gpu_types'])}" if "gpu_types" in job else ""
+            asked = "1 GPU" if job["num_gpus"] == 1 else f"{job['num_gpus']} GPUs"
+            told = f"asks for {asked}{kind}, the cluster has {there}"
+            if "finish_s" in job:
+                told += "; nothing is learned from it"
+            else:
+                self.left_out.append(job["id"])
+            self.warnings.append({"job": job["id"], "message": told})
+        return runnable
 
     def _at(self, job: int, field: str, message: str) -> StateError:
         return StateError((("jobs", int(self.order[job]), field), message))
@@ -538,10 +591,12 @@ class _Told:
         listed = cast("list[str] | None", self.state.get(field))
         if listed is None:
             return those[np.argsort(since[those], kind="stable")]
-        found = np.array([numbers.get(name, -1) for name in listed], np.int64)
+        left_out = set(self.left_out if field == "waiting" else ())
+        places = [place for place, name in enumerate(listed) if name not in left_out]
+        found = np.array([numbers.get(listed[place], -1) for place in places], np.int64)
         if len(found) != len(those) or not np.array_equal(np.sort(found), those):
             expected = set(those.tolist())
-            for place, job in enumerate(found.tolist()):
+            for place, job in zip(places, found.tolist(), strict=True):
                 if job not in expected:
                     raise StateError(((field, place), f"{listed[place]!r} is none of {field} jobs"))
                 expected.remove(job)
@@ -550,7 +605,7 @@ class _Told:
 
     def _shares(self, running: IntArray) -> dict[str, Any]:
         """What running jobs hold, and what is left of nodes for others, as `Midst` has it."""
-        free = self.cluster.gpus.astype(np.int64)
+        free = self.cluster.gpus.tolist()
         down = np.array([not node.get("up", True) for node in self.state["nodes"]], np.bool_)
         ptr, where, gpus = [0], [], []
         labels: dict[tuple[int, str], int] = {}
@@ -586,14 +641,14 @@ class _Told:
                 left[labels[key]] -= milli
                 if left[labels[key]] < 0:
                     raise self._at(job, "shared_gpu", "its jobs ask for more than one GPU")
-            if (free[where[ptr[row] :]] < 0).any():
+            if any(free[node] < 0 for node in where[ptr[row] :]):
                 raise self._at(job, "holds", "there are not so many GPUs")
         return {
             "share_ptr": np.array(ptr, np.int64),
             "share_node": np.array(where, np.int64),
             "share_gpus": np.array(gpus, np.int64),
             "shared_gpu": shared,
-            "taken": self._taken(free, down),
+            "taken": self._taken(np.array(free, np.int64), down),
             "down": down,
         }
 

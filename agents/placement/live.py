@@ -19,11 +19,11 @@ from envs.bounds import Count, bounded
 from envs.cost import CostByGraph
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.storage import graph_of
+from envs.graphs.storage import graph_document, graph_of
+from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed, single_server
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.toy import toy_pipeline
 from envs.step.plans import Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
@@ -173,9 +173,15 @@ class PlacementDecider:
     def decide_json(self, text: bytes) -> Decision:
         return self._told(self._form.read_json(text))
 
+    @property
+    def example(self) -> dict[str, Any]:
+        graph = synthetic_training_graph(np.random.default_rng(0), 2, 2, 1)
+        pcie = {"medium": "PCIe", "bandwidth": "15.75GB/s", "latency": "2us"}
+        server = {"device": "V100-16GB", "count": 2, "pcie": pcie}
+        return {"graph": graph_document(graph), "topology": {"servers": [server]}}
+
     def warm(self) -> None:
-        with self._lock:
-            self._play(toy_pipeline())
+        self.decide(self.example)
 
     def _told(self, state: LiveStep) -> Decision:
         try:

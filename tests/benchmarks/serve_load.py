@@ -2,10 +2,12 @@
 
 python -m experiments.serve port=8000 &
 python -m tests.benchmarks.serve_load --url http://127.0.0.1:8000 --rate 50 --seconds 600
+python -m tests.benchmarks.serve_load --url http://127.0.0.1:8000 --clients 64 --seconds 15
 
 States are those of 64 servers with 8 GPUs each under the shipped scheduler, which meets a trace of
-10 times the cluster's load. Requests leave at a steady rate, whatever the answers do. It talks to
-this machine alone, and ends after at most an hour or `MOST_REQUESTS`.
+10 times the cluster's load. Requests leave at a steady rate, whatever the answers do; or so many
+clients ask again as soon as they are answered. It talks to this machine alone, and ends after at
+most an hour or `MOST_REQUESTS`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tests.agents.cluster.told_state import document_of
 SERVERS, GPUS = 64, 8
 JOBS, OVERLOAD = 2_000, 10.0
 FIRST, STATES = 420, 20  # decisions before the first state, and states
-MOST_SECONDS, MOST_REQUESTS = 3600.0, 200_000
+MOST_SECONDS, MOST_REQUESTS, MOST_CLIENTS = 3600.0, 200_000, 512
 MALFORMED = (
     b"", b"{", b"[]", b"null", b'{"now_s": 1}', b'{"now_s": NaN, "nodes": [], "jobs": []}',
     b'{"now_s": 1, "nodes": [{"id": "a", "gpu_type": "g", "num_gpus": 1}], "jobs": [{"id": 7}]}',
@@ -69,6 +71,17 @@ class Found:
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
+
+    def add(self, status: int, since: float) -> None:
+        self.seconds.append(time.perf_counter() - since)
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+
+    def latencies_ms(self) -> dict[str, float]:
+        of = (50, 90, 99, 100)
+        found = np.percentile(self.seconds, of) * 1e3
+        return {
+            f"p{p}_ms" if p < 100 else "max_ms": float(ms) for p, ms in zip(of, found, strict=True)
+        }
 
 
 class Connections:
@@ -129,9 +142,7 @@ async def load(
         wrong = place in nonsense
         body = MALFORMED[place % len(MALFORMED)] if wrong else bodies[place % len(bodies)]
         status, _ = await connections.request("POST", "/v1/decide", body)
-        found = bad if wrong else good
-        found.seconds.append(time.perf_counter() - due)
-        found.statuses[status] = found.statuses.get(status, 0) + 1
+        (bad if wrong else good).add(status, due)
 
     start = time.perf_counter()
     tasks: set[asyncio.Task[None]] = set()
@@ -145,14 +156,37 @@ async def load(
             memory.append(await connections.resident_bytes())
     await asyncio.gather(*tasks)
     memory.append(await connections.resident_bytes())
-    p50, p90, p99, most = np.percentile(good.seconds, [50, 90, 99, 100]) * 1e3
     return {
         "requests": number,
         "seconds": time.perf_counter() - start,
-        "p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "max_ms": most,
+        **good.latencies_ms(),
         "statuses": good.statuses,
         "malformed_statuses": bad.statuses,
         "resident_mib": [round(value / 2**20, 1) for value in memory],
+    }
+
+
+async def closed_loop(
+    url: str, bodies: list[bytes], clients: int, seconds: float
+) -> dict[str, object]:
+    """`clients` clients, each of which asks again as soon as it is answered."""
+    connections, found = Connections(url), Found()
+    start = time.perf_counter()
+
+    async def one(client: int) -> None:
+        place = client
+        while (since := time.perf_counter()) < start + seconds and place < MOST_REQUESTS:
+            body = bodies[place % len(bodies)]
+            status, _ = await connections.request("POST", "/v1/decide", body)
+            found.add(status, since)
+            place += clients
+
+    await asyncio.gather(*(one(client) for client in range(clients)))
+    took = time.perf_counter() - start
+    number = len(found.seconds)
+    return {
+        "clients": clients, "requests": number, "seconds": took, "per_s": number / took,
+        **found.latencies_ms(), "statuses": found.statuses,
     }  # fmt: skip
 
 
@@ -163,6 +197,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=50.0)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--malformed", type=int, default=100)
+    parser.add_argument("--clients", type=int, help="in a closed loop, in place of a rate")
     given = parser.parse_args()
     bodies = states()
     told = [json.loads(body) for body in bodies]
@@ -170,7 +205,11 @@ def main() -> int:
     waiting = np.mean([len(state["waiting"]) for state in told])
     print(f"{len(bodies)} states: {running:.0f} jobs run, {waiting:.0f} wait", file=sys.stderr)
     seconds = min(given.seconds, MOST_SECONDS)
-    print(json.dumps(asyncio.run(load(given.url, bodies, given.rate, seconds, given.malformed))))
+    if given.clients:
+        run = closed_loop(given.url, bodies, min(given.clients, MOST_CLIENTS), seconds)
+    else:
+        run = load(given.url, bodies, given.rate, seconds, given.malformed)
+    print(json.dumps(asyncio.run(run)))
     return 0
 
 

@@ -102,7 +102,55 @@ def test_the_limit_of_actions_is_told() -> None:
     assert decision.document()["wait_probability"] == 0.0
 
 
+TOO_LARGE: list[tuple[dict[str, Any], str]] = [
+    ({"num_gpus": 99}, "99 GPUs"),
+    ({"num_gpus": 1, "gpu_types": ["K80"]}, "K80"),
+    ({"num_gpus": 5, "gpu_types": ["K80", "V100"]}, "has 4"),
+    ({"num_gpus": 99, "finish_s": 4600.0}, "nothing is learned"),
+]
+
+
+@pytest.mark.parametrize(("job", "told"), TOO_LARGE)
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_the_cluster_cannot_run_is_named_and_the_others_decided_on(
+    decider: Decider, job: dict[str, Any], told: str, listed: bool
+) -> None:
+    alone, larger = state(), state()
+    larger["jobs"].insert(0, {"id": "large", "submit_s": 4100.0, **job})
+    waits = "finish_s" not in job
+    if listed:
+        alone["waiting"] = ["c", "b"]
+        larger["waiting"] = ["c", "large", "b"] if waits else ["c", "b"]
+    decision, expected = decider.decide(larger), decider.decide(alone)
+    assert decision.actions == expected.actions != []
+    assert expected.warnings == expected.document()["warnings"] == []
+    ((name, message),) = [warning.values() for warning in decision.warnings]
+    assert name == "large"
+    assert told in message
+    answer = json.loads(json.dumps(decision.document()))
+    assert answer["warnings"] == decision.warnings
+    assert list(Draft202012Validator(decider.answer_schema).iter_errors(answer)) == []
+    fates = {fate["job"]: fate["decision"] for fate in answer["jobs"]}
+    assert fates.pop("large", None) == ("wait" if waits else None)
+    assert fates == {fate["job"]: fate["decision"] for fate in expected.document()["jobs"]}
+
+
+def test_a_fault_behind_a_job_that_is_left_out_has_its_own_place(decider: Decider) -> None:
+    wrong = state()
+    wrong["jobs"].insert(0, {"id": "large", "submit_s": 0.0, "num_gpus": 99})
+    wrong["jobs"][3]["submit_s"] = 6000.0
+    wrong["waiting"] = ["large", "b", "d"]
+    with pytest.raises(StateError) as caught:
+        decider.decide(wrong)
+    assert caught.value.faults[0][0] == ("jobs", 3, "submit_s")
+    wrong["jobs"][3]["submit_s"] = 4000.0
+    with pytest.raises(StateError) as caught:
+        decider.decide(wrong)
+    assert caught.value.faults[0][0] == ("waiting", 2)
+
+
 def test_states_and_answers_are_those_of_the_schemas(decider: Decider) -> None:
+    assert list(Draft202012Validator(decider.schema).iter_errors(decider.example)) == []
     for schema in (decider.schema, decider.answer_schema):
         Draft202012Validator.check_schema(schema)
         assert "2020-12" in schema["$schema"]
@@ -125,11 +173,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("jobs.2.id", "a\x00", "pattern"),
     ("jobs.2.id", "a", "'a' stands twice"),
     ("jobs.2.num_gpus", 2.5, "valid integer"),
-    ("jobs.2.num_gpus", 99, "asks for 99 GPUs"),
     ("jobs.2.duration_s", 60.0, "Extra inputs"),  # this policy goes by no durations
     ("jobs.2.submit_s", 6000.0, "is after now_s"),
     ("jobs.2.rate", 1.0, "goes with a job that runs"),
-    ("jobs.2.gpu_types", ["K80"], "asks for K80, the cluster has V100"),
     ("jobs.2.gpu_milli", 500, "a part of a GPU, but not of one"),
     ("jobs.2.speed", {"K80": 1.0}, "no GPU type 'K80'"),
     ("jobs.1.holds", {"n0": 1}, "is not a gang of 2 GPUs"),
