@@ -39,7 +39,9 @@ VERSION = 1  # of what `tuned` finds
 LEARNING, JUDGING = 0, 1  # purposes of windows
 PICTURE_FILE, WIDTH = "headroom.png", 200
 FEW, BOUND = ("rollout", "true_future"), "bound"  # columns that take long, and the proved one
-COLUMNS = ("white_box", "tuned", "posterior", *FEW, "hindsight", BOUND)
+WHITE_BOX, POSTERIOR = "white_box", "posterior"
+COLUMNS = (WHITE_BOX, "tuned", POSTERIOR, *FEW, "hindsight", BOUND)
+GAIN = "posterior_over_white_box"
 CAPTION = (
     "Mean JCT over that of the best baseline of the regime: means over windows, 95 % bootstrap "
     "intervals; below 1 is faster. White box: agent=joint_choice; where jobs may be stopped "
@@ -67,7 +69,7 @@ class HeadroomConfig(RegimesConfig):
     informed: Policies
     placement: Any
     sharing: Any
-    window: str
+    window: Annotated[list[str], MinLen(1)]
     training_window: str
     windows: Count
     training_windows: Count
@@ -77,7 +79,8 @@ class HeadroomConfig(RegimesConfig):
     json: bool
 
     def __post_init__(self) -> None:
-        check_windows(self.splits, self.training_window, self.window, "window")
+        for window in self.window:
+            check_windows(self.splits, self.training_window, window, "window")
         self.chosen = {x: self.named(x, "regimes") for x in self.regimes or self.known}
 
 
@@ -87,7 +90,7 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
     with ProgressDisplay(run.console) as display:
         found = (_measured if len(config.chosen) == 1 else _each)(config, run, display)
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
-    title = f"Headroom on {config.window} windows"
+    title = f"Headroom on {' and '.join(config.window)} windows"
     ratios = {
         name: {column: Interval(**ratio) for column, ratio in regime["ratios"].items()}
         for name, regime in found.items()
@@ -103,8 +106,17 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
         "its mean JCT, s",
         *(x.replace("_", " ") for x in COLUMNS),
     )
-    table = Table("Regimes", columns, rows)
-    write_tables(run, title, [table], provenance, caption=CAPTION, width=WIDTH)
+    gains = [
+        (name, str(len(regime["by_window"][POSTERIOR])),
+         *(Interval(**ratio).text() for ratio in regime[GAIN].values()))
+        for name, regime in found.items()
+        if regime[GAIN]
+    ]  # fmt: skip
+    tables = [
+        Table("Regimes", columns, rows),
+        Table("Posterior over white box", ("regime", "windows", "mean JCT", "p99"), gains),
+    ]
+    write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH)
     write_figure(run.folder / PICTURE_FILE, draw_headroom(ratios, BOUND, title), provenance)
     values: dict[str, object] = {
         "regimes": found,
@@ -133,14 +145,18 @@ def _measured(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dic
     """One regime; every replay, and what the search for numbers finds, is kept by its inputs."""
     ((name, regime),) = config.chosen.items()
     grid, folder = Grid(LocalProcesses(1), run.provenance), Path(config.cache)
-    problems = config.problems(regime, config.window, JUDGING, config.windows)
+    problems = [
+        problem
+        for window in config.window
+        for problem in config.problems(regime, window, JUDGING, config.windows)
+    ]
     numbers = {} if regime.preemption else _numbers(config, regime, grid, display)
     usual = _baselines(config, regime)
     contenders = _contenders(config, regime, numbers)
     digests = [problem_hash(problem) for problem in problems]
 
     def replays(column: str, node: Node) -> list[FunctionCell]:
-        count = regime.rollouts if column in FEW else config.windows
+        count = regime.rollouts if column in FEW else len(problems)
         return [
             replay_cell(one, digest, column, node, partial(built_policy, node, column), folder)
             for one, digest in zip(problems[:count], digests[:count], strict=True)
@@ -149,28 +165,34 @@ def _measured(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dic
     asked = [(x, [node]) for x, node in usual.items()] + list(contenders.items())
     rows = [[replays(column, regime.policy(node)) for node in nodes] for column, nodes in asked]
     outcomes = grid.run([cell for group in rows for row in group for cell in row], display)
+    played = [[[outcome_of(x, outcomes) for x in row] for row in group] for group in rows]
     means = [  # (windows,) each, of the best of its policies
-        np.min([[outcome_of(x, outcomes).mean_jct_s for x in row] for row in group], axis=0)
-        for group in rows
+        np.min([[one.mean_jct_s for one in row] for row in group], axis=0) for group in played
     ]
+    tails = [np.array([one.p99_jct_s for one in group[0]]) for group in played[len(usual) :]]
+    p99 = dict(zip(contenders, tails, strict=True))
     yardsticks = np.stack(means[: len(usual)])
     best = best_overall(yardsticks)
     found = dict(zip(contenders, means[len(usual) :], strict=True))
     found[BOUND] = np.array([bound_s(problem) for problem in problems])
     ratios = {column: row / yardsticks[best][: len(row)] for column, row in found.items()}
+    both = {WHITE_BOX, POSTERIOR} <= set(contenders)
+    gains = {"mean_jct_s": found, "p99_jct_s": p99} if both else {}
     relative = (yardsticks / yardsticks[best]).mean(axis=1)
     values = {
         "baseline": list(usual)[best],
         "baseline_mean_jct_s": yardsticks[best].mean(),
         "baselines": dict(zip(usual, relative, strict=True)),
-        "ratios": {
-            column: asdict(bootstrap(row[:, None], config.samples, config.seed))
-            for column, row in ratios.items()
-        },
+        "ratios": {column: _interval(row, config) for column, row in ratios.items()},
+        GAIN: {x: _interval(of[POSTERIOR] / of[WHITE_BOX], config) for x, of in gains.items()},
         "by_window": ratios,
         "numbers": numbers,
     }
     return {name: values}
+
+
+def _interval(ratios: FloatArray, config: HeadroomConfig) -> dict[str, float]:
+    return asdict(bootstrap(ratios[:, None], config.samples, config.seed))
 
 
 def _baselines(config: HeadroomConfig, regime: Regime) -> dict[str, Node]:
@@ -195,9 +217,9 @@ def _contenders(config: HeadroomConfig, regime: Regime, numbers: Numbers) -> dic
     tuned, rollout = {**config.rule, **numbers}, config.rollout
     ahead = {"rollout": [rollout], "true_future": [{**rollout, "posterior": None}]}
     return {
-        "white_box": [config.rule],
+        WHITE_BOX: [config.rule],
         "tuned": [tuned],
-        "posterior": [{**config.rule, "posterior": rollout.get("posterior")}],
+        POSTERIOR: [{**config.rule, "posterior": rollout.get("posterior")}],
         **(ahead if regime.rollouts else {}),
         "hindsight": [{**config.hindsight, "base": tuned}],
     }

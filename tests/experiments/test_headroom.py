@@ -98,6 +98,8 @@ def test_every_column_is_held_against_one_baseline_and_above_the_bound(made: Pat
             assert len(row) == (1 if column in ("rollout", "true_future") else 2)
             assert (np.array(row) >= np.array(rows["bound"])[: len(row)] * (1 - 1e-9)).all()
             assert found["ratios"][column]["mean"] == pytest.approx(np.mean(row))
+        gain = np.array(rows["posterior"]) / rows["white_box"]
+        assert found["posterior_over_white_box"]["mean_jct_s"]["mean"] == pytest.approx(gain.mean())
     of_several = {"packing", "tetris", "tolerant", "fast_enough"}
     assert set(regimes["toy"]["baselines"]) == of_several
     assert {"las_2d", "gittins", "max_min_20min"} < set(regimes["stops"]["baselines"])

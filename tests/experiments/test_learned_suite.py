@@ -110,10 +110,10 @@ def test_plans_are_held_against_what_others_have_by_then(tmp_path: Path) -> None
         (row[0], row[1], row[2]): row[3:] for row in shown["With a search, each told the same time"]
     }
     # told 1 s 9 / 30 and 8 / 5, told 60 s 8 / 6 and 8 / 4: never 60 s read early
-    assert pairs["guided", "long", "1 s"] == ["2", "0.950 [0.300, 1.600]", "50%"]
-    assert pairs["guided", "long", "9 s"] == ["1", "0.900 [0.900, 0.900]", "100%"]
-    assert pairs["guided", "long", "60 s"][1].startswith("1.667")
-    assert pairs["guided", "twin", "1 s"] == ["2", "0.950 [0.900, 1.000]", "100%"]
+    assert pairs["guided", "long", "1 s"] == ["1 s and 1 s", "2", "0.950 [0.300, 1.600]", "50%"]
+    assert pairs["guided", "long", "9 s"] == ["9 s and 9 s", "1", "0.900 [0.900, 0.900]", "100%"]
+    assert pairs["guided", "long", "60 s"][2].startswith("1.667")
+    assert pairs["guided", "twin", "1 s"] == ["1 s and 1 s", "2", "0.950 [0.900, 1.000]", "100%"]
     assert shown["What the parts add"] == [
         ["untrained", "best of 8", "1.500 [1.000, 2.000]", "50%"]
     ]

@@ -38,8 +38,8 @@ ALONE_NOTE = (
     "opponent without a plan counts as {}, and is counted in the last column."
 )
 PAIR_COLUMNS = (
-    "planner", "opponent", "each told", "problems", "its step time over the opponent's",
-    "at or below",
+    "planner", "opponent", "each told", "took: median", "problems",
+    "its step time over the opponent's", "at or below",
 )  # fmt: skip
 PART_COLUMNS = ("planner", "its step time over that of", "median", "at or below")
 LOSS_COLUMNS = ("problem", "planner", "after", "step time", "best opponent", "by", "over it")
@@ -201,8 +201,7 @@ class LearnedPlacement:
         tables = [
             Table(self.title, ALONE_COLUMNS, [_alone(x, races) for x in shown], note=note),
             Table("With a search, each told the same time", PAIR_COLUMNS,
-                  [(x, y, f"{at:g} s", str(len(over)), *_spread(over))
-                   for x, y, at, over in self._duels(races)]),
+                  [(x, y, f"{at:g} s", *duel) for x, y, at, duel in self._duel_rows(races)]),
             Table("What the parts add", PART_COLUMNS,
                   [(x, first, *_spread([race.ends(x, first) for race in races]))
                    for x in self.ablations]),
@@ -239,6 +238,17 @@ class LearnedPlacement:
             for at in self._budgets_s:
                 run = [race for race in races if _told(mine, at) in race.found]
                 yield mine, other, at, [race.duel(mine, other, at) for race in run]
+
+    def _duel_rows(
+        self, races: Sequence[_Race]
+    ) -> Iterator[tuple[str, str, float, tuple[str, ...]]]:
+        for mine, other, at, ratios in self._duels(races):
+            runs = [
+                [race.found[told].seconds for race in races if told in race.found]
+                for told in (_told(mine, at), _told(other, at))
+            ]
+            took = " and ".join(cell.seconds(_median(run)) for run in runs)
+            yield mine, other, at, (took, str(len(ratios)), *_spread(ratios))
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
         """The planners' medians by seconds, of policies the first's, in times of the best."""
