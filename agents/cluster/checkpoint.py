@@ -176,7 +176,7 @@ class CheckpointScheduler:
         greedy: the action that logits come to; None: the most probable one where an adviser's is
             shown, else first the most probable job, then where.
         seed: of the routing.
-        runtime: runs the policy; `Pt2Runtime` only for checkpoints you trust.
+        runtime: runs the policy.
 
     Raises:
         InputError: the folder is no checkpoint of a cluster's scheduler, its configuration does not

@@ -20,6 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.export.checkpoint import (
+    PT2_FILE,
+    Decision,
+    Observation,
+    OnnxRuntime,
+    SchedulerCheckpoint,
+    load_checkpoint,
+)
+
 if TYPE_CHECKING:
     from models.step.decoding import Network
 
@@ -45,10 +54,26 @@ class Barrier(MetaPathFinder):
         return None
 
 
+class Pt2Runtime:
+    """Runs `policy.pt2` of the folder that was just written: torch may unpickle what it reads."""
+
+    def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
+        import torch
+
+        self._torch = torch
+        self._program = torch.export.load(checkpoint.folder / PT2_FILE).module()
+        self._checkpoint = checkpoint
+
+    def __call__(self, observation: Observation) -> Decision:
+        """Logits and value."""
+        arrays = self._checkpoint.arrays(observation)
+        with self._torch.inference_mode():
+            logits, value = self._program(*map(self._torch.from_numpy, arrays.values()))
+        return logits.numpy(), float(value)
+
+
 def of_scheduler(checkpoint: str, observations: Stacked) -> dict[str, list[int]]:
     """The most probable actions."""
-    from models.export.checkpoint import OnnxRuntime, Pt2Runtime, load_checkpoint
-
     loaded, count = load_checkpoint(checkpoint), len(observations["action_mask"])
     found = {}
     for name, runtime in (("onnx", OnnxRuntime), ("pt2", Pt2Runtime)):

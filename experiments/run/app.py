@@ -21,9 +21,11 @@ from experiments.run.declared import (
     CONFIG_DIR,
     CONFIG_MODULE,
     EXPERIMENTS,
+    TRUST,
     command_words,
-    config_folders,
     form_of,
+    own_flags,
+    use_command_line,
     variant_of,
     with_recipes,
 )
@@ -108,10 +110,12 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
     command = command_line()
     words, flags, folders = command_words(arguments)
     for flag in flags:
-        if flag.partition("=")[0] not in FLAGS:
-            known = ", ".join((*FLAGS, *CONFIG_DIR))
+        if flag.partition("=")[0] not in (*FLAGS, TRUST):
+            known = ", ".join((*FLAGS, *CONFIG_DIR, TRUST))
             raise InputError(f"unknown option {flag!r} (known: {known})")
     take_config_folders(folders)
+    use_command_line([*words, *flags])
+    flags = [flag for flag in flags if not flag.startswith(TRUST)]
     app = chosen_variant(variants, words) or app
     if set(flags) <= MULTIRUN and flags:
         from experiments.run.multirun import multirun
@@ -167,7 +171,7 @@ def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
     given = [word for word in words if "=" in word]
     asked = [word for word in words if "=" not in word]
     overrides = [*asked, *check_command_line(given, app.config_name, app.schema).overrides]
-    overrides += [f"{CONFIG_DIR[0]}={folder}" for folder in config_folders()[1:]]
+    overrides += [flag for flag in own_flags() if not flag.startswith(TRUST)]
 
     def nothing(_: object) -> None:
         """What Hydra is to run if it does not print."""

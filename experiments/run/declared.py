@@ -22,13 +22,17 @@ FLOORS = __name__.rpartition(f"{EXPERIMENTS.rpartition('.')[2]}.")[
 CONFIG_MODULE = conf.__name__
 RECIPE = "experiment"  # the group of what is chosen together
 CONFIG_DIR = ("--config-dir", "-cd")
+TRUST = "--trust"  # a dotted name of the user's own that files may have, too
 STEP = frozenset({"bandwidth", "cost", "graphs", "hardware", "joint", "network", "partition",
                   "placement", "step"})  # fmt: skip
 CLUSTER = frozenset({"cluster", "durations", "interference"})
 _APPS = Path(__file__).parents[1]
 _TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
 _OVERRIDE = "override /"
+# What is built by its dotted name, in YAML and on a command line.
+_NAMED = re.compile(r"""(?:_target_['"]?\s*[:=]|=)\s*['"]?((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)""")
 _given: list[Path] = []  # folders of the user's own configs
+_typed: list[str] = []  # the user's command line
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,27 @@ def use_config_folders(given: Sequence[str | Path]) -> None:
     _given[:] = [Path(folder).expanduser().absolute() for folder in given]
 
 
+def use_command_line(words: Sequence[str]) -> None:
+    """What these words name, the files of this run may name as well."""
+    _typed[:] = words
+
+
+def own_flags() -> list[str]:
+    """The user's own folders and names, for the apps that this process starts."""
+    folders = [f"{CONFIG_DIR[0]}={folder}" for folder in _given]
+    return [*folders, *(word for word in _typed if word.startswith(TRUST))]
+
+
+def names_in(text: str) -> set[str]:
+    """The dotted names that a config, or a command line, has objects made of."""
+    return set(_NAMED.findall(text))
+
+
+def names_typed() -> set[str]:
+    """Those of the user's command line."""
+    return names_in("\n".join(_typed))
+
+
 def command_words(arguments: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """(words, flags, folders of `--config-dir`) of a command line."""
     words: list[str] = []
@@ -141,15 +166,20 @@ def command_words(arguments: Sequence[str]) -> tuple[list[str], list[str], list[
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
+        if name in (*CONFIG_DIR, TRUST):
+            value = value if equals else next(rest, "")
         if name in CONFIG_DIR:
-            folders.append(value if equals else next(rest, ""))
+            folders.append(value)
         else:
-            (flags if argument.startswith("-") else words).append(argument)
+            word = f"{TRUST}={value}" if name == TRUST else argument
+            (flags if argument.startswith("-") else words).append(word)
     return words, flags, folders
 
 
 def option_file(group: str, option: str) -> Path | None:
     """The file of an option."""
+    if ".." in option:
+        return None
     found = (folder / group / f"{option}.yaml" for folder in config_folders())
     return next((path for path in found if path.is_file()), None)
 

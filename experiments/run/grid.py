@@ -26,7 +26,7 @@ from rich.progress import TaskID
 from envs.errors import InputError
 from envs.files import read_json
 from experiments.run.artifacts import to_json, write_json, write_text
-from experiments.run.declared import CONFIG_DIR, EXPERIMENTS, config_folders
+from experiments.run.declared import EXPERIMENTS, TRUST, names_in, own_flags
 from experiments.run.display import ProgressDisplay
 from experiments.run.faults import EXIT_BAD_INPUT
 from experiments.run.one_run import RESULT_FILE
@@ -113,12 +113,13 @@ class AppCell:
         """
         wait_until_free(self.beside("lock"), BUSY_S)
         words = [sys.executable, "-m", f"{EXPERIMENTS}.{self.app}"]
-        words += [f"{CONFIG_DIR[0]}={folder}" for folder in config_folders()[1:]]
+        words += own_flags()
         if self.resumable and self._same_key():
             from agents.rllib.restore import has_checkpoint
 
             if has_checkpoint(self.folder):
-                return [*words, f"resume={quoted(self.folder)}"]
+                trusted = [f"{TRUST}={name}" for name in sorted(names_in(" ".join(self.overrides)))]
+                return [*words, *trusted, f"resume={quoted(self.folder)}"]
         self.check_folder()
         if self.folder.exists():
             shutil.rmtree(self.folder)

@@ -31,6 +31,7 @@ HELP_FLAGS = ("--help", "-h")
 FLAGS = {
     "--help, -h": "this text; beside group=option also the keys of that option",
     "--config-dir <folder>": "options of one's own: <folder>/agent/mine.yaml is agent=mine",
+    "--trust <name>": "a class of one's own that a file or a saved run may name",
     "--multirun, -m": "a sweep: one run for each combination of key=value,value (docs/sweeps.md)",
     "--cfg job": "the config that a command line comes to, as YAML; nothing runs",
     "--info searchpath": "where configs are looked for, and more (defaults-tree, plugins, ...)",

@@ -31,7 +31,14 @@ from rich.console import Console
 from envs.errors import InputError
 from envs.files import read_json
 from experiments.run.artifacts import to_json, write_json
-from experiments.run.declared import config_folders, form_of, use_config_folders
+from experiments.run.declared import (
+    command_words,
+    config_folders,
+    form_of,
+    own_flags,
+    use_command_line,
+    use_config_folders,
+)
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Grid, quoted
 from experiments.run.one_run import Run
@@ -65,13 +72,13 @@ class SweepCell:
         app: a module of `experiments`.
         fixed: the words that all runs have.
         objective: the key of `result.json` whose value is returned; None: nothing is.
-        folders: of `--config-dir`.
+        flags: of the user's own folders and names.
     """
 
     app: str
     fixed: tuple[str, ...]
     objective: str | None
-    folders: tuple[str, ...]
+    flags: tuple[str, ...]
 
     def __call__(self, config: object) -> float | None:
         """The value of the objective; None where the result has none, as where no plan fits.
@@ -79,7 +86,9 @@ class SweepCell:
         Raises:
             CellFailed: the run has failed, or its result has no such key.
         """
-        use_config_folders(self.folders)
+        _, names, folders = command_words(self.flags)
+        use_config_folders(folders)
+        use_command_line(names)
         hydra = HydraConfig.get()
         mine = {RECIPES, *(_key(word) for word in self.fixed)}
         swept = [word for word in hydra.overrides.task if _key(word) not in mine]
@@ -122,7 +131,7 @@ def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
         form_of(config_name).name,
         tuple(fixed),
         objective,
-        tuple(map(str, config_folders()[1:])),
+        tuple(own_flags()),
     )
     folder, failure = _swept(config_name, given, parsed, task)
     _report(folder, objective, failure, quiet=quiet)

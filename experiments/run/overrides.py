@@ -31,16 +31,19 @@ from envs.errors import InputError
 from experiments.run.declared import (
     CONFIG_DIR,
     CONFIG_MODULE,
+    RECIPE,
     config_folders,
     option_file,
     plain_keys,
     use_config_folders,
 )
 from experiments.run.targets import (
+    check_names,
     check_seeds,
     check_targets,
     targets_here,
     unknown_key,
+    yaml_document,
     yaml_text,
 )
 
@@ -53,6 +56,8 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (
     ".csv", ".gz", ".json", ".npz", ".parquet", ".txt", ".xls", ".yaml", ".yml",
 )  # fmt: skip
+_RECIPES = (RECIPE, "sweep")  # groups of what is chosen of other groups
+_files: dict[str, str] = {}  # of the user's, by the names that Hydra has them by
 _MISSING_REFERENCE = re.compile(r"Interpolation key '([^']+)' not found")
 _STARTED = f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
 
@@ -112,8 +117,33 @@ def check_command_line(
     if not isinstance(place, str) or not place.strip():
         raise InputError(f"config key 'hydra.run.dir': {place!r} is no folder")
     folder = Path(place)
-    choices = {str(key): str(value) for key, value in whole.hydra.runtime.choices.items()}
+    choices = {
+        str(key): _files.get(str(value), str(value))
+        for key, value in whole.hydra.runtime.choices.items()
+    }
     return Composed(config, folder, choices, list(whole.hydra.overrides.task))
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse words of a file's command line that name what a file may not.
+
+    Raises:
+        InputError: naming the word and the key.
+    """
+    for word in words:
+        key, _, value = word.lstrip("+~").partition("=")
+        group = key.partition("@")[0]
+        if word.startswith("-"):
+            raise InputError("a file's words are key=value", file=word)
+        if any((folder / group).is_dir() for folder in config_folders()) and _is_name(value):
+            check_names({f"{key}._target_": value}, word)
+        check_names({key: _parse([word])[0].value() if "_target_" in word else word}, word)
+
+
+def _is_name(value: str) -> bool:
+    """Whether the option of a group is a dotted name, where it is none of conf."""
+    is_file = value.endswith(_FILE_SUFFIXES) or os.path.isfile(value)
+    return _DOTTED.fullmatch(value) is not None and not is_file
 
 
 def take_config_folders(given: Sequence[str]) -> None:
@@ -271,11 +301,32 @@ def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoad
         if FILE_OPTION in options and not package:
             quoted = str(path.resolve()).replace("'", r"\'")
             return [f"{group}={FILE_OPTION}", f"{group}.path='{quoted}'"]
+        if path.suffix in {".yaml", ".yml"} and group not in _RECIPES:
+            return [f"{key}={_stored_file(path.resolve(), group)}"]
     elif _DOTTED.fullmatch(value):
         node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
         ConfigStore.instance().store(group=group, name=value, node=node)
         return [argument]
     raise InputError(f"unknown value {key}={value} (known: {', '.join(options)})")
+
+
+def _stored_file(path: Path, group: str) -> str:
+    """The name by which Hydra has a file in the form of those of a group, as one more option.
+
+    Raises:
+        InputError: it cannot be read, or says what a file may not.
+    """
+    node = yaml_document(path)
+    if not isinstance(node, dict):
+        raise InputError(f"is no {group}: it is no mapping", file=path)
+    check_names(node, path, group)
+    if ".." in str(node.get("defaults")):
+        raise InputError("names a file of another folder", file=path, field="defaults")
+    name = "file." + re.sub(r"\W", "_", str(path))
+    stored = OmegaConf.create(yaml_text(path), flags={"struct": False})
+    ConfigStore.instance().store(group=group, name=name, node=stored)
+    _files[name] = path.name
+    return name
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

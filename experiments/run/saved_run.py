@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 from experiments.run.overrides import CONFIG_FILE, typed
-from experiments.run.targets import check_targets, targets_here, yaml_text
+from experiments.run.targets import (
+    check_names,
+    check_targets,
+    targets_here,
+    yaml_document,
+    yaml_text,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,34 +28,52 @@ Schema = TypeVar("Schema", bound="DataclassInstance")
 CHANGEABLE = ("json=", "resume=", "hydra.")  # by any run that goes on
 
 
-def saved_config(folder: str | Path, schema: type[Schema], changes: Sequence[str] = ()) -> Schema:
+def saved_config(
+    folder: str | Path,
+    schema: type[Schema],
+    changes: Sequence[str] = (),
+    replaced: Sequence[str] = (),
+) -> Schema:
     """The config a run was started with, changed by dotted `key=value` items.
+
+    The caller has other values for the keys in `replaced`.
 
     Raises:
         InputError: the folder holds no run, or a run of another app or version.
     """
     path = Path(folder) / CONFIG_FILE
-    if not path.is_file():
-        raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=folder)
+    keys = {change.partition("=")[0] for change in (*changes, *replaced)}
     try:
-        loaded = OmegaConf.merge(
-            OmegaConf.create(yaml_text(path)), OmegaConf.from_dotlist(list(changes))
-        )
+        loaded = OmegaConf.merge(_saved(path, keys), OmegaConf.from_dotlist(list(changes)))
         if not isinstance(loaded, DictConfig):
             raise InputError("is no mapping")
         return typed(loaded, schema)
     except InputError as error:
+        if error.file == path:
+            raise
         raise InputError(error.message, file=path) from error
-    except (OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
+    except (OmegaConfBaseException, ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split()), file=path) from error
 
 
+def _saved(path: Path, given: Collection[str] = ()) -> DictConfig | ListConfig:
+    """What the config of a run says; keys of `given` are replaced by the command line."""
+    if not path.is_file():
+        raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=path.parent)
+    check_names(yaml_document(path), path, given=given)
+    return OmegaConf.create(yaml_text(path))
+
+
 def resumed_config(
-    folder: Path, config: Schema, overrides: Sequence[str], free: str = "training."
+    folder: Path,
+    config: Schema,
+    overrides: Sequence[str],
+    free: str = "training.",
+    replaced: Sequence[str] = (),
 ) -> Schema:
     """The config of the run in `folder`, with what the command line may change when resuming.
 
-    `free` is how the keys begin that it may.
+    `free` is how the keys begin that it may; `replaced` as of `saved_config`.
 
     Raises:
         InputError: the command line changes more than that.
@@ -61,7 +84,7 @@ def resumed_config(
             may = f"{free}<key>" if free.endswith(".") else free.rstrip("=")
             raise InputError(f"config key '{key}': a resumed run keeps it; only {may} may change")
     changes = [override for override in overrides if override.startswith(free)]
-    saved = saved_config(folder, type(config), changes)
+    saved = saved_config(folder, type(config), changes, replaced)
     arguments: dict[str, Any] = {name: getattr(config, name) for name in ("json", "resume")}
     return replace(saved, **arguments)
 
@@ -73,12 +96,9 @@ def saved_nodes(folder: str | Path, groups: Sequence[str]) -> dict[str, dict[str
         InputError: the folder holds no run, or one without such a group.
     """
     path = Path(folder) / CONFIG_FILE
-    if not path.is_file():
-        raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=folder)
     try:
-        saved = OmegaConf.create(yaml_text(path))
-        plain = targets_here(OmegaConf.to_container(saved, resolve=True))
-    except (OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
+        plain = targets_here(OmegaConf.to_container(_saved(path)))
+    except (OmegaConfBaseException, ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split()), file=path) from error
     found: dict[str, dict[str, Any]] = {}
     for group in groups:

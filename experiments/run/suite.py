@@ -17,7 +17,7 @@ from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Document, Grid
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import check_command_line
+from experiments.run.overrides import check_command_line, check_words
 from experiments.run.processes import Executor
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import TABLE_FILE, Table, write_tables
@@ -89,6 +89,7 @@ def checked_cells(suite: Suite, folder: Path, seed: int) -> list[AppCell]:
                 fault = f"{override!r} is not for a suite: the benchmark sets it itself"
                 raise InputError(fault, file=SUITE_KEY, record=name)
         try:
+            check_words(overrides)
             check_command_line(overrides, config_name, get_class(schema))
         except InputError as error:
             raise InputError(str(error), file=SUITE_KEY, record=name) from error
@@ -198,7 +199,8 @@ def _resumed(config: BenchmarkConfig, run: Run) -> BenchmarkConfig:
     """The config of the run that goes on: the same cells, wherever they run now."""
     where = [word for word in run.overrides if word.startswith(("executor", "ray.", "workers="))]
     rest = [word for word in run.overrides if word not in where]
-    kept = resumed_config(run.folder, config, rest, "workers=")
+    replaced = ("executor.address",) if where else ()
+    kept = resumed_config(run.folder, config, rest, "workers=", replaced)
     if not where:
         return kept
     return replace(kept, executor=config.executor, ray=config.ray, workers=config.workers)

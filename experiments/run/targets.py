@@ -7,7 +7,8 @@ import inspect
 import logging
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 from envs.files import read_content
-from experiments.run.declared import FLOORS
+from experiments.run.declared import FLOORS, TRUST, config_folders, names_in, names_typed
 from experiments.run.extras import missing_extra
 from experiments.run.provenance import DISTRIBUTION
 
@@ -30,6 +31,8 @@ SIMPLE_TYPES: dict[type, str] = {
 OURS = ("agents", "envs", "experiments", "models")  # packages of this project
 _TREE = Path(__file__).parents[2]  # where they lie
 PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "numpy"})
+ADDRESSES = ("address", "ray_address")  # of Ray clusters, which run what they are sent
+UNUSED = "learner."  # what is trained with is training.learner
 FULL_KEY = "full_key: "  # what Hydra tells of the node inside the one that is built
 Kind = TypeVar("Kind")
 
@@ -63,6 +66,53 @@ def targets_here(node: Any) -> Any:
             for key, value in node.items()
         }
     return [targets_here(item) for item in node] if isinstance(node, list) else node
+
+
+def check_names(node: object, file: str | Path, key: str = "", given: Collection[str] = ()) -> None:
+    """Refuse what a file may not say, before anything that it names is imported.
+
+    It may have objects made that `conf` names, a folder of `--config-dir`, or the command line, and
+    takes nothing from the environment. Keys of `given` are replaced by the command line.
+
+    Raises:
+        InputError: naming the file and the key.
+    """
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            where = f"{key}.{name}" if key else str(name)
+            last = where.rpartition(".")[2]
+            address = last in ADDRESSES and "_target_" in node and not where.startswith(UNUSED)
+            if last == "_args_":
+                raise InputError("arguments in a file have names", file=file, field=where)
+            if address and value is not None and where not in given:
+                raise InputError(f"is not taken from a file: give {where}=", file=file, field=where)
+            if last == "_target_" and where not in given and not may_be_named(str(value)):
+                message = f"{value!r} is not of conf: a class of your own takes {TRUST} {value}"
+                raise InputError(message, file=file, field=where)
+            check_names(f"{name}", file, where)
+            check_names(value, file, where, given)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            check_names(value, file, f"{key}[{index}]", given)
+    elif isinstance(node, str) and "${" in node and key not in given:
+        raise InputError("${...} is not resolved in a file", file=file, field=key)
+
+
+def may_be_named(name: str) -> bool:
+    """Whether a file may have an object made of `name`."""
+    return name_here(name) in _names_of(*config_folders()) or name in names_typed()
+
+
+@cache
+def _names_of(ours: Path, *theirs: Path) -> frozenset[str]:
+    """The names in folders of configs; of our own, those of this project."""
+    shipped, own = (
+        {name_here(x) for folder in folders for path in folder.rglob("*.yaml")
+         for x in names_in(path.read_text(encoding="utf-8", errors="replace"))}
+        for folders in ([ours], theirs)
+    )  # fmt: skip
+    floors = tuple(f"{FLOORS}{floor}." for floor in OURS)
+    return frozenset(own | {name for name in shipped if name.startswith(floors)})
 
 
 def check_targets(node: object, key: str = "") -> None:
@@ -296,9 +346,11 @@ def object_in_file(path: str, group: str) -> Any:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    node = targets_here(yaml_document(path))
-    if not isinstance(node, dict) or "_target_" not in node:
+    document = yaml_document(path)
+    if not isinstance(document, dict) or "_target_" not in document:
         raise InputError(f"is no {group}: it has no '_target_'", file=path)
+    check_names(document, path, group)
+    node = targets_here(document)
     try:
         check_targets(node, group)
         return build(node)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.step.order import OneFOneB
-from experiments.run.overrides import CONFIG_FILE
-from experiments.run.targets import build_as, yaml_document
+from experiments.run.saved_run import saved_nodes
+from experiments.run.targets import build_as
 from experiments.step.objectives import Objective
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import load_problem
@@ -27,9 +27,9 @@ def judged_again(folders: Sequence[Path]) -> list[Verdict | None]:
     written = [folder for folder in folders if (folder / PLAN_FILE).is_file()]
     if not written:
         return [None] * len(folders)
-    config = yaml_document(written[0] / CONFIG_FILE)
-    groups = (config[name] for name in ("env", "graph", "topology", "cost"))
-    objective = build_as(Objective, config["problem"], "problem", "objective of a plan")
+    names = ("problem", "env", "graph", "topology", "cost")
+    problem, *groups = saved_nodes(written[0], names).values()
+    objective = build_as(Objective, problem, "problem", "objective of a plan")
     loaded = load_problem(*groups)
     task = objective.of(loaded.problem)
     return [

@@ -243,26 +243,3 @@ class OnnxRuntime:
         """Logits and value."""
         logits, value = self._session.run(["logits", "value"], self._checkpoint.arrays(observation))
         return logits, float(value)
-
-
-class Pt2Runtime:
-    """Runs `policy.pt2` by torch.export.
-
-    Only for checkpoints you wrote or trust: torch reads a program's symbolic shapes by evaluating
-    them as expressions, and an archive may hold pickles (ours holds none). `OnnxRuntime` is the
-    one for files of others.
-    """
-
-    def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
-        import torch
-
-        self._torch = torch
-        self._program = torch.export.load(checkpoint.folder / PT2_FILE).module()
-        self._checkpoint = checkpoint
-
-    def __call__(self, observation: Observation) -> Decision:
-        """Logits and value."""
-        arrays = self._checkpoint.arrays(observation)
-        with self._torch.inference_mode():
-            logits, value = self._program(*map(self._torch.from_numpy, arrays.values()))
-        return logits.numpy(), float(value)

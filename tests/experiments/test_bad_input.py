@@ -267,8 +267,8 @@ TOPOLOGIES: dict[str, tuple[Edit, list[str]]] = {
     "a server without target": (
         lambda d: d["servers"][1].pop("_target_"), ["topology.servers[1]", "_target_"],
     ),
-    "unknown interpolation": (lambda d: d.update(name="${nope}"), ["nope"]),
-    "no importable target": (lambda d: d.update(_target_=5), ["_target_", "'5'"]),
+    "unknown interpolation": (lambda d: d.update(name="${nope}"), ["topology.name", "${"]),
+    "no importable target": (lambda d: d.update(_target_=5), ["topology._target_", "5"]),
 }  # fmt: skip
 
 

@@ -16,13 +16,13 @@ from cluster_observations import Observation, Sizes, padded_cluster, random_clus
 from safetensors.torch import load_file
 
 from envs.errors import InputError
+from experiments.learning.replay import Pt2Runtime
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
 from models.export.checkpoint import (
     CLUSTER,
     LISTED_FILES,
     OnnxRuntime,
-    Pt2Runtime,
     load_checkpoint,
 )
 from models.export.exporter import ModelCard, export_scheduler
