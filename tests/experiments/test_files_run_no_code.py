@@ -1,0 +1,312 @@
+"""A file has made only what `conf` names: nothing else in it is imported, called or unpickled."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from layered_step import layered_step
+from refusals import content_of, told
+
+from agents.placement import labelled
+from envs.cluster.workload.readers.canonical import CanonicalReader
+from envs.errors import InputError
+from envs.graphs.storage import save_graph
+from experiments.cluster.trace_source import read_workload
+from experiments.learning.main_cluster import MainClusterConfig
+from experiments.learning.train_step import TrainConfig
+from experiments.network import gradients
+from experiments.reporting.claims import read_claims, rerun
+from experiments.run.declared import use_command_line, use_config_folders
+from experiments.run.overrides import check_words, hydra_over_configs, hydra_words
+from experiments.run.saved_run import saved_config, saved_nodes
+from experiments.run.suite import BenchmarkConfig, suite_file
+from experiments.run.targets import may_be_named
+from experiments.step.checking import judged_again
+from experiments.step.problem import StoredGraph, network_file, topology_file
+from tests.paths import CONF
+
+Node = Mapping[str, Any]
+TOUCH = "touch marker"
+HOSTILE: dict[str, Node] = {  # what would leave a trace in the working folder, with its arguments
+    "agents.cluster.checkpoint.load_checkpoint": {"folder": "."},  # ours, and not of conf
+    "antigravity.fly_hash": {},
+    "builtins.__import__": {"name": "lying_here"},
+    "builtins.eval": {"_args_": ["open('marker', 'w')"]},
+    "builtins.exec": {"_args_": ["open('marker', 'w')"]},
+    "builtins.open": {"file": "marker", "mode": "w"},
+    "envs.files.write_atomically": {"path": "marker", "content": ""},
+    "experiments.execution.namespaces._run": {"_args_": ["touch", "marker"]},
+    "experiments.run.artifacts.write_text": {"path": "marker", "text": ""},
+    "experiments.run.targets.object_in_file": {"path": "other.yaml", "group": "topology"},
+    "hydra.utils.get_object": {"path": "lying_here.Thing"},
+    "hydra.utils.instantiate": {"config": {"_target_": "lying_here.Thing"}},
+    "importlib.import_module": {"name": "lying_here"},
+    "joblib.load": {"filename": "evil.pkl"},
+    "lying_here.Thing": {},
+    "lying_here.package.Thing": {},
+    "meshwright.envs.files.write_atomically": {"path": "marker", "content": ""},
+    "models.export.programs.torch.load": {"f": "evil.pkl", "weights_only": False},
+    "numpy.load": {"file": "evil.npy", "allow_pickle": True},
+    "numpy.save": {"file": "marker", "arr": [0]},
+    "os.mkdir": {"path": "marker"},
+    "os.popen": {"cmd": TOUCH},
+    "os.remove": {"path": "kept"},
+    "os.rename": {"src": "kept", "dst": "marker"},
+    "os.system": {"command": TOUCH},
+    "pandas.read_pickle": {"filepath_or_buffer": "evil.pkl"},
+    "pathlib.Path.unlink": {"self": {"_target_": "pathlib.Path", "_args_": ["kept"]}},
+    "pickle.load": {"file": {"_target_": "builtins.open", "file": "evil.pkl", "mode": "rb"}},
+    "polars.read_csv": {"source": "kept"},
+    "runpy.run_path": {"path_name": "lying_here.py"},
+    "shutil.copy": {"src": "kept", "dst": "marker"},
+    "shutil.rmtree": {"path": "folder"},
+    "subprocess.Popen": {"args": ["touch", "marker"]},
+    "subprocess.check_output": {"args": ["touch", "marker"]},
+    "subprocess.getoutput": {"cmd": TOUCH},
+    "torch.load": {"f": "evil.pkl", "weights_only": False},
+    "yaml.unsafe_load": {"stream": "!!python/object/apply:os.system [touch marker]"},
+    "5": {},
+    "": {},
+}
+OURS = {"_target_": "envs.hardware.builders.uniform"}  # may be named, and is never reached
+SHAPES: Sequence[Callable[[Node], Node]] = (
+    lambda node: node,
+    lambda node: {**OURS, "devices": [node]},
+    lambda node: {**OURS, "_recursive_": False, "spec": {"inner": [{**node, "_partial_": True}]}},
+    lambda node: {"x": {**OURS, "_convert_": "none", "spec": node}, **OURS},
+)
+
+
+class Evil:
+    """Leaves a trace where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return open, ("marker", "w")
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with what hostile files reach for; afterwards it is as it was."""
+    (tmp_path / "lying_here.py").write_text("open('marker', 'w')\nclass Thing: ...\n")
+    (tmp_path / "folder").mkdir()
+    for name in ("kept", "folder/kept"):
+        (tmp_path / name).write_text("kept")
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Evil()))
+    np.save(tmp_path / "evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    save_graph(layered_step(3, 2), tmp_path / "graph.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    before = content_of(tmp_path)
+    use_command_line([])
+    yield tmp_path
+    use_command_line([])
+    use_config_folders([])
+    after = content_of(tmp_path)
+    assert not (tmp_path / "marker").exists()
+    assert {path: after.get(path) for path in before} == before
+    assert not {"lying_here", "antigravity"} & set(sys.modules)
+
+
+def written(node: Node, name: str = "evil.yaml") -> str:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(yaml.safe_dump(dict(node), sort_keys=False))
+    return name
+
+
+def saved(node: Node) -> str:
+    """A run folder of somebody else's."""
+    written({"problem": {}, "env": OURS, "graph": node}, "run/config.yaml")
+    Path("run/plan.json").write_text("{}")
+    return "run"
+
+
+def of_group(word: str, app: str) -> Callable[[Node], object]:
+    """Composing a command line with a file in place of an option."""
+
+    def read(node: Node) -> object:
+        with hydra_over_configs() as loader:
+            return hydra_words([f"{word}={written(node)}"], loader, app)
+
+    return read
+
+
+def of_claim(node: Node) -> object:
+    """The command in a file of somebody else's claims, run again."""
+    text = (CONF / "claim" / "flow_times.yaml").read_text()
+    words = f"command: python -m experiments.plan agent={{a:[{json.dumps(node)}]}}"
+    text = re.sub("command: .*", lambda _: json.dumps(words)[1:-1].replace('\\"', "'"), text)
+    Path("claims").mkdir(exist_ok=True)
+    Path("claims/mine.yaml").write_text(text)
+    (claim,) = (x for x in read_claims("claims") if x.name == "mine")
+    return rerun(claim, Path("reruns"))
+
+
+READERS: dict[str, Callable[[Node], object]] = {
+    "topology": lambda node: topology_file(written(node)),
+    "network": lambda node: network_file(written(node)),
+    "workload": lambda node: read_workload(written(node)),
+    "suite": lambda node: suite_file(written(node)),
+    "split": of_group("split", "generalise"),
+    "interference": of_group("interference", "evaluate_cluster"),
+    "agent": of_group("agent", "plan"),
+    "agent at another key": of_group("+agent@agents.mine", "evaluate_cluster"),
+    "nodes of a run": lambda node: saved_nodes(saved(node), ("env",)),
+    "config of a step's run": lambda node: saved_config(saved(node), TrainConfig),
+    "config of a cluster's run": lambda node: saved_config(saved(node), MainClusterConfig),
+    "config of a benchmark": lambda node: saved_config(saved(node), BenchmarkConfig),
+    "plans judged again": lambda node: judged_again([Path(saved(node))]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_conf_does_not_name_is_refused_before_it_is_imported(reader: str) -> None:
+    assert len(HOSTILE) >= 30
+    for number, (target, arguments) in enumerate(HOSTILE.items()):
+        shape = SHAPES[0 if reader == "workload" else number % len(SHAPES)]
+        node = shape({"_target_": target, **arguments})
+        line = told(lambda node=node: READERS[reader](node))
+        assert re.search(r"(evil|config)\.yaml", line), line
+        assert "_target_" in line
+        assert repr(target) in line
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        ({"name": "${oc.env:HOME}"}, "name"),
+        ({"name": ["a", "${oc.decode:'1'}"]}, "name[1]"),
+        ({"name": "${.other}"}, "name"),
+        ({"a": {"${oc.env:HOME}": 1}}, "a."),
+        ({"_args_": ["kept"]}, "_args_"),
+        ({"executor": {**OURS, "address": "a:1"}}, "executor.address"),
+        ({"training": {"learner": {**OURS, "ray_address": "a:1"}}}, "learner.ray_address"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_takes_nothing_from_its_surroundings(reader: str, item: Node, key: str) -> None:
+    told(lambda: READERS[reader]({**OURS, **item}), [".yaml", key])
+
+
+def test_words_in_a_file_name_nothing_else() -> None:
+    """A suite's overrides and a claim's command are command lines that somebody else has typed."""
+    for target in HOSTILE:
+        if re.fullmatch(r"(\w+\.)+\w+", target):
+            for word in (f"agent={target}", f"+agent@a.b={target}", f"agent._target_={target}",
+                         f"x=[{{a: {{_target_: {target}}}}}]"):  # fmt: skip
+                told(lambda word=word: check_words(["budget_s=1", word]), [target, "_target_"])
+    for word in ("--config-dir=folder", "x=${oc.env:HOME}"):
+        told(lambda word=word: check_words([word]), [word])
+    told(lambda: of_claim({"_target_": "os.system", "command": "x"}), ["os.system", "_target_"])
+    check_words(["graph=experiments.step.suites.models.Captured", "graph=graph.npz", "~agents.x"])
+
+
+def commands() -> Iterator[tuple[str, Node, Sequence[str]]]:
+    """(file, what is in it, command line) for every way to hand a file over."""
+    node = {"_target_": "os.system", "command": TOUCH}
+    seeds = {"_target_": "experiments.step.suites.seeds.Seeds", "title": "x", "app": "train",
+             "seeds": [0, 1], "job": {"agent": node}}  # fmt: skip
+    yield "evil.yaml", node, ("plan", "graph=graph.npz", "topology=evil.yaml")
+    yield "evil.yaml", node, ("plan", "agent=evil.yaml")
+    yield "evil.yaml", node, ("generalise", "split=evil.yaml")
+    yield "evil.yaml", node, ("evaluate", "env=cluster", "interference=evil.yaml")
+    yield "evil.yaml", node, ("synchronise", "topology=evil.yaml")
+    synthetic = ("trace.format=synthetic", "trace.jobs=9", "trace.workload=evil.yaml")
+    yield "evil.yaml", node, ("evaluate", "env=cluster", "agent=fifo", *synthetic)
+    yield "evil.yaml", node, ("benchmark", "suite=evil.yaml")
+    yield "evil.yaml", seeds, ("benchmark", "suite=evil.yaml")
+    job = {**seeds, "job": {"agent": "lying_here.Thing"}}
+    yield "evil.yaml", job, ("benchmark", "suite=evil.yaml")
+    yield "run/config.yaml", {"env": node}, ("export", "run=run")
+    for app, schema, key in (
+        ("train", TrainConfig, "graph"),
+        ("main", MainClusterConfig, "placement"),
+        ("benchmark", BenchmarkConfig, "suite"),
+    ):
+        nothing = dict.fromkeys(x.name for x in fields(schema))
+        yield "run/config.yaml", {**nothing, key: node}, (app, "resume=run")
+
+
+@pytest.mark.parametrize(("file", "node", "command"), list(commands()), ids=lambda x: str(x)[:60])
+def test_a_command_ends_with_one_line_and_code_2(
+    file: str, node: Node, command: Sequence[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    written(node, file)
+    app = import_module(f"experiments.{command[0]}")
+    where = [] if "resume=run" in command else ["hydra.run.dir=out"]
+    assert app.main([*command[1:], *where]) == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert "_target_" in line
+    assert file in line or "agent=lying_here.Thing" in line
+    assert not Path("out/config.yaml").exists()
+
+
+def test_what_is_ones_own_is_named_again(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (work / "own_part.py").write_text("def made(**_): ...\n")
+    written({"env": {"_target_": "own_part.made"}}, "run/config.yaml")
+    written({"_target_": "own_part.made"}, "mine/env/own.yaml")
+    export = import_module("experiments.export").main
+    assert export(["run=run"]) == 2
+    assert "'own_part.made'" in (line := capfd.readouterr().err)
+    assert "--trust own_part.made" in line
+    assert "own_part" not in sys.modules
+    for again in (["--trust", "own_part.made"], ["--trust=own_part.made"], ["--config-dir=mine"]):
+        assert export(["run=run", *again]) == 2
+        assert "'training': is missing" in capfd.readouterr().err  # which comes after
+        assert sys.modules.pop("own_part")
+
+
+def test_all_that_conf_names_may_be_named_by_either_name() -> None:
+    found = {
+        name
+        for path in CONF.rglob("*.yaml")
+        for name in re.findall(r"_target_: ([\w.]+)", path.read_text())
+    }
+    assert len(found) > 200
+    for name in found:
+        assert may_be_named(name), name
+        assert may_be_named(f"meshwright.{name}"), name
+
+
+def evil_contents() -> Mapping[str, bytes]:
+    """Pickles, bare and in the archives that numpy and torch make of them."""
+    with zipfile.ZipFile("evil.npz", "w") as archive:
+        for name in ("header.npy", "a.npy", "0/a.npy"):
+            archive.write("evil.npy", name)
+    with zipfile.ZipFile("evil.pt", "w") as archive:
+        archive.write("evil.pkl", "archive/data.pkl")
+    names = ("evil.pkl", "evil.npy", "evil.npz", "evil.pt")
+    contents = {name: Path(name).read_bytes() for name in names}
+    return {**contents, "evil.gz": gzip.compress(contents["evil.pkl"])}
+
+
+UNPICKLED: dict[str, Callable[[str], object]] = {
+    "graph": lambda path: StoredGraph(path).load(),
+    "trace": lambda path: CanonicalReader().read(path),
+    "labelled plans": lambda path: labelled._read(Path(path), "0/")["a"],
+    "gradients": lambda path: gradients._array(path, 1),
+}
+
+
+@pytest.mark.parametrize("reader", UNPICKLED)
+def test_nothing_is_unpickled(reader: str) -> None:
+    for name, content in evil_contents().items():
+        for ending in (".npz", ".npy", ".json", ".onnx", ".xls", ".txt", ".csv", ".parquet"):
+            path = f"file_{name.replace('.', '_')}{ending}"
+            Path(path).write_bytes(content)
+            with pytest.raises((InputError, KeyError)):
+                UNPICKLED[reader](path)
