@@ -77,6 +77,16 @@ class Met:
         if price.rank < self.rank:
             self.rank, self.device = price.rank, device
 
+    @classmethod
+    def of(cls, kept: list[Any]) -> Self:
+        """What `kept` was taken of."""
+        (excess, seconds), device = kept
+        return cls((excess, seconds), None if device is None else np.array(device, np.int64))
+
+    def kept(self) -> list[Any]:
+        """As JSON takes it."""
+        return [self.rank, None if self.device is None else self.device.tolist()]
+
 
 class WholeProblem:
     """A fused problem whose groups are all placed at once.
@@ -204,6 +214,7 @@ class DrawnProblems:
         self.problems, self.layout, self.unfit = problems, layout, unfit
         self.kept = kept
         self._known: dict[int, WholeProblem] = {}
+        self._left: dict[int, Met] = {}  # of problems that are not known again since `restore`
         self._stage = 1.0
         self.tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), self.tokens.space
@@ -214,15 +225,27 @@ class DrawnProblems:
             return self._drawn(seed, np.random.default_rng(seed), stage).at(seed % STARTS)
         number, stage = seed % self.kept, round(stage, 1)
         if self._stage != stage:
-            self._known, self._stage = {}, stage
+            self._known, self._left, self._stage = {}, {}, stage
         if number not in self._known:
-            self._known[number] = self._drawn(number, np.random.default_rng(number), stage)
+            known = self._drawn(number, np.random.default_rng(number), stage)
+            known.met, self._known[number] = self._left.pop(number, known.met), known
         return self._known[number].again(seed // self.kept)
 
     def exam(self, number: int) -> WholeProblem:
         """The problem of the exam's episode with this number."""
         found = self._drawn(_EXAM + number, np.random.default_rng([number, _EXAM]), 1.0)
         return found.at(number % STARTS)
+
+    def document(self) -> dict[str, Any]:
+        """The best plans of problems that are met again, for a checkpoint."""
+        met = self._left | {number: one.met for number, one in self._known.items()}
+        kept = [[number, *one.kept()] for number, one in met.items() if one.device is not None]
+        return {"stage": self._stage, "met": kept}
+
+    def restore(self, numbers: dict[str, Any]) -> None:
+        """Go on from what `document` gave."""
+        self._known, self._stage = {}, numbers["stage"]
+        self._left = {number: Met.of(kept) for number, *kept in numbers["met"]}
 
     def _drawn(self, number: int, random: np.random.Generator, stage: float) -> WholeProblem:
         refused: InputError | None = None
@@ -279,6 +302,14 @@ class OneProblem:
     def exam(self, number: int) -> WholeProblem:
         """The problem."""
         return self.only
+
+    def document(self) -> dict[str, Any]:
+        """Its best plan and its fastest, for a checkpoint."""
+        return {"met": self.only.met.kept(), "fastest": self.only.fastest[0]}
+
+    def restore(self, numbers: dict[str, Any]) -> None:
+        """Go on from what `document` gave."""
+        self.only.met, self.only.fastest[0] = Met.of(numbers["met"]), numbers["fastest"]
 
 
 class _Simulated(WholeProblem):

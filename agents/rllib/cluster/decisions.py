@@ -76,6 +76,7 @@ class Decisions:
         self.config, self.worlds, self.exam = config, worlds, exam
         self.teacher: Any = self
         self.kept: dict[int, Question] = {}
+        self._seed = 0  # that decisions are drawn from
         self._drawn: Iterator[Question] | None = None
         self._examined: list[Question] = []
         self._exams: Iterator[Question] | None = None
@@ -111,11 +112,13 @@ class Decisions:
         return DecisionLane(self, number)
 
     def document(self) -> Numbers:
-        """Nothing: decisions are drawn anew."""
-        return {}
+        """From which seed decisions are drawn, and under which numbers they are kept."""
+        return {"seed": self._seed, "kept": list(self.kept)}
 
     def restore(self, numbers: Numbers) -> None:
-        """Nothing to take over."""
+        """Draw the same decisions again, which takes as long as it did."""
+        self._drawn, self._seed = None, numbers["seed"]
+        self.kept = {number: self._next(self._seed) for number in numbers["kept"]}
 
     def drawn(self, seed: int) -> Question:
         """A decision to train on; alike lanes ask for it one after another."""
@@ -132,12 +135,16 @@ class Decisions:
         return self._examined[number]
 
     def _of(self, seed: int) -> Question:
-        if self._drawn is None:
-            self._drawn = self._questions(self.worlds, seed)
         number = seed % self.config.kept
         if number not in self.kept:
-            self.kept[number] = next(self._drawn)
+            self.kept[number] = self._next(seed)
         return self.kept[number]
+
+    def _next(self, seed: int) -> Question:
+        """The next decision that is drawn; the first one's seed is that of all."""
+        if self._drawn is None:
+            self._seed, self._drawn = seed, self._questions(self.worlds, seed)
+        return next(self._drawn)
 
     def _questions(self, worlds: Worlds, seed: int) -> Iterator[Question]:
         rng = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agents.placement.labelled import read_dataset
+from agents.rllib.subject import Numbers
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.placement.episodes import Tokens, WholeProblem
@@ -57,6 +58,13 @@ class LabelledProblems:
         """The problem of the exam's episode with this number."""
         found = self._of(self.trained + number % (len(self.problems) - self.trained))
         return found.at(number % STARTS)
+
+    def document(self) -> Numbers:
+        """Nothing: no problem depends on what came before."""
+        return {}
+
+    def restore(self, numbers: Numbers) -> None:
+        """Nothing to take over."""
 
     def _of(self, number: int) -> WholeProblem:
         if number in self._known:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
 from agents.rllib.step.lanes import KeepsBest, one_architecture
-from agents.rllib.subject import Array, ArrayMemory, Solution, Stepped, WholeEpisodes
+from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped, WholeEpisodes
 from envs.errors import InputError
 from envs.placement.episodes import Judged
 from models.architecture import Architecture, Policy
@@ -62,6 +62,12 @@ class Source(Protocol):
 
     def exam(self, number: int) -> Question:
         """The problem of the exam's episode with this number."""
+
+    def document(self) -> Numbers:
+        """What later problems depend on, for a checkpoint."""
+
+    def restore(self, numbers: Numbers) -> None:
+        """Go on from what `document` gave."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,13 @@ class Problems(KeepsBest):
         self.reference: Any = source if source.measured else None
         self._last: tuple[tuple[int, float], Question] | None = None
         self._seen: tuple[Question, Mapping[str, Array]] | None = None
+
+    def document(self) -> Numbers:
+        return {**super().document(), "source": self.source.document()}
+
+    def restore(self, numbers: Numbers) -> None:
+        super().restore(numbers)
+        self.source.restore(numbers["source"])
 
     def module_of(self, agent: str) -> str:
         return agent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,18 @@ def test_alike_lanes_meet_one_decision_and_few_are_kept() -> None:
     assert step.terminated
     assert step.rewards == [first.question.saved.max()]
     assert first.outcome() == pytest.approx(1.0 - first.question.saved.max() / 100.0)
+
+
+def test_decisions_go_on_as_they_would_have() -> None:
+    left_alone, killed, resumed = subject(), subject(), subject()
+    for seed in (70, 3, 70, 9):
+        for own in (left_alone, killed):
+            own.drawn(seed)
+    resumed.restore(json.loads(json.dumps(killed.document())))
+    for seed in (3, 71, 8, 70):
+        mine, whole = resumed.drawn(seed), left_alone.drawn(seed)
+        assert mine.saved.tolist() == whole.saved.tolist()
+        assert all(np.array_equal(mine.observation[key], x) for key, x in whole.observation.items())
 
 
 def test_what_pays_is_learned(tmp_path: Path) -> None:
