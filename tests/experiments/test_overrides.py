@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from envs.errors import InputError
+from experiments.cluster.evaluate_cluster import EvaluateClusterConfig
+from experiments.cluster.generalising import GeneraliseConfig
 from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
+from tests.paths import CONF
 
 SINGLE = "agent=agents.placement.baselines.SingleDevice"
 
@@ -43,6 +46,28 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "graph.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert check("graph=graph.json").graph["path"] == str(tmp_path / "graph.json")
+
+
+@pytest.mark.parametrize(
+    ("app", "schema", "choice"),
+    [
+        ("evaluate", EvaluateConfig, "communication=fair"),
+        ("generalise", GeneraliseConfig, "split=synthetic"),
+        ("evaluate_cluster", EvaluateClusterConfig, "interference=analytic"),
+    ],
+)
+def test_any_group_takes_a_file_in_its_form(
+    app: str, schema: type, choice: str, tmp_path: Path
+) -> None:
+    group, option = choice.split("=")
+    (tmp_path / "my own.yaml").write_text((CONF / group / f"{option}.yaml").read_text())
+    named = check_command_line([choice], app, schema).config
+    given = check_command_line([f"{group}={tmp_path / 'my own.yaml'}"], app, schema)
+    assert getattr(given.config, group) == getattr(named, group)
+    assert given.choices[group] == "my own.yaml"
+    (tmp_path / "my own.yaml").write_text("defaults: [../../other]\n")
+    with pytest.raises(InputError, match="defaults"):
+        check_command_line([f"{group}={tmp_path / 'my own.yaml'}"], app, schema)
 
 
 def test_an_agent_of_any_package_takes_arguments() -> None:
