@@ -1,7 +1,7 @@
 """An exported scheduler answers over HTTP: a state in, what to do out.
 
     python -m experiments.serve checkpoint=unknown_durations port=8000
-    curl -s http://127.0.0.1:8000/v1/decide -d @state.json
+    curl -s http://127.0.0.1:8000/v1/decide -H 'Content-Type: application/json' -d @state.json
 
 It listens until Ctrl-C or SIGTERM. Beyond this machine it wants a token (token_file).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Gt, Le
@@ -31,6 +32,10 @@ class ServeConfig:
     host: str
     port: Annotated[int, Gt(-1), Le(65_535)]
     token_file: str | None
+    hosts: list[str]
+    connections: Count
+    connections_per_peer: Count
+    headers_s: Positive
     max_body_bytes: Count
     concurrency: Count
     timeout_s: Positive
@@ -41,10 +46,12 @@ class ServeConfig:
 
 def serving(config: ServeConfig, run: Run) -> Result:
     """Load, compile, listen and answer."""
-    from experiments.serving.server import listening, read_token, serve  # needs the extra
+    from experiments.serving.connections import ConnectionLimits  # needs the extra
+    from experiments.serving.server import listening, read_hosts, read_token, serve
     from experiments.serving.service import Limits, Service
 
     token = read_token(config.token_file, config.host)
+    hosts = read_hosts(config.hosts, config.host)
     at = listening(config.host, config.port)
     try:
         limited = asdict(config.limits)[decider_kind(config.checkpoint)]
@@ -53,13 +60,13 @@ def serving(config: ServeConfig, run: Run) -> Result:
     except BaseException:
         at.close()
         raise
-    limits = Limits(config.max_body_bytes, config.concurrency, config.timeout_s, token)
-    service = Service(
-        decider, limits, f"Meshwright: {config.checkpoint}", run.provenance.package_version
-    )
+    limits = Limits(config.max_body_bytes, config.concurrency, config.timeout_s, token, hosts)
+    name = Path(config.checkpoint).resolve().name  # where it lies is nobody else's business
+    service = Service(decider, limits, f"Meshwright: {name}", run.provenance.package_version)
+    borne = ConnectionLimits(config.connections, config.connections_per_peer, config.headers_s)
     if isinstance(run.console, RunConsole):
         run.console.live = True  # nobody asks, nothing is said
-    serve(service, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
+    serve(service, borne, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
     answered = service.registry.get_sample_value(
         "meshwright_requests_total", {"path": "/v1/decide", "status": "200"}
     )

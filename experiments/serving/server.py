@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -16,12 +17,13 @@ import uvicorn
 from threadpoolctl import threadpool_limits
 
 from envs.errors import InputError
+from experiments.serving.connections import ConnectionLimits, protocol_within
 from experiments.serving.service import Service
 
 SHORTEST_TOKEN = 16  # characters
 SWITCH_S = 0.001  # after which a decision lets the thread that talks to clients go on
 SHUTDOWN_S = 1  # for requests that are being answered
-CONNECTIONS_PER_REQUEST = 8  # connections that may be open for each request that may wait
+ACCEPTED_AT_ONCE = 128  # connections, before any is looked at
 
 
 def read_token(file: str | None, host: str) -> str | None:
@@ -43,6 +45,26 @@ def read_token(file: str | None, host: str) -> str | None:
     if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
         raise InputError(f"is no token of {SHORTEST_TOKEN} characters or more", file=file)
     return token
+
+
+def read_hosts(names: Sequence[str], host: str) -> frozenset[str]:
+    """Names of the service in requests: those told, and where it listens.
+
+    Raises:
+        InputError: one is no name or address of a host.
+    """
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+", name) and not _is_address(name):
+            told = f"{name!r} is no name of a host (no scheme, no port)"
+            raise InputError(told, file="config key 'hosts'")
+    return frozenset(name.lower() for name in (*names, host))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:
@@ -75,24 +97,34 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(service: Service, at: socket.socket, ready: Callable[[str], None]) -> None:
+def server_of(service: Service, limits: ConnectionLimits) -> uvicorn.Server:
+    """What talks to clients; `should_exit` ends it."""
+    config = uvicorn.Config(
+        service.app,
+        http=protocol_within(limits),
+        ws="none",
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        backlog=ACCEPTED_AT_ONCE,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        server_header=False,
+    )
+    return _Server(config)
+
+
+def serve(
+    service: Service, limits: ConnectionLimits, at: socket.socket, ready: Callable[[str], None]
+) -> None:
     """Answer requests until SIGTERM or Ctrl-C; those that are being answered still are.
 
     Args:
         service: already warm.
+        limits: of its connections.
         at: where it listens.
         ready: told the address.
     """
-    config = uvicorn.Config(
-        service.app,
-        access_log=False,
-        log_level="warning",
-        lifespan="off",
-        limit_concurrency=CONNECTIONS_PER_REQUEST * service.limits.concurrency,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        server_header=False,
-    )
-    server = _Server(config)
+    server = server_of(service, limits)
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # what is there now stays: collections need not look at it

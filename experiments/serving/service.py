@@ -2,7 +2,8 @@
 
 A decision is made in a thread of its own, one after the other, so that the thread that talks to
 clients is never busy for long. Who comes when too many wait is told to come again; who sends too
-much, too slowly or nonsense is told so, and disturbs nobody.
+much, too slowly or nonsense is told so, and disturbs nobody. What a page of somebody else's makes a
+browser send is refused: its `Origin` is another, or its `Host`, or it is no JSON.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -32,12 +33,15 @@ from starlette.requests import ClientDisconnect
 
 from agents.decision import Decider, StateError
 from envs.errors import InputError
+from experiments.serving.page import POLICY, page
 
 JSON = "application/json"
 BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-OPEN_PATHS = frozenset({"/healthz"})
-PATHS = ("/", "/healthz", "/metrics", "/openapi.json", "/v1/decide", "/v1/schema")
+OPEN_PATHS = frozenset({"/", "/healthz"})
+PATHS = ("/", "/healthz", "/metrics", "/openapi.json", "/v1/decide", "/v1/example", "/v1/schema")
 RETRY_AFTER_S = 1
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+AUTHORITY = re.compile(r"(?:\[([0-9a-f:.%]+)\]|([^\s/:@\[\]]+))(?::\d*)?")  # a host, and its port
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -52,12 +56,15 @@ class Limits:
         concurrency: requests that wait for a decision, or have it made, at once.
         timeout_s: for a body to arrive, and again for its decision.
         token: that requests must bear; None: none.
+        hosts: names of the service in requests, in small letters, beside `LOCAL` and the address
+            at which a request arrives.
     """
 
     max_body_bytes: int
     concurrency: int
     timeout_s: float
     token: str | None = None
+    hosts: frozenset[str] = frozenset()
 
 
 class RefusalError(Exception):
@@ -161,18 +168,31 @@ class Service:
             response_class=Response,
             responses={
                 200: {"description": "Both.", "content": {JSON: {"schema": {"type": "object"}}}},
-                401: _refusal(REFUSALS[401]),
+                **{status: _refusal(REFUSALS[status]) for status in (401, 403, 421)},
             },
         )
         async def schema() -> Response:
             return _answer({"state": self._schema, "decision": self._answer_schema})
 
         @app.get(
+            "/v1/example",
+            summary="A state to try",
+            response_class=Response,
+            responses={
+                200: {"description": "A state.", "content": _json("State")},
+                **{status: _refusal(REFUSALS[status]) for status in (401, 403, 421)},
+            },
+        )
+        async def example() -> Response:
+            return _answer(self.decider.example)
+
+        @app.get(
             "/healthz",
             summary="Whether it decides",
             response_class=Response,
             responses={
-                200: {"description": "Yes.", "content": {JSON: {"schema": {"type": "object"}}}}
+                200: {"description": "Yes.", "content": {JSON: {"schema": {"type": "object"}}}},
+                **{status: _refusal(REFUSALS[status]) for status in (403, 421)},
             },
         )
         async def healthz() -> Response:
@@ -182,11 +202,18 @@ class Service:
         async def metrics() -> Response:
             return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
+        headers = {"Content-Security-Policy": POLICY}
+
         @app.get("/", include_in_schema=False)
-        async def page() -> Response:
-            return Response(_page(self.app.title, self.app.version), media_type="text/html")
+        async def shown(request: Request) -> Response:
+            url = f"{request.url.scheme}://{request.headers['host']}"
+            example, has_token = self.decider.example, self.limits.token is not None
+            text = page(app.title, app.version, example, url, has_token)
+            return Response(text, headers=headers, media_type="text/html")
 
     async def _answer(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            raise RefusalError(415, f"the Content-Type is not {JSON}")
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 body = await self._body(request)
@@ -237,6 +264,21 @@ class Service:
         self._decision_seconds.observe(time.perf_counter() - start)
         return text
 
+    def require_own(self, arrived: str, headers: list[tuple[bytes, bytes]]) -> None:
+        """Raise where a request is meant for another host, or comes from a page of another.
+
+        Args:
+            arrived: address at which it did.
+            headers: of the request.
+        """
+        host = _told(headers, b"host")[-1:]
+        found = AUTHORITY.fullmatch(*host) if host else None
+        if found is None or (found[1] or found[2]) not in LOCAL | self.limits.hosts | {arrived}:
+            raise RefusalError(421, "the Host is none of this service")
+        own = {f"{scheme}://{found[0]}" for scheme in ("http", "https")}
+        if not own.issuperset(_told(headers, b"origin")):
+            raise RefusalError(403, "the Origin is not this service")
+
     def require_token(self, path: str, headers: list[tuple[bytes, bytes]]) -> None:
         """Raise where a request lacks the token."""
         token = self.limits.token
@@ -273,6 +315,7 @@ class _Measured:
 
         path = scope["path"]
         try:
+            self._service.require_own((scope.get("server") or ("",))[0], scope["headers"])
             self._service.require_token(path, scope["headers"])
             await self._app(scope, receive, sent)
         except RefusalError as refused:
@@ -286,6 +329,10 @@ class _Measured:
         finally:
             status = statuses[0] if statuses else 499  # the client has gone
             self._service.count(path, status, time.perf_counter() - start)
+
+
+def _told(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
+    return [value.decode("latin-1").lower() for name, value in headers if name == wanted]
 
 
 async def _awaited(future: Future[bytes]) -> bytes:
@@ -315,8 +362,11 @@ def _refusal(told: str) -> dict[str, Any]:
 
 REFUSALS = {
     401: "The token is missing or wrong.",
+    403: "The request comes from a page of another origin.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
+    415: "The Content-Type is not application/json.",
+    421: "The Host is not one of this service.",
     422: "The body is no state, or one that contradicts itself: every `loc` says where.",
     503: "Too many requests wait, or the decision took too long: come again after Retry-After.",
 }
@@ -342,26 +392,3 @@ REFUSAL: dict[str, Any] = {
         }
     },
 }
-
-
-def _page(title: str, version: str) -> str:
-    links = {
-        "/openapi.json": "OpenAPI document",
-        "/v1/schema": "JSON Schemas of states and decisions",
-        "/healthz": "whether it decides",
-        "/metrics": "Prometheus metrics",
-    }
-    items = "".join(
-        f'<li><a href="{path}"><code>GET {path}</code></a>: {told}</li>'
-        for path, told in links.items()
-    )
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title>"
-        "<style>:root{color-scheme:light dark}body{font:1rem/1.6 system-ui,sans-serif;"
-        "max-width:42rem;margin:3rem auto;padding:0 1rem}</style>"
-        f"<h1>{escape(title)}</h1><p>Meshwright {escape(version)}</p><ul>"
-        "<li><code>POST /v1/decide</code>: a state in, a decision out</li>"
-        f"{items}</ul></html>"
-    )

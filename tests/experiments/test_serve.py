@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,13 @@ from fastapi.testclient import TestClient
 from agents.decision import Decider, Decision, StateError
 from agents.exported import load_decider
 from envs.errors import InputError
-from experiments.serving.server import is_loopback, listening, read_token
+from experiments.serving.server import is_loopback, listening, read_hosts, read_token
 from experiments.serving.service import Limits, Service
 from tests.paths import ROOT
 
 TOKEN = "0123456789abcdef"
 LIMITS = Limits(max_body_bytes=1000, concurrency=2, timeout_s=5.0)
+JSON = {"Content-Type": "application/json"}
 
 
 class Slow:
@@ -39,6 +43,7 @@ class Slow:
             "$defs": {"Inner": {"type": "string"}},
         }
         self.answer_schema = {"type": "object"}
+        self.example = {"inner": "</textarea><b>"}
 
     def decide(self, state: Mapping[str, Any]) -> Decision:
         return self.decide_json(json.dumps(dict(state)).encode())
@@ -68,7 +73,7 @@ def decider() -> Iterator[Slow]:
 
 def client(decider: Decider, limits: Limits = LIMITS) -> TestClient:
     service = Service(decider, limits, "t<itle", "0")
-    return TestClient(service.app, raise_server_exceptions=False)
+    return TestClient(service.app, raise_server_exceptions=False, headers=JSON)
 
 
 def test_a_state_in_a_decision_out(decider: Slow) -> None:
@@ -141,7 +146,7 @@ def test_all_but_health_needs_the_token(decider: Slow) -> None:
         assert http.get("/healthz").status_code == 200
         for wrong in ({}, {"Authorization": TOKEN}, {"Authorization": "Bearer no"},
                       {"Authorization": f"Bearer {TOKEN}x"}):  # fmt: skip
-            for path in ("/metrics", "/openapi.json", "/v1/schema", "/", "/nowhere"):
+            for path in ("/metrics", "/openapi.json", "/v1/schema", "/v1/example", "/nowhere"):
                 refused = http.get(path, headers=wrong)
                 assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
             assert http.post("/v1/decide", content=b"{}", headers=wrong).status_code == 401
@@ -165,7 +170,6 @@ def test_requests_are_counted_by_status_and_path(decider: Slow) -> None:
 def test_openapi_describes_the_body_and_no_page_loads_from_elsewhere(decider: Slow) -> None:
     with client(decider) as http:
         document = http.get("/openapi.json").json()
-        page = http.get("/").text
         assert http.get("/docs").status_code == 404
     body = document["paths"]["/v1/decide"]["post"]["requestBody"]
     assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/State"}
@@ -174,11 +178,85 @@ def test_openapi_describes_the_body_and_no_page_loads_from_elsewhere(decider: Sl
     assert inner == {"$ref": "#/components/schemas/Inner"}
     assert parts["Inner"] == {"type": "string"}
     statuses = document["paths"]["/v1/decide"]["post"]["responses"]
-    assert {"200", "401", "408", "413", "422", "503"} <= set(statuses)
-    assert "t&lt;itle" in page
-    assert "http://" not in page
-    assert "https://" not in page
-    assert "<script" not in page
+    assert {"200", "401", "403", "408", "413", "415", "421", "422", "503"} <= set(statuses)
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_the_page_has_an_example_a_form_and_a_line_for_a_shell(
+    decider: Slow, token: str | None
+) -> None:
+    with client(decider, Limits(1000, 2, 5.0, token)) as http:
+        answer = http.get("/")
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    shown = Shown(answer.text)
+    assert shown.texts["h1"].strip() == "t<itle"
+    assert json.loads(shown.texts["textarea"]) == decider.example
+    assert shown.tags >= {"form", "button", "script"}
+    assert ("input" in shown.tags) == (token is not None)
+    assert "curl -s http://testserver/v1/decide -H 'Content-Type: application/json'" in (
+        shown.texts["pre"].replace(" -H 'Authorization: Bearer <token>'", "")
+    )
+    assert not any("//" in link for link in shown.links)
+
+
+class Shown(HTMLParser):
+    """What stands on a page: its tags, the text in each kind, and what it loads or links to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.texts: dict[str, str] = defaultdict(str)
+        self.links: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self._last = tag
+        self.links += [value or "" for name, value in attrs if name in {"href", "src", "action"}]
+
+    def handle_data(self, data: str) -> None:
+        self.texts[self._last if self.tags else ""] += data
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": ""}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "Application/JSON; charset=utf-8"}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost.evil.example"}, 421),
+        ({"Host": "localhost@evil.example"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "localhost:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "Proxy.Example"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://testserver:3000"}, 403),
+        ({"Origin": "http://testserver"}, 200),
+        ({"Host": "proxy.example", "Origin": "https://proxy.example"}, 200),
+    ],
+)
+def test_what_a_page_of_others_makes_a_browser_send_is_refused(
+    decider: Slow, headers: dict[str, str], status: int
+) -> None:
+    limits = replace(LIMITS, hosts=frozenset({"proxy.example"}))
+    with client(decider, limits) as http:
+        answer = http.post("/v1/decide", content=b"{}", headers=headers)
+        assert answer.status_code == status
+        preflight = http.options("/v1/decide", headers={"Origin": "http://testserver"})
+    assert decider.asked.acquire(blocking=False) == (status == 200)
+    assert "access-control-allow-origin" not in answer.headers | preflight.headers
+
+
+def test_hosts_are_names_without_a_port() -> None:
+    assert read_hosts(["Proxy.example", "10.0.0.1"], "::1") == {"proxy.example", "10.0.0.1", "::1"}
+    for wrong in ("http://proxy", "proxy:8000", "", "*.example", "a b"):
+        with pytest.raises(InputError, match="hosts"):
+            read_hosts([wrong], "127.0.0.1")
 
 
 def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
@@ -206,5 +284,7 @@ def test_an_address_that_is_taken_is_one_line() -> None:
 def test_the_state_on_the_page_is_decided_as_it_says() -> None:
     page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
     told = page.split("```json\n")[1].split("```")[0]
-    ((start,)) = load_decider("unknown_durations").decide_json(told.encode()).actions
+    decider = load_decider("unknown_durations")
+    assert json.loads(told) == decider.example
+    ((start,)) = decider.decide_json(told.encode()).actions
     assert (start["action"], start["job"], start["on"]) == ("start", "b", {"n1": 2})
