@@ -23,6 +23,7 @@ venv: $(STAMP)  ## create .venv with the pinned dependencies and this project
 
 run: $(STAMP)  ## the main job: capture, learn, compare, export (ARGS="key=value ...")
 	@$(BIN)/python -m experiments.main $(ARGS)
+	@command -v meshwright >/dev/null || echo "meshwright as a command: source $(BIN)/activate" >&2
 
 seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
 	@$(BIN)/python -m experiments.benchmark suite=seeds $(ARGS)
@@ -116,18 +117,15 @@ $(VENV)/.docs: docs/requirements.lock $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer with venv is needed" >&2; exit 1; }
-	@echo "Setting up $(VENV) (once; the log is $(VENV)/install.log)"
+	@echo "Setting up $(VENV) (once, two to three minutes; the log is $(VENV)/install.log)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check \
-		-r requirements.lock 2>$(VENV)/install.err | tee $(VENV)/install.log | awk \
-		-v total="$$(grep -c '==' requirements.lock)" -v tty="$$(test -t 1 && echo 1 || echo 0)" ' \
-		function show(text) { if (tty) { printf "\r\033[K  %s", text; fflush() } } \
-		/^(Collecting|Processing) / { n++; show(sprintf("%3d/%d %s", n, total, $$2)); \
-			if (!tty && n % 25 == 0) { print "  " n "/" total " packages found"; fflush() } } \
-		/^Installing collected/ { show("installing " total " packages"); \
-			if (!tty) { print "  installing"; fflush() } } \
-		END { if (tty) { printf "\r\033[K" } }' \
+	@every=10; show='  %s\n'; if test -t 1; then every=1; show='\r\033[K  %s'; fi; \
+	while sleep $$every >/dev/null; do \
+		printf "$$show" "$$SECONDS s: $$(tail -n 1 $(VENV)/install.log | cut -c 1-68)"; \
+	done & trap "kill $$!; test ! -t 1 || printf '\r\033[K'" EXIT; \
+	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check \
+		-r requirements.lock >$(VENV)/install.log 2>$(VENV)/install.err \
 		|| { cat $(VENV)/install.err >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
-	@echo "Ready: $(VENV)"
+	@echo "Ready: source $(BIN)/activate"

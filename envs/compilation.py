@@ -1,10 +1,11 @@
-"""Kernels are compiled at their first call: which one is, and a clock that leaves it out.
+"""Kernels are compiled at their first call: a line that says so, and a clock that leaves it out.
 
 numba tells of every kernel that it compiles, and nothing of those that its cache on disk has.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,17 @@ from typing import Any
 
 from numba.core import event
 
-Told = Callable[[str], None]  # the name of a kernel that begins to be compiled
+Told = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
+
+SHORT_S = 1.0  # seconds of compiling that nothing is said of
+STEP, CLUSTER = "the simulator of a training step", "the cluster simulator"
+ROOMS = {  # by the rooms of the house
+    **dict.fromkeys(("cluster", "durations", "interference", "rllib"), CLUSTER),
+    **dict.fromkeys(("bandwidth", "graphs", "hybrid", "joint", "partition", "pipeline",
+                     "placement", "step"), STEP),
+    **dict.fromkeys(("coflows", "network", "synchronisation"), "the network simulator"),
+}  # fmt: skip
+ABOUT_S = {CLUSTER: 60, STEP: 60}  # seconds on an idle core, of what most runs need
 
 # Options of a kernel that only kernels call: it has no way in from Python, which takes a quarter of
 # the time to compile. `tests/envs/test_compilation.py` finds those that are marked wrongly.
@@ -26,33 +37,47 @@ INLINED = {
 }  # fmt: skip
 
 
+def subject(module: str) -> str:
+    """What a kernel belongs to, by the module that it stands in."""
+    room = module.removeprefix("meshwright.").partition(".")[2].partition(".")[0]
+    return ROOMS.get(room, "kernels")
+
+
+def _on_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 class _Watch(event.Listener):  # type: ignore[misc]
     """Sums the seconds of compiling; a kernel inside another is part of it."""
 
     def __init__(self) -> None:
         self.kernels, self.seconds = 0, 0.0
-        self.told: list[Told] = []
-        self.names: list[str] = []  # of kernels that are being compiled, each inside the one before
+        self.told: list[Told] = [_on_stderr]  # the last of them is
+        self.subjects: list[str] = []  # of kernels that are compiled, each inside the one before
+        self._said: set[str] = set()
         self._began = 0.0
         self._owner = 0  # thread; numba's lock lets one compile at a time
 
     def on_start(self, happened: Any) -> None:
-        name = str(getattr(happened.data.get("dispatcher"), "__name__", "a kernel"))
-        if not self.names:
+        kernel = getattr(happened.data.get("dispatcher"), "py_func", None)
+        if not self.subjects:
             self._began, self._owner = time.perf_counter(), threading.get_ident()
-        self.names.append(name)
+        self.subjects.append(subject(str(getattr(kernel, "__module__", ""))))
         self.kernels += 1
-        for told in self.told:
-            told(name)
+        what = self.subjects[0]
+        if what not in self._said and self.so_far() >= SHORT_S:
+            self._said.add(what)
+            about = f": about {ABOUT_S[what]} s" if what in ABOUT_S else ""
+            self.told[-1](f"compiling {what}, once{about}")
 
     def on_end(self, happened: Any) -> None:
-        self.names.pop()
-        if not self.names:
+        self.subjects.pop()
+        if not self.subjects:
             self.seconds += time.perf_counter() - self._began
 
     def so_far(self) -> float:
         """Seconds of compiling, those of a kernel that is being compiled included."""
-        running = bool(self.names) and self._owner == threading.get_ident()
+        running = bool(self.subjects) and self._owner == threading.get_ident()
         return self.seconds + (time.perf_counter() - self._began if running else 0.0)
 
 
@@ -71,14 +96,14 @@ def kernels_compiled() -> int:
 
 
 def compiling() -> str | None:
-    """The kernel that is being compiled now; None: none is."""
-    names = _watch.names[:1]
-    return names[0] if names else None
+    """What is being compiled now; None: nothing is."""
+    subjects = _watch.subjects[:1]
+    return subjects[0] if subjects else None
 
 
 @contextmanager
 def telling(told: Told) -> Iterator[None]:
-    """Inside, `told` is called whenever a kernel begins to be compiled."""
+    """Inside, what begins to be compiled is told to `told`; elsewhere on standard error."""
     _watch.told.append(told)
     try:
         yield

@@ -10,15 +10,27 @@ What stands in `__all__` is the public face of this package, and semantic versio
 `experiments`, `conf`) may change between minor versions. Names load what they need when they are
 first used; all but `capture` and `to_pyg` do without torch. Input that cannot be used is an
 `InputError` of one line, which names the file, the row or the argument.
+
+The environments are registered with Gymnasium: `gymnasium.make("meshwright/Placement-v0")`.
 """
 
 from __future__ import annotations
 
+import sys
+
+from experiments.run.loading import end_at_once_on_signals, environment_fault
+
+if sys.orig_argv[1:3] == ["-m", "meshwright"] or sys.argv[0].endswith("/bin/meshwright"):
+    end_at_once_on_signals()  # what follows loads for long
+
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from agents.cluster.own_order import Jobs
     from agents.cluster.policy import Scheduler
     from envs.cluster.nodes import Cluster
@@ -88,10 +100,42 @@ _HOMES = {
 }
 
 
+class _WithGymnasium:
+    """Registers the environments when Gymnasium is imported, which this package does not do.
+
+    Gymnasium (since 1.0) looks for no plugins, and loading it here would slow the command's help.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Gymnasium's own, whose loader goes on with `envs`."""
+        if name != "gymnasium":
+            return None
+        sys.meta_path.remove(_WithGymnasium)
+        found = find_spec(name)
+        if found is not None and found.loader is not None:
+            load = found.loader.exec_module
+
+            def and_register(module: Any) -> None:
+                load(module)
+                import envs  # noqa: F401
+
+            found.loader.exec_module = and_register  # type: ignore[method-assign]
+        return found
+
+
+if "gymnasium" in sys.modules:
+    import envs  # noqa: F401
+else:
+    sys.meta_path.insert(0, _WithGymnasium)
+
+
 def __getattr__(name: str) -> object:
     """A name of the public face, from where it lives."""
     if name not in _HOMES:
         raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+    if (fault := environment_fault()) is not None:
+        raise import_module("envs.errors").InputError(fault)
     found = getattr(import_module(_HOMES[name]), name)
     globals()[name] = found
     return found

@@ -94,6 +94,12 @@ class Cluster:
             memory_mib=np.full(nodes, UNLIMITED, np.int64),
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"Cluster {self.name}: {self.num_nodes:,} nodes in {self.num_racks:,} racks, "
+            f"{self.num_gpus:,} GPUs ({', '.join(self.gpu_types)})"
+        )
+
     @property
     def num_nodes(self) -> int:
         return len(self.gpus)

@@ -100,6 +100,14 @@ class OpGraph:
     def __post_init__(self) -> None:
         self._check()
 
+    def __repr__(self) -> str:
+        state = float(self.state_bytes.sum()) / 2**30
+        return (
+            f"OpGraph {self.name}: {self.num_operators:,} operators, {self.num_tensors:,} tensors, "
+            f"{self.num_micro_batches} micro-batches, {self.flop.sum() / 1e12:.4g} TFLOP, "
+            f"parameters with gradients and optimizer state {state:.4g} GiB"
+        )
+
     @property
     def num_operators(self) -> int:
         """N."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -62,6 +63,12 @@ class Topology:
                     file=f"topology {self.name}",
                     field=column,
                 )
+
+    def __repr__(self) -> str:
+        kinds = Counter(device.spec.name for device in self.devices)
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        memory = self.memory_bytes.sum() / 2**30
+        return f"Topology {self.name}: {counts} in {self.num_servers} servers, {memory:.4g} GiB"
 
     @property
     def num_devices(self) -> int:

@@ -33,38 +33,29 @@ class RunConsole(Console):
 
 @contextmanager
 def heartbeat(console: RunConsole, what: str) -> Iterator[None]:
-    """Inside, the console says which kernels are compiled, and after some silence that `what` runs.
+    """Inside, the console says what is compiled, and after some silence that `what` runs.
 
-    Kernels are compiled once, for they are kept on the disk.
+    Seconds are those since the beginning of the run.
     """
     from envs.compilation import compiling, telling  # numba takes a while: not for an app's help
 
     start = time.monotonic()
     ended = threading.Event()
-    kernels = 0
-
-    def compiles(name: str) -> None:
-        nonlocal kernels
-        kernels += 1
-        if kernels == 1:
-            console.print(f"compiling kernels (once): {name}", highlight=False)
-        elif time.monotonic() - console.written >= SILENT_S:
-            console.print(f"compiling kernels (once): {kernels}, {name}", highlight=False)
 
     def beat() -> None:
         silence = SILENT_S
         while not ended.wait(POLL_S):
             now = time.monotonic()
             if not console.live and now - console.written >= silence:
-                kernel = compiling()
-                doing = what if kernel is None else f"compiling kernels (once): {kernels}, {kernel}"
-                console.print(f"{doing}: {now - start:.0f} s", highlight=False)
+                compiled = compiling()
+                doing = what if compiled is None else f"{what}, compiling {compiled}"
+                console.print(f"{doing}: {now - start:.0f} s since its start", highlight=False)
                 silence = EVERY_S
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
-        with telling(compiles):
+        with telling(lambda line: console.print(line, highlight=False)):
             yield
     finally:
         ended.set()

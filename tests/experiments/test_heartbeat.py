@@ -1,4 +1,4 @@
-"""A run says which kernels it compiles and that it is at work; its clock leaves compiling out."""
+"""What is compiled is said once; a run says that it is at work; its clock leaves compiling out."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import time
 import numba
 import pytest
 
+from envs import compilation
 from envs.compilation import clock, compiling, kernels_compiled, telling
 from experiments.run import heartbeat as module
 from experiments.run.heartbeat import RunConsole, heartbeat
 
 
-def made(name: str) -> object:
-    """A kernel that no cache has, called once."""
+def made(module: str) -> object:
+    """A kernel of a module that no cache has, called once."""
 
     def inner(x: float) -> float:
         return x * 3.0 + 1.0
 
-    inner.__name__ = name
+    inner.__module__ = module
     kernel = numba.njit(inner)
     kernel(2.0)
     return kernel
@@ -30,27 +31,51 @@ def written(console: RunConsole) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+@pytest.fixture
+def said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was compiled; no compiling is too short."""
+    monkeypatch.setattr(compilation._watch, "_said", set())
+    monkeypatch.setattr(compilation, "SHORT_S", 0.0)
+
+
+@pytest.mark.usefixtures("said_nothing")
 def test_the_clock_stands_still_while_kernels_are_compiled() -> None:
     before, real, count = clock(), time.perf_counter(), kernels_compiled()
     inside: list[str | None] = []
-    with telling(lambda name: inside.append(compiling())):
-        made("slow_to_make")
+    with telling(lambda line: inside.append(compiling())):
+        made("envs.step.simulator")
     took, told = time.perf_counter() - real, clock() - before
     assert kernels_compiled() == count + 1
-    assert inside == ["slow_to_make"]
+    assert inside == [compilation.STEP]
     assert compiling() is None
     assert told < 0.5 * took
     time.sleep(0.02)
     assert clock() - before >= told + 0.02
 
 
-def test_kernels_that_are_compiled_are_named_and_cached_ones_are_not() -> None:
+@pytest.mark.usefixtures("said_nothing")
+def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     console = RunConsole(file=io.StringIO())
     with heartbeat(console, "a test"):
-        kernel = made("first")
+        kernel = made("envs.cluster.simulation.loop")
         kernel(3.0)  # type: ignore[operator]
-        made("second")  # too soon for another line
-    assert written(console) == ["compiling kernels (once): first"]
+        made("meshwright.agents.cluster.rules")
+    assert written(console) == ["compiling the cluster simulator, once: about 60 s"]
+    made("agents.step.planner")  # no run: as in Python
+    captured = capsys.readouterr()
+    assert captured.err.startswith("compiling the simulator of a training step, once: about ")
+    assert captured.out == ""
+
+
+def test_short_compiling_is_not_worth_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compilation._watch, "_said", set())
+    monkeypatch.setattr(compilation, "SHORT_S", 1e9)
+    made("envs.cluster.simulation.loop")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_silent_task_is_told_of_and_one_that_writes_is_not(
@@ -65,6 +90,6 @@ def test_a_silent_task_is_told_of_and_one_that_writes_is_not(
         for _ in range(8):
             busy.print("news")
             time.sleep(0.05)
-    assert written(silent) == ["thinking: 0 s"]
+    assert written(silent) == ["thinking: 0 s since its start"]
     assert written(busy) == ["news"] * 8
     assert written(live) == []

@@ -19,7 +19,7 @@ from meshwright.command import main
 from tests.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "docs/start.md", *sorted((ROOT / "docs/flows").glob("*.md"))]
-PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^meshwright ((?:\\\n|[^\n])*)$", re.MULTILINE)
 SHORT = "training.budget_s=5"  # seconds, in place of a minute or an hour
 
@@ -108,25 +108,22 @@ def shortened(text: str) -> str:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_python_of_a_page_runs(page: Path) -> None:
-    blocks = PYTHON.findall(page.read_text())
-    assert blocks
-    for number, block in enumerate(blocks):
-        exec(compile(shortened(block), f"{page.name}, block {number}", "exec"), {})
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = [
-        words
-        for rest in COMMAND.findall(page.read_text())
-        if "<" not in rest and "benchmark" not in rest
-        for words in [shlex.split(shortened(rest.replace("\\\n", " ")), comments=True)]
-    ]
-    assert commands or page.stem == "export"  # whose commands are about folders of the reader
-    for number, words in enumerate(commands):
-        trains = words[0] in {"main", "train"} and SHORT not in words
-        monkeypatch.setattr(sys, "argv", ["meshwright", *words])
-        given = [*words, SHORT] if trains else words
-        assert main([*given, f"hydra.run.dir=run_{number}"]) == 0, words
+def test_a_page_runs_from_top_to_bottom_in_any_folder(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree("examples")
+    ran = 0
+    for language, block in BLOCK.findall(page.read_text()):
+        text = shortened(block)
+        if language:
+            exec(compile(text, f"{page.name}:\n{block}", "exec"), {})
+        for rest in () if language else COMMAND.findall(text):
+            words = shlex.split(rest.replace("\\\n", " "), comments=True)
+            if "<" in rest or words[0] == "benchmark":  # folders of the reader; an hour
+                continue
+            ran += 1
+            trains = words[0] in {"main", "train"} and SHORT not in words
+            monkeypatch.setattr(sys, "argv", ["meshwright", *words])
+            given = [*words, SHORT] if trains else words
+            assert main([*given, f"hydra.run.dir=run_{ran}"]) == 0, words
+    assert ran or page.stem == "export"  # whose commands are about folders of the reader

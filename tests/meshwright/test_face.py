@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from agents.placement.baselines import SingleDevice
 from envs.cluster.workload.trace import Trace
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.step.problem import StepProblem
+from tests.paths import ROOT
 
+START = (ROOT / "docs/start.md").read_text()
 GRAPH = synthetic_training_graph(np.random.default_rng(0), 2, 1, 2)
 TWO = mw.topology([mw.Server("T4"), mw.Server("T4")], network="10Gbps")
 
@@ -62,6 +66,46 @@ def test_importing_is_cheap_and_planning_and_replaying_need_no_torch() -> None:
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split("\n")[:2] == ["0", "[]"], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "imports", ["import meshwright, gymnasium", "import gymnasium, meshwright"]
+)
+def test_gymnasium_knows_the_environments_and_loads_no_kernels(imports: str) -> None:
+    script = (
+        f"{imports}\nimport sys; print('numba' in sys.modules);"
+        "print(*(name for name in gymnasium.registry if name.startswith('meshwright/')));"
+        "gymnasium.make('meshwright/ClusterToy-v0').reset(seed=0)"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded, names = done.stdout.splitlines()
+    assert loaded == "False"
+    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/start.md")]
+    for name in names.replace("meshwright/", "").split():
+        assert all(name in page for page in pages), name
+
+
+def test_multi_agent_environments_are_where_the_page_says() -> None:
+    rows = re.findall(r"^\| (.*) \| `([\w.]+)`: (.*) \|$", START, re.MULTILINE)
+    assert len(rows) == 4
+    for names, module, constructors in rows:
+        for name, constructor in zip(names.split(", "), constructors.split(", "), strict=True):
+            made = getattr(import_module(module), constructor.strip("`"))()
+            assert made.metadata["name"] == f"meshwright/{name.strip('`').replace('Toy', '')}"
+
+
+def test_graphs_traces_and_clusters_are_printed_in_a_line() -> None:
+    assert repr(jobs(60, 1)).startswith("Trace jobs: 60 jobs in ")
+    assert (
+        repr(mw.cluster(nodes=2, gpus_per_node=4))
+        == "Cluster 2x4: 2 nodes in 1 racks, 8 GPUs (V100)"
+    )
+    assert "10 operators, 10 tensors, 2 micro-batches" in repr(GRAPH)
+    assert repr(TWO) == "Topology own: 2 T4 in 2 servers, 32 GiB"
+    assert max(len(repr(one)) for one in (jobs(9999, 1), GRAPH, TWO)) < 160
 
 
 def test_own_servers_are_a_topology() -> None:

@@ -125,6 +125,13 @@ class Trace:
     def __len__(self) -> int:
         return len(self.job_id)
 
+    def __repr__(self) -> str:
+        gangs = f", {self.num_gpus.min()} to {self.num_gpus.max()} GPUs each" if len(self) else ""
+        return (
+            f"Trace {self.name}: {len(self):,} jobs in {self.span_s / 3600:.4g} h{gangs}, "
+            f"{self.gpu_seconds.sum() / 3600:,.4g} GPU hours"
+        )
+
     def __getitem__(self, job: int) -> Job:
         return Job(
             job_id=str(self.job_id[job]),
