@@ -7,9 +7,12 @@ proof   `--hypothesis-profile=proof`: at full strength, and the tests marked `pr
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +32,10 @@ SLOW = (
     "tests/examples",
     "tests/experiments",
     "tests/models/export",
+    "tests/proof",
 )
-STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+running: list[pytest.Item] = []  # the test that is set up, called or torn down
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -66,16 +71,37 @@ def two_halves(items: list[pytest.Item]) -> list[pytest.Item]:
     return step[:half] + cluster[own:] + cluster[:own] + step[half:]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    running.append(item)
+    try:
+        return (yield)
+    finally:
+        running.remove(item)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def processes_are_slow(pytestconfig: pytest.Config) -> None:
-    """In `make quick` a test that starts a process fails, until it is marked."""
+def processes_are_slow() -> None:
+    """A test that starts a process fails until it is marked, whichever tests are run."""
+    from experiments.run.provenance import source_commit
+
+    source_commit()  # asks git once a process, for the first test that writes a file
 
     def refuse(event: str, _: tuple[Any, ...]) -> None:
-        if event in STARTS_A_PROCESS:
-            raise RuntimeError("the test starts a process: mark it `slow`")
+        if event in STARTS_A_PROCESS and running and not running[-1].get_closest_marker("slow"):
+            pytest.fail("the test starts a process: mark it `slow`")  # nothing catches it
 
-    if pytestconfig.option.markexpr == QUICK:
-        sys.addaudithook(refuse)
+    sys.addaudithook(refuse)
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of planners goes on by a hundredth of a second whenever it is looked at."""
+    from envs import compilation
+
+    looks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: next(looks) / 100)
+    monkeypatch.setattr(compilation, "time", clock)
 
 
 @pytest.fixture(scope="session")

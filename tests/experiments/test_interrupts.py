@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,14 +16,13 @@ from tests.experiments.layered_step import layered_step
 from tests.paths import ROOT
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
-END_S = 3.0  # after a signal
-LOADED = 4.0  # times as long on a machine that does other things
+WAITS = 'import time; print("loading", flush=True); time.sleep(3600)'
 DEEP = """
 import hashlib, subprocess, sys
 class Deep:
     '''Is long in C, with a process of its own.'''
     def plan(self, problem, budget_s, deterministic_limit=None):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "left behind"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "left behind"])
         print("deep", flush=True)
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
 """
@@ -58,7 +56,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(work: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     process = started(work, *SUMMARY, stdout=full)
     os.close(full)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate()
     assert process.returncode == 2, err
     assert err.startswith("error: ")
     assert "No space left on device" in err
@@ -69,13 +67,13 @@ def test_a_full_disk_behind_standard_output_is_one_line(work: Path) -> None:
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)]
 )
 def test_a_signal_while_modules_load_ends_the_process(work: Path, number: int) -> None:
+    (work / "numpy.py").write_text(WAITS)  # found before the one that is installed
     process = started(work, *SUMMARY)
-    time.sleep(0.3)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
     process.send_signal(number)
-    start = time.monotonic()
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - start < END_S * LOADED
-    assert (process.returncode, err) in {(128 + number, "interrupted\n"), (-number, "")}
+    _, err = process.communicate()
+    assert (process.returncode, err) == (128 + number, "interrupted\n")
 
 
 @pytest.mark.proof
@@ -87,11 +85,8 @@ def test_a_signal_deep_in_a_solver_ends_it_and_its_processes(work: Path, number:
     process = started(work, "experiments.plan", *asked, "hydra.run.dir=run")
     assert process.stdout is not None
     assert "deep" in process.stdout.readline()
-    time.sleep(0.5)
     process.send_signal(number)
-    start = time.monotonic()
-    _, err = process.communicate(timeout=60)  # ends when nobody holds the pipes any more
-    assert time.monotonic() - start < END_S * LOADED
+    _, err = process.communicate()  # ends when nobody holds the pipes any more
     assert (process.returncode, err.strip()) == (128 + number, "interrupted")
 
 
@@ -101,13 +96,13 @@ def test_a_locale_of_ascii_alone_is_told(work: Path) -> None:
     (work / "jöbs.csv").write_text(JOBS)
     asked = ("experiments.trace", "trace=jöbs.csv", "action.picture=false", "hydra.run.dir=run")
     process = started(work, *asked, more=ascii_alone)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate()
     assert process.returncode == 2
     assert "PYTHONUTF8=1" in err
     assert len(err.strip().splitlines()) == 1
     (work / "jobs.csv").write_text(JOBS.replace("a,", "ä,"))  # a name, not a path
     process = started(work, *SUMMARY, more=ascii_alone)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert (process.returncode, err) == (0, ""), out
 
 
@@ -122,7 +117,6 @@ def test_what_cannot_be_written_is_one_line(work: Path) -> None:
         env={**os.environ, **path},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 2
     assert "config.yaml: cannot be written (File too large)" in done.stderr

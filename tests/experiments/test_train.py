@@ -62,10 +62,8 @@ def killed(work: Path) -> Path:
         command("train", *SMALL, "training.max_steps=1000000", f"hydra.run.dir={folder}"),
         cwd=work, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
-        deadline = time.monotonic() + 120
         while not (folder / "metrics.csv").exists() or len(metrics(folder)) < 3:
             assert process.poll() is None, "training ended by itself"
-            assert time.monotonic() < deadline, "no metrics within two minutes"
             time.sleep(0.05)
         process.kill()
     return folder

@@ -42,9 +42,7 @@ print("loaded:", *sorted(set({HEAVY!r}) & set(sys.modules)))
 
 def in_a_process(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=60, env=variables
-    )
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=variables)
 
 
 @pytest.fixture
@@ -56,6 +54,7 @@ def own_folders(tmp_path: Path) -> Any:
     take_config_folders([])
 
 
+@pytest.mark.slow
 def test_help_of_no_verb_imports_what_a_run_needs() -> None:
     done = in_a_process(sys.executable, "-c", LOADED)
     assert done.returncode == 0, done.stderr
@@ -181,6 +180,7 @@ def test_what_a_shell_offers(line: str, found: list[str]) -> None:
     assert candidates(line) == found
 
 
+@pytest.mark.slow
 def test_bash_completes(tmp_path: Path) -> None:
     (tmp_path / "meshwright").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m meshwright "$@"\n')
     (tmp_path / "meshwright").chmod(0o755)

@@ -52,17 +52,13 @@ def killed(folder: Path, *words: str, rng: random.Random) -> None:
     """Start the grid, kill it alone with SIGKILL while cells run; nothing of it stays."""
     process = benchmark(folder, *words)
     cells = folder / "cells"
-    until = time.monotonic() + 120.0
     while not any("experiments.evaluate" in line for line in at_work(cells)):
         assert process.poll() is None
-        assert time.monotonic() < until
         time.sleep(0.05)
     time.sleep(rng.uniform(0.0, 5.0))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    until = time.monotonic() + 20.0
-    while left := at_work(cells):
-        assert time.monotonic() < until, left
+    while at_work(cells):
         time.sleep(0.05)
 
 
@@ -99,10 +95,8 @@ def test_killed_and_a_machine_lost(tmp_path: Path, undisturbed: str, cluster: Cl
     for _ in range(KILLS):
         killed(folder, *words, rng=rng)
     process = benchmark(folder, *words)
-    until = time.monotonic() + 120.0
     while sum("experiments.evaluate" in line for line in at_work(folder / "cells")) < 4:
         assert process.poll() is None
-        assert time.monotonic() < until
         time.sleep(0.05)
     cluster.remove_node(nodes[0], allow_graceful=False)
     assert process.wait() == 0

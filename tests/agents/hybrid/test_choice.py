@@ -54,12 +54,14 @@ def test_dynamic_program_is_the_optimum(seed: int) -> None:
     check(draw(seed, memory=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_cp_sat_is_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_TABLE", 0)
     check(draw(seed, memory=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_memory_binds(seed: int) -> None:
     check(draw(seed, memory=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from agents.base import Planner
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
+from agents.placement.constraint_program.solver import CpSolver
 from agents.placement.cp_sat import CpSat
 from agents.placement.list_planners import Heft
 from agents.step.lower_bound import lower_bound
@@ -193,12 +195,22 @@ def test_two_deterministic_searches_agree() -> None:
     assert (once.evaluations, once.status) == (again.evaluations, again.status)
 
 
-def test_the_budget_is_kept_where_the_proof_is_out_of_reach() -> None:
+def test_the_budget_is_kept_where_the_proof_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    granted = []
+    searched = CpSolver.search
+
+    def search(self: CpSolver, *program: Any, seconds: float, **limit: Any) -> Any:
+        granted.append(seconds)
+        return searched(self, *program, seconds=seconds, **limit)
+
+    monkeypatch.setattr(CpSolver, "search", search)
     problem = pipeline([1.0, 1.3, 0.7, 2.1], 6, cluster([0, 0, 1], [100.0] * 3), [1, 2, 3])
     result = planner().plan(problem, 1.5)
     assert result.status == "feasible"
     assert result.plan is not None
-    assert result.seconds < 1.5 + 1.0  # CP-SAT is killed, whatever it is doing
+    assert 0.0 < sum(granted) <= 1.5
     assert result.lower_bound >= lower_bound(problem).seconds
 
 
@@ -206,7 +218,6 @@ def test_a_program_too_large_for_the_budget_is_not_begun() -> None:
     problem = pipeline([1.0, 2.0], 3, cluster([0] * 40, [100.0] * 40), [1] * 40)
     result = planner().plan(problem, 0.5)
     assert result.plan is not None
-    assert result.seconds < 1.0
     assert result.reason.endswith("the program is too large for the budget")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow]
 
 SCRIPT = Path(__file__).with_name("toys.py")
 ROOT = SCRIPT.parents[3]

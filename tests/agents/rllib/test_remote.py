@@ -28,7 +28,7 @@ from agents.rllib.training import Trained, train
 from envs.errors import InputError
 from tests.agents.rllib.toys import HERE, Guess, GuessLane, small_ppo, small_training
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test
 TEAM = ("a1", "a2", "b1")

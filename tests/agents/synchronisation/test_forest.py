@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
@@ -16,6 +15,7 @@ from omegaconf import OmegaConf
 from scipy.optimize import linprog
 
 from agents.synchronisation.forest import Forest, best_bandwidth
+from agents.synchronisation.max_flow import FlowNetwork
 from agents.synchronisation.optimum import (
     capacities,
     even_supply,
@@ -209,13 +209,16 @@ def test_no_equal_trees_pass_more_than_the_best_few(seed: int, most: int) -> Non
 
 
 @pytest.mark.proof
-def test_the_optimum_of_64_gpus_takes_less_than_a_second() -> None:
+def test_the_optimum_of_64_gpus_takes_one_or_two_flows_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = switched("8 boxes", 8, 8, Rate(3e11, 1e-6), Rate(2.5e10, 1e-6))
     problem = SynchronisationProblem(network, 1e9, Primitive.ALL_GATHER)
-    optimum(problem)
-    start = time.perf_counter()
+    flows = []
+    cut = FlowNetwork.cut
+    monkeypatch.setattr(FlowNetwork, "cut", lambda *of: flows.append(of) or cut(*of))
     assert float(optimum(problem)) == pytest.approx(1600e9 / 7)
-    assert time.perf_counter() - start < 1.0
+    assert len(flows) < 2 * 64
     found = Forest(exact=True).synchronise(problem)
     assert found.plan is not None
     held_right(problem, found.plan)
