@@ -21,7 +21,7 @@ from yaml import YAMLError
 
 from envs.errors import InputError
 from experiments.run.declared import CONFIG_MODULE, EXPERIMENTS
-from experiments.run.overrides import typed
+from experiments.run.overrides import check_words, typed
 from experiments.run.tables import Table, markdown_table
 
 CLAIMS = "claim"  # the folder of conf
@@ -252,6 +252,7 @@ def _number_of(command: str, read: str, folder: Path) -> float:
     for word in words:
         if "$" in word:
             raise InputError("the claim needs public data: set MESHWRIGHT_DATA", file=command)
+    check_words(words)
     module = f"{EXPERIMENTS}.{match[1]}"  # of this installation
     quoted = str(folder.resolve()).replace("'", r"\'")
     arguments = [sys.executable, "-m", module, *words, "json=true", f"hydra.run.dir='{quoted}'"]
