@@ -271,8 +271,7 @@ class Service:
             arrived: address at which it did.
             headers: of the request.
         """
-        host = _told(headers, b"host")[-1:]
-        found = AUTHORITY.fullmatch(*host) if host else None
+        found = AUTHORITY.fullmatch(next(iter(_told(headers, b"host")), ""))
         if found is None or (found[1] or found[2]) not in LOCAL | self.limits.hosts | {arrived}:
             raise RefusalError(421, "the Host is none of this service")
         own = {f"{scheme}://{found[0]}" for scheme in ("http", "https")}
