@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +92,15 @@ def processes_are_slow() -> None:
             pytest.fail("the test starts a process: mark it `slow`")  # nothing catches it
 
     sys.addaudithook(refuse)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling_is_not_told() -> Iterator[None]:
+    """On standard error, which tests compare with what they expect; a run tells of it as always."""
+    from envs.compilation import telling
+
+    with telling(lambda _: None):
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from types import SimpleNamespace
 
 import numba
 import pytest
@@ -35,22 +36,30 @@ def written(console: RunConsole) -> list[str]:
 def said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was compiled; no compiling is too short."""
     monkeypatch.setattr(compilation._watch, "_said", set())
+    monkeypatch.setattr(compilation._watch, "told", compilation._watch.told[:1])
     monkeypatch.setattr(compilation, "SHORT_S", 0.0)
 
 
 @pytest.mark.usefixtures("said_nothing")
-def test_the_clock_stands_still_while_kernels_are_compiled() -> None:
-    before, real, count = clock(), time.perf_counter(), kernels_compiled()
+def test_the_clock_stands_still_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter=lambda: now))
+    before, count = clock(), kernels_compiled()
     inside: list[str | None] = []
-    with telling(lambda line: inside.append(compiling())):
+
+    def told(line: str) -> None:
+        nonlocal now
+        now += 60.0
+        inside.append(compiling())
+
+    with telling(told):
         made("envs.step.simulator")
-    took, told = time.perf_counter() - real, clock() - before
     assert kernels_compiled() == count + 1
     assert inside == [compilation.STEP]
     assert compiling() is None
-    assert told < 0.5 * took
-    time.sleep(0.02)
-    assert clock() - before >= told + 0.02
+    assert clock() == pytest.approx(before)
+    now += 5.0
+    assert clock() == pytest.approx(before + 5.0)
 
 
 @pytest.mark.usefixtures("said_nothing")
@@ -62,17 +71,17 @@ def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
         kernel = made("envs.cluster.simulation.loop")
         kernel(3.0)  # type: ignore[operator]
         made("meshwright.agents.cluster.rules")
-    assert written(console) == ["compiling the cluster simulator, once: about 60 s"]
+    assert written(console) == ["compiling the cluster simulator, once: about 75 s"]
     made("agents.step.planner")  # no run: as in Python
     captured = capsys.readouterr()
     assert captured.err.startswith("compiling the simulator of a training step, once: about ")
     assert captured.out == ""
 
 
+@pytest.mark.usefixtures("said_nothing")
 def test_short_compiling_is_not_worth_a_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compilation._watch, "_said", set())
     monkeypatch.setattr(compilation, "SHORT_S", 1e9)
     made("envs.cluster.simulation.loop")
     assert capsys.readouterr().err == ""
@@ -81,15 +90,17 @@ def test_short_compiling_is_not_worth_a_word(
 def test_a_silent_task_is_told_of_and_one_that_writes_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SILENT_S", 0.2)
-    monkeypatch.setattr(module, "EVERY_S", 30.0)
-    monkeypatch.setattr(module, "POLL_S", 0.02)
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "POLL_S", 0.001)
     silent, busy, live = (RunConsole(file=io.StringIO()) for _ in range(3))
     live.live = True
     with heartbeat(silent, "thinking"), heartbeat(busy, "thinking"), heartbeat(live, "thinking"):
         for _ in range(8):
+            now += 1.0
             busy.print("news")
-            time.sleep(0.05)
-    assert written(silent) == ["thinking: 0 s since its start"]
+            while now >= module.SILENT_S and not written(silent):
+                time.sleep(0.001)
+    assert written(silent) == ["thinking: 2 s since its start"]
     assert written(busy) == ["news"] * 8
     assert written(live) == []
