@@ -24,7 +24,7 @@ ROOMS = {  # by the rooms of the house
                      "placement", "step"), STEP),
     **dict.fromkeys(("coflows", "network", "synchronisation"), "the network simulator"),
 }  # fmt: skip
-ABOUT_S = {CLUSTER: 60, STEP: 60}  # seconds on an idle core, of what most runs need
+ABOUT_S = 75  # seconds on an idle core, of what most runs need of either
 
 # Options of a kernel that only kernels call: it has no way in from Python, which takes a quarter of
 # the time to compile. `tests/envs/test_compilation.py` finds those that are marked wrongly.
@@ -67,7 +67,7 @@ class _Watch(event.Listener):  # type: ignore[misc]
         what = self.subjects[0]
         if what not in self._said and self.so_far() >= SHORT_S:
             self._said.add(what)
-            about = f": about {ABOUT_S[what]} s" if what in ABOUT_S else ""
+            about = f": about {ABOUT_S} s" if what in {CLUSTER, STEP} else ""
             self.told[-1](f"compiling {what}, once{about}")
 
     def on_end(self, happened: Any) -> None:
