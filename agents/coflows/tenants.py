@@ -12,7 +12,9 @@ from envs.coflows.problem import FloatArray, IntArray
 from envs.coflows.tenants import Ranks, Tenancy
 from envs.errors import InputError
 
-WEIGHTINGS = ("none", "layer", "remaining_more", "remaining_less", "idle")
+CLAIRVOYANT = "clairvoyant"
+UNTOUCHED = 1e-9  # the weight of a tensor of which nothing was sent: such ones go by their size
+WEIGHTINGS = ("none", "layer", "remaining", "idle", CLAIRVOYANT)
 
 
 def fair(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
@@ -41,15 +43,16 @@ class CoInNetFlow:
     """Sincronia's order of the jobs' front tensors at the racks' ports, as strict priorities.
 
     Jobs weigh, by `weighting`: `none` 1; `layer` more, the sooner the forward pass needs the
-    tensor; `remaining_more` and `remaining_less` as the bytes the job has yet to sum, or one over
-    them; `idle` the share of its time that the job has waited.
+    tensor; `remaining` one less the part of the tensor that is left; `idle` the share of its time
+    that the job has waited. `clairvoyant` is a yardstick: one over the bytes that the job has yet
+    to sum until it ends, for which its iterations must be known.
 
     Guarantees:
         None for training jobs: BSSI's factor of 4 is of one front tensor each.
 
     Source:
         Ho, *Efficient and Scalable Deep Learning Through In-Network Aggregation*, dissertation,
-        KAUST 2023, reconstructed from its outline: the formulas of the weightings are this
+        KAUST 2023, reconstructed from its outline. `remaining` is its formula; the others are this
         project's.
     """
 
@@ -80,13 +83,13 @@ class CoInNetFlow:
         if self.weighting == "layer":
             weight: FloatArray = 1.0 - layer / state.layers[senders]
             return weight
-        if self.weighting.startswith("remaining"):
+        if self.weighting == "remaining":
+            rest: FloatArray = state.left[senders, layer] / state.size[senders, layer]
+            return 1.0 - rest + UNTOUCHED
+        if self.weighting == CLAIRVOYANT:
             whole = state.size[senders].sum(axis=1)
-            bytes_left = state.iterations[senders] * whole + state.left[senders].sum(axis=1)
-            more: FloatArray = (
-                bytes_left if self.weighting == "remaining_more" else 1.0 / bytes_left
-            )
-            return more
+            ahead: FloatArray = state.iterations[senders] * whole + state.left[senders].sum(axis=1)
+            return 1.0 / ahead
         if self.weighting == "idle":
             waiting = np.isinf(state.busy[senders]) * (clock - state.since[senders])
             share: FloatArray = 1e-3 + (state.idle[senders] + waiting) / max(clock, 1e-9)

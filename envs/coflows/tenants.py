@@ -103,7 +103,7 @@ def play_tenants(
     begin = np.full(n, np.inf)
     line = sorted(range(n), key=lambda j: jobs[j].arrival)
     clock, priority = 0.0, np.zeros(n, dtype=np.int64)
-    fresh = state.size > 0.0
+    fresh, whole = state.size > 0.0, state.size.copy()
     running = np.zeros(0, dtype=np.int64)
     while line or held:
         while line and jobs[line[0]].arrival <= clock and jobs[line[0]].workers <= len(free):
@@ -131,7 +131,9 @@ def play_tenants(
             free = np.concatenate([free, *(held.pop(int(j)) for j in running[ended])])
             running = running[~ended]
         if sending.compression > 1.0:
-            fresh |= (state.left == 0.0) & (state.size > 0.0)
+            summed = (state.left == 0.0) & (whole > 0.0)
+            fresh |= summed
+            np.copyto(state.size, whole, where=summed)
     return begin, state.end
 
 
@@ -147,7 +149,8 @@ def _compress(
     late = late[int(np.ceil(len(late) * (1.0 - sending.compressed))) :]
     layer = state.current[late]
     first = fresh[late, layer] & (state.left[late, layer] == state.size[late, layer])
-    state.left[late[first], layer[first]] /= sending.compression
+    for held in (state.left, state.size):
+        held[late[first], layer[first]] /= sending.compression
     fresh[senders, state.current[senders]] = False
 
 

@@ -26,7 +26,7 @@ from experiments.run.tables import Table, markdown_table
 
 CLAIMS = "claim"  # the folder of conf
 SUBJECTS = ("placement", "network", "cluster")  # in the order of the table
-VERDICTS = ("holds", "holds in part", "does not hold")
+VERDICTS = ("holds", "holds in part", "does not hold", "not comparable")
 COLUMNS = (
     "claim", "verdict", "published", "measured here", "interval", "conditions", "source", "command",
     "takes",
@@ -39,6 +39,10 @@ own; losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` run
 row again and says whether its figure lies in the interval. Where `read` is null in its file, the
 row is of a study of hours whose table a person reads. A row is a file of `conf/claim`; this page is
 written by `experiments.claims`.
+
+The verdict is about what is *published*, under the conditions of the row. It **holds** where that
+was found again; **in part** where it was found less far, or not everywhere; it **does not** where
+it was not; it is **not comparable** where what it was measured against, or on, is not in here.
 """
 
 
@@ -103,6 +107,35 @@ class ClaimFile:
             if not _COMMAND.fullmatch(command):
                 fault = "is no command of an app, python -m experiments.<app> <arguments>"
                 raise InputError(f"config key 'rerun': {command!r} {fault}")
+        if self.rerun.over is not None:
+            _check_ratio(self.measured.what, self.rerun.over, self.rerun.command)
+
+
+def _check_ratio(what: str, dividend: str, divisor: str) -> None:
+    """See that `what`, "... of this over that of that", names the commands as they are divided.
+
+    A command is named by an argument, its value or `key=value`, that the other has not.
+
+    Raises:
+        InputError: neither is named, or one on the other's side.
+    """
+    upper, lower = set(shlex.split(dividend)), set(shlex.split(divisor))
+    above, _, below = what.partition(" over ")
+
+    def named(words: set[str], text: str) -> bool:
+        names = [name for word in words for name in (word.rpartition("=")[2], _leaf(word))]
+        return any(re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text) for name in names if name)
+
+    told = named(upper - lower, above) or named(lower - upper, below)
+    if not told or named(upper - lower, below) or named(lower - upper, above):
+        fault = "names what 'rerun.over' measures before 'over', and 'rerun.command' behind it"
+        raise InputError(f"config key 'measured.what': {what!r} is to be of a form that {fault}")
+
+
+def _leaf(word: str) -> str:
+    """`problem.degrees=[]` without its groups."""
+    key, equals, value = word.partition("=")
+    return key.rpartition(".")[2] + equals + value
 
 
 @dataclass(frozen=True)
