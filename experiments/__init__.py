@@ -3,9 +3,12 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # `python -m experiments.<app>` is being found, and then loads for long
-    from experiments.run.interrupts import end_at_once_on_signals
+    from experiments.run.loading import end_at_once_on_signals, environment_fault
 
     end_at_once_on_signals()
+    if (fault := environment_fault()) is not None:
+        print(f"error: {fault}", file=sys.stderr)
+        sys.exit(2)
     if {"--help", "-h"} & set(sys.argv):
         from experiments.run.help import answer
 

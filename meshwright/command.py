@@ -17,7 +17,7 @@ from experiments.run.declared import (
 )
 from experiments.run.extras import missing_extra
 from experiments.run.help import HELP_FLAGS, app_help
-from experiments.run.interrupts import end_at_once_on_signals
+from experiments.run.loading import end_at_once_on_signals, environment_fault
 
 EXIT_BAD_INPUT = 2
 USAGE = """\
@@ -71,6 +71,8 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
         end_at_once_on_signals()  # while the app is being imported
         sys.argv = [f"meshwright {verb}", *arguments]
         sys.path.insert(0, "")  # classes of one's own lie beside the configs, as for `python -m`
+    if (fault := environment_fault()) is not None:
+        return _refused(fault)
     try:
         app = import_module(f"{EXPERIMENTS}.{verb}")
     except ModuleNotFoundError as error:

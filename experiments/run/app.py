@@ -13,7 +13,6 @@ from typing import Any, Protocol, TextIO, TypeVar
 import hydra
 from hydra.errors import InstantiationException
 from rich.console import Console
-from rich.table import Table
 
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
@@ -31,14 +30,15 @@ from experiments.run.declared import (
 )
 from experiments.run.extras import missing_extra
 from experiments.run.faults import fault_of, require_text, told
+from experiments.run.folders import claimed
 from experiments.run.heartbeat import RunConsole, heartbeat
 from experiments.run.help import HELP_FLAGS, app_help
+from experiments.run.interrupts import goes_on
 from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.overrides import (
     CONFIG_FILE,
     Composed,
     check_command_line,
-    claim_folder,
     plain_config,
     saved_keys,
     take_config_folders,
@@ -96,8 +96,9 @@ def run_app(
     machine) and `result.json`. With `json=true` the content of `result.json` is all that reaches
     standard output; everything else, whoever prints it, reaches standard error.
 
-    Exit codes: 0; 2 for bad input, or what this machine has no room for, told in one line; 130
-    when interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
+    Exit codes: 0, where the result has warnings with a line `warning: ...` for each on standard
+    error; 2 for bad input, or what this machine has no room for, told in one line; 130 when
+    interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
     """
     app = Variant(config_name, schema, task)
     given = sys.argv[1:] if arguments is None else arguments
@@ -106,7 +107,7 @@ def run_app(
 
 def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Variant]) -> None:
     """What `run_app` does, with its faults as exceptions."""
-    require_text([*arguments, os.getcwd()])
+    require_text(arguments)
     command = command_line()
     words, flags, folders = command_words(arguments)
     for flag in flags:
@@ -126,21 +127,23 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
         _answer(flags, words, app)
         return
     composed = check_command_line(words, app.config_name, app.schema)
-    folder = composed.folder
-    resumed = (folder / CONFIG_FILE).exists()
-    claim_folder(folder, getattr(composed.config, "resume", None))
-    before = set(os.listdir(folder))
-    stdout = _claim_stdout() if composed.config.json else sys.stdout
-    provenance = Provenance(seed=composed.config.seed, command=command)
-    try:
-        _run(composed, app.task, stdout, provenance, resumed=resumed)
-    except Exception as error:
-        fault = _without_extra(error, app) or fault_of(error)
-        if not resumed and fault is not None:
-            _discard(folder, before)
-        if fault is None or fault is error:
-            raise
-        raise fault from error
+    config, folder = composed.config, composed.folder
+    stdout = _claim_stdout() if config.json else sys.stdout
+    provenance = Provenance(seed=config.seed, command=command)
+    text = to_yaml(plain_config(config), provenance)
+    with claimed(folder, config, text):
+        before = set(os.listdir(folder))
+        if getattr(config, "resume", None) is not None:
+            text = ""  # there is one already
+        try:
+            _run(composed, app.task, stdout, provenance, text)
+        except Exception as error:
+            fault = _without_extra(error, app) or fault_of(error)
+            if fault is not None:
+                _discard(folder, before)
+            if fault is None or fault is error:
+                raise
+            raise fault from error
 
 
 def _without_extra(error: Exception, app: Variant) -> InputError | None:
@@ -186,19 +189,23 @@ def _run(
     task: Callable[[Any, Run], Result],
     stdout: TextIO,
     provenance: Provenance,
-    *,
-    resumed: bool,
+    text: str,
 ) -> None:
+    """Run it; `text` is that of its config, empty where a run is resumed."""
     config, folder = composed.config, Path(os.path.abspath(composed.folder))
     console = RunConsole(stderr=config.json)
-    if not resumed:
+    if text:
         environment = stamp(_environment(), provenance, kind="environment")
-        write_text(folder / CONFIG_FILE, to_yaml(plain_config(config), provenance))
+        write_text(folder / CONFIG_FILE, text)
         write_json(folder / ENVIRONMENT_FILE, environment)
     run = Run(folder, console, provenance, composed.choices, composed.overrides)
-    with heartbeat(console, task.__name__.replace("_", " ")):
+    work = [folder / name for name in ("checkpoints", "cells") if hasattr(config, "resume")]
+    name = task.__name__.replace("_", " ")
+    with goes_on(f"resume={folder} goes on with it", *work), heartbeat(console, name):
         result = task(config, run)
-    document = stamp({**result.values, "run_folder": str(folder)}, result.provenance, kind="result")
+    warned = {"warnings": list(result.warnings)} if result.warnings else {}
+    values = {**result.values, **warned, "run_folder": str(folder)}
+    document = stamp(values, result.provenance, kind="result")
     text = to_json(document)
     write_text(folder / RESULT_FILE, text)
     if config.json:
@@ -208,18 +215,20 @@ def _run(
         keys = result.values if result.shown is None else result.shown
         _print_values(console, {key: result.values[key] for key in keys})
         console.print(f"run folder: {folder}", soft_wrap=True)
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
 def _print_values(console: Console, values: Mapping[str, object]) -> None:
-    table = Table(show_header=False, box=None)
-    for key, value in values.items():
-        if isinstance(value, str | int | float | bool) and value != "":
-            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            if shown in {"nan", "inf", "-inf"}:
-                shown = "none"
-            table.add_row(key, shown)
-    if table.row_count:
-        console.print(table)
+    shown = {
+        key: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for key, value in values.items()
+        if isinstance(value, str | int | float | bool) and value != ""
+    }
+    width = max(map(len, shown), default=0)
+    for key, text in shown.items():  # paths whole, so that they can be copied
+        words = "none" if text in {"nan", "inf", "-inf"} else text
+        console.print(f" {key:{width}}  {words}", soft_wrap=True, markup=False)
 
 
 def _environment() -> dict[str, object]:
@@ -233,6 +242,8 @@ def _environment() -> dict[str, object]:
 
 def _claim_stdout() -> TextIO:
     """Standard output for the result alone: file descriptor 1 becomes standard error for good."""
+    if getattr(sys.stdout, "name", "") == os.devnull:
+        raise InputError("config key 'json': standard output is closed")
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -244,6 +255,8 @@ def _discard(folder: Path, before: set[str]) -> None:
 
     `before` are the names that the folder held before it.
     """
+    if CONFIG_FILE in before:  # an earlier run's
+        return
     if folder.is_dir() and set(os.listdir(folder)) - before <= {CONFIG_FILE, ENVIRONMENT_FILE}:
         for name in (CONFIG_FILE, ENVIRONMENT_FILE):
             (folder / name).unlink(missing_ok=True)

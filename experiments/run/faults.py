@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from envs.errors import InputError
-from experiments.run.interrupts import WORD, Interrupts
+from experiments.run.interrupts import Interrupts, last_word
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -23,6 +23,7 @@ def told(work: Callable[[], None], *, last: bool) -> int:
     0; 2 for bad input, or what this machine has no room for; 130 where it was interrupted, 143 by
     SIGTERM; 130 where the reader of its output has seen enough, as in `... | head`.
     """
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # which in a C locale take ASCII alone
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -35,7 +36,7 @@ def told(work: Callable[[], None], *, last: bool) -> int:
             return EXIT_INTERRUPTED
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or interrupts.first is not None:
-                _say(WORD)
+                _say(last_word())
                 return interrupts.exit_code
             fault = fault_of(error)
             if fault is None:
@@ -50,6 +51,8 @@ def fault_of(error: BaseException) -> InputError | None:
     """What a user can mend; None of a fault of this program."""
     cause = " ".join(str(error).split())
     fault = None
+    if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough
+        return None
     if isinstance(error, InputError):
         fault = error
     elif isinstance(error, MemoryError):
@@ -67,9 +70,24 @@ def fault_of(error: BaseException) -> InputError | None:
     return fault
 
 
+def _open_closed_streams() -> None:
+    """A stream that whoever started this has closed leads nowhere, and not to the next file."""
+    for name in ("stdin", "stdout", "stderr"):  # each opened takes the least number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
+
+
 def require_text(words: Sequence[str]) -> None:
-    """Raise `InputError` where a word is no text in this locale, as with ASCII alone."""
-    for word in words:
+    """Refuse words, or a working folder, that are no text in this locale, as with ASCII alone.
+
+    Raises:
+        InputError: one is not, or the working folder has been removed.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise InputError("the working folder has been removed") from error
+    for word in (*words, here):
         if any("\ud800" <= letter <= "\udfff" for letter in word):
             raise InputError(f"{word!a} {NOT_UTF8}")
 

@@ -13,21 +13,32 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from experiments.run.loading import SIGNALS, WORD
+
 PATIENCE_S = 2.0  # between a signal and the end by force
-WORD = "interrupted"
 
 
-def end_at_once_on_signals() -> None:
-    """Before there is a run there is nothing to end but the process, as while modules load."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: _end(number))
+_how: dict[Path, str] = {}  # of the process, as signals are
+
+
+@contextmanager
+def goes_on(how: str, *work: Path) -> Iterator[None]:
+    """What is said if this is interrupted, and its work is kept in one of these folders."""
+    global _how  # noqa: PLW0603
+    before, _how = _how, dict.fromkeys(work, how)
+    yield
+    _how = before  # after an interrupt it is still to be said
+
+
+def last_word() -> str:
+    """Of a run that was interrupted."""
+    kept = [how for work, how in _how.items() if work.is_dir() and any(work.iterdir())]
+    return ": ".join((WORD, *kept[:1]))
 
 
 class Interrupts:
@@ -104,7 +115,7 @@ def _end(number: int) -> None:
     for child in _descendants(os.getpid()):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    os.write(2, f"{WORD}\n".encode())
+    os.write(2, f"{last_word()}\n".encode())
     os._exit(128 + number)
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, Transformer
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -40,7 +41,9 @@ from experiments.run.declared import (
     use_config_folders,
 )
 from experiments.run.display import ProgressDisplay
+from experiments.run.folders import require_own_folder
 from experiments.run.grid import AppCell, Grid, quoted
+from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run
 from experiments.run.overrides import (
     check_command_line,
@@ -58,6 +61,8 @@ CELL_FILE = "cell.json"  # beside a run folder: what it came to
 SWEEP_FILE = "sweep.json"
 PLUGINS = ("hydra/launcher", "hydra/sweeper")
 OPTUNA = "OptunaSweeper"
+HYDRA_FILE = "multirun.yaml"  # in the folder of a sweep, from its beginning
+MOST_RUNS = 10_000  # of one sweep
 
 
 class CellFailed(Exception):  # noqa: N818
@@ -162,7 +167,8 @@ def check_sweep(config_name: str, schema: type[Any], words: Sequence[str]) -> As
         if key in plain:  # Hydra takes it for a group
             raise InputError(f"config key '{key}': cannot be swept")
     fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
-    values = [_values(parsed[x]) for x in given if parsed[x].is_sweep_override()]
+    swept = [parsed[x] for x in given if parsed[x].is_sweep_override()]
+    values = [_values(one) for one in swept if _runs(one)]
     firsts = [one[0] for one in values]
     lines = [firsts]
     for place, one in enumerate(values):
@@ -185,10 +191,15 @@ def _swept(
         try:
             config = loader.load_configuration(config_name, words, RunMode.MULTIRUN)
             folder = Path(os.path.abspath(str(OmegaConf.select(config, "hydra.sweep.dir"))))
-            if task.objective is None and str(config.hydra.sweeper._target_).endswith(OPTUNA):
+            if not str(config.hydra.sweeper._target_).endswith(OPTUNA):
+                _check_size([parsed[x] for x in given if parsed[x].is_sweep_override()])
+            elif task.objective is None:
                 raise InputError("Optuna needs one: a key of result.json", field=OBJECTIVE)
+            if not any(folder.glob("*.key")) and not (folder / HYDRA_FILE).is_file():
+                require_own_folder(folder)
             words.append(f"hydra.sweep.dir={quoted(folder)}")  # the same in every process
-            hydra.multirun(config_name, task, words, with_log_configuration=False)
+            with goes_on(f"the same command with hydra.sweep.dir={folder} goes on", folder):
+                hydra.multirun(config_name, task, words, with_log_configuration=False)
         except CellFailed as failure:
             return folder, failure
         except BrokenProcessPool as error:
@@ -197,6 +208,12 @@ def _swept(
         except (HydraException, OmegaConfBaseException, ModuleNotFoundError) as error:
             raise _refusal(error) from error
     return folder, None
+
+
+def _check_size(swept: Sequence[Override]) -> None:
+    runs = math.prod(map(_runs, swept))
+    if runs > MOST_RUNS:
+        raise InputError(f"a sweep of {runs:,} runs is larger than {MOST_RUNS:,}")
 
 
 def _report(
@@ -277,7 +294,7 @@ def _parsed(words: Sequence[str], loader: Any) -> dict[str, Override]:
         if "=" not in word and not word.startswith("~"):
             raise InputError(f"{word!r} is not of the form key=value")
         try:
-            found[word] = parser.parse_override(word)
+            (found[word],) = parser.parse_overrides([word])
         except HydraException as error:
             raise InputError(f"{word!r} cannot be read as key=value or key=value,value") from error
         if found[word].key_or_group == "resume":
@@ -295,12 +312,40 @@ def _is_hydras(override: Override) -> bool:
 
 
 def _values(override: Override) -> list[str]:
-    key = override.get_key_element()
-    drawn = override.value()
+    """The words of the values of one that is swept: of a range both ends, of an interval one.
+
+    Raises:
+        InputError: as `_runs`.
+    """
+    key, drawn = override.get_key_element(), override.value()
     if isinstance(drawn, IntervalSweep):  # of which Optuna draws
         return [f"{key}={drawn.start}"]
-    words = [f"{key}={x}" for x in override.sweep_iterator(transformer=Transformer.encode)]
-    return [words[0], words[-1]] if override.is_range_sweep() and len(words) > 1 else words
+    if isinstance(drawn, RangeSweep):
+        found, last = drawn.range(), _runs(override) - 1
+        ends = (found[0], found[-1]) if isinstance(found, range) else (
+            float(found.start), float(found.start + last * found.step)
+        )  # fmt: skip
+        return [f"{key}={end}" for end in dict.fromkeys(ends)]
+    return [f"{key}={x}" for x in override.sweep_iterator(transformer=Transformer.encode)]
+
+
+def _runs(override: Override) -> int:
+    """How many values a word has that is swept.
+
+    Raises:
+        InputError: none, or no end of them.
+    """
+    drawn, found = override.value(), math.inf
+    if not isinstance(drawn, RangeSweep):
+        found = len(_values(override))
+    elif drawn.step:
+        limits = drawn.range()
+        with suppress(ArithmeticError, ValueError):  # of infinities, of what is no number
+            found = math.ceil((limits.stop - limits.start) / limits.step)
+    if not 0 < found < math.inf:
+        told = "has no value" if found < 1 else "has no end"
+        raise InputError(f"config key '{override.key_or_group}': the sweep {told}")
+    return int(found)
 
 
 def _refusal(error: Exception) -> InputError:

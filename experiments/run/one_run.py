@@ -37,8 +37,10 @@ class Result:
     """What an app found: `values` go to `result.json`, with `provenance` over the inputs.
 
     `shown` are the keys printed at the end of a run without `json=true`; None: every scalar.
+    `warnings` are printed on standard error, one a line, and stand in `result.json`.
     """
 
     values: Mapping[str, object]
     provenance: Provenance
     shown: Sequence[str] | None = None
+    warnings: Sequence[str] = ()

@@ -201,26 +201,6 @@ def _groups(loader: ConfigLoader) -> set[str]:
     return {group for group in loader.list_groups("") if group != "hydra"}
 
 
-def claim_folder(folder: Path, resume: str | None) -> None:
-    """Make a run folder, or find that of the run to `resume`.
-
-    Raises:
-        InputError: it cannot be made, or another run lies in it; there is no run to resume.
-    """
-    if resume is not None and not (Path(resume) / CONFIG_FILE).is_file():
-        raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=resume)
-    if resume is not None and folder.resolve() != Path(resume).resolve():
-        told = f"resume={resume} goes on in its own folder, not in this one"
-        raise InputError(f"config key 'hydra.run.dir': {told}", file=folder)
-    if resume is None and (folder / CONFIG_FILE).exists():
-        raise InputError("holds a run already", file=folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fault = f"cannot be made a run folder ({error.strerror or error})"
-        raise InputError(fault, file=folder) from error
-
-
 def typed(config: DictConfig, schema: type[Schema]) -> Schema:
     """`config` as an object of the dataclass `schema`, interpolations resolved.
 
