@@ -169,6 +169,7 @@ class Training:
     exam_episodes: Count
     exam_give_up: Annotated[float, Gt(1.0)]
     torch_threads: Count
+    min_iterations: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_steps is None:

@@ -7,6 +7,7 @@
     episodes.safetensors     the episodes that are running, where they go on
     state.json               progress, counters and the hash of each file
 <run folder>/best/           weights.safetensors of the best exam, and its score.json
+<run folder>/untrained/      the same of the first exam, before training
 
 Randomness needs no file: every draw is seeded by the run's seed and a counter.
 """
@@ -31,7 +32,7 @@ from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_o
 
 SCHEMA_VERSION = 3
 KEPT = 2  # checkpoints that stay
-BEST, WEIGHTS, SCORE_FILE = "best", "weights", "score.json"
+BEST, UNTRAINED, WEIGHTS, SCORE_FILE = "best", "untrained", "weights", "score.json"
 _NAME = re.compile(r"iteration_(\d{6,})")
 
 Files = Mapping[str, Mapping[str, Tensor]]  # arrays by name of the file and their own
@@ -84,18 +85,20 @@ def restore(run_folder: Path, identity: Mapping[str, Any]) -> tuple[dict[str, An
     return document["state"], files
 
 
-def save_best(run_folder: Path, weights: Mapping[str, Tensor], score: Mapping[str, Any]) -> None:
-    """Write the policies of the best exam and its score, whole or not at all."""
-    _write(run_folder / BEST, SCORE_FILE, score, {WEIGHTS: weights})
+def save_best(
+    run_folder: Path, weights: Mapping[str, Tensor], score: Mapping[str, Any], which: str = BEST
+) -> None:
+    """Write the policies of the best exam, or of another, and its score, whole or not at all."""
+    _write(run_folder / which, SCORE_FILE, score, {WEIGHTS: weights})
 
 
-def load_best(run_folder: Path, policies: Mapping[str, Policy]) -> None:
-    """Give policies, by module, the weights of the run's best exam.
+def load_best(run_folder: Path, policies: Mapping[str, Policy], which: str = BEST) -> None:
+    """Give policies, by module, the weights of the run's best exam, or of another.
 
     Raises:
         InputError: there are none, they were damaged, or are another policy's.
     """
-    folder = run_folder / BEST
+    folder = run_folder / which
     _read(folder, SCORE_FILE, ())
     path = folder / f"{WEIGHTS}.safetensors"
     tensors = _tensors(path)

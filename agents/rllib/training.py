@@ -190,13 +190,15 @@ def train(
     resume: bool = False,
     tracking: Tracking | None = None,
 ) -> Trained:
-    """Train policies until the budget is spent.
+    """Train policies until the budget is spent and so many iterations as are wanted are done.
+
+    The budget counts neither what comes before the first iteration nor the compilation of kernels.
 
     Args:
         training: the run.
         subject: what is learned about.
-        run_folder: receives `metrics.csv`, `checkpoints/` and `best/`, the policies of the best
-            exam.
+        run_folder: receives `metrics.csv`, `checkpoints/` and, the policies of the best exam and
+            of the first one, `best/` and `untrained/`.
         on_iteration: called with each iteration's metrics, when they are on the disk.
         resume: go on from the last checkpoint in `run_folder`; the budget counts from the start of
             the run.
@@ -208,7 +210,6 @@ def train(
     """
     if not resume and restore.has_checkpoint(run_folder):
         raise InputError("holds a run already: resume it, or take another folder", file=run_folder)
-    started = clock()
     for name in ("ray.rllib", "ray.tune", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
     threads, connected = torch.get_num_threads(), ray.is_initialized()
@@ -217,7 +218,7 @@ def train(
         built = algorithm(training, subject)
         try:
             run = _Run(built, run_folder, tracking or TensorBoard())
-            return run.train(started, on_iteration, resume)
+            return run.train(on_iteration, resume)
         finally:
             built.stop()
     finally:
@@ -240,7 +241,7 @@ class _Run:
             "num_env_runners": self.training.learner.num_env_runners,
         }
 
-    def train(self, started: float, on_iteration: OnIteration, resume: bool) -> Trained:
+    def train(self, on_iteration: OnIteration, resume: bool) -> Trained:
         """Until the budget is spent."""
         if resume:
             self._resume()
@@ -248,7 +249,7 @@ class _Run:
             self._begin()
             self._save()
         progress, training = self.progress, self.training
-        begun = started - progress.seconds
+        begun = clock() - progress.seconds
         saved = progress.iteration
         reserve = 0.0  # seconds that another iteration and the last exam will take
         names = columns(self.algorithm.subject.charts, list(self.algorithm.modules))
@@ -317,7 +318,8 @@ class _Run:
     def _spent(self, seconds: float) -> bool:
         """Whether a limit is reached, or would be by going on."""
         budget_s, most = self.training.budget_s, self.training.max_steps
-        if budget_s is not None and seconds >= budget_s:
+        enough = self.progress.iteration >= self.training.min_iterations
+        if enough and budget_s is not None and seconds >= budget_s:
             return True
         return most is not None and self.algorithm.counters.steps >= most
 
@@ -348,18 +350,23 @@ class _Run:
         given = limits if progress.reference else None
         found = self.exam.of_policies(self.algorithm.modules, given)
         progress.trained = [one.outcome for one in found]
-        if not progress.untrained:
+        first = not progress.untrained
+        if first:
             progress.untrained = list(progress.trained)
         reached = _geometric_mean(np.array(progress.trained) / self._yardstick())
         progress.exams.append((progress.iteration, reached))
-        if reached < progress.best_score or not np.isfinite(progress.best_score):
+        better = reached < progress.best_score or not np.isfinite(progress.best_score)
+        if better:
             progress.best_score, progress.best_iteration = reached, progress.iteration
+        for which in ([restore.UNTRAINED] if first else []) + ([restore.BEST] if better else []):
             score = {
                 "score": reached,
+                "outcomes": progress.trained,
                 "iteration": progress.iteration,
                 "steps": self.algorithm.counters.steps,
             }
-            restore.save_best(self.folder, self.algorithm.tensors()[restore.WEIGHTS], score)
+            weights = self.algorithm.tensors()[restore.WEIGHTS]
+            restore.save_best(self.folder, weights, score, which)
         self.exam_seconds = clock() - start
         return found
 

@@ -12,6 +12,7 @@ from envs.errors import InputError
 from envs.placement.episodes import OneProblem
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
+    SCORE,
     Verification,
     adviser_inputs,
     card_of,
@@ -21,6 +22,7 @@ from experiments.learning.exporting import (
     verify_placement,
     verify_schedulers,
 )
+from experiments.learning.outcome import Outcome
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
 from experiments.run.declared import FLOORS
 from experiments.run.one_run import Result, Run
@@ -29,7 +31,6 @@ from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.targets import build
 from experiments.step.problem import load_problem
-from models.artifacts import read_json_object
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
@@ -57,7 +58,7 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     if target.startswith("envs.cluster."):
         return export_scheduler_of(config, run)
 
-    from agents.rllib.restore import BEST, SCORE_FILE, load_best
+    from agents.rllib.restore import load_best
     from agents.rllib.step.problems import PLANNER, Continued, sweeps_of
     from models.export.placer import export_placer
     from models.step.placer import PlacerConfig, PlacerPolicy
@@ -79,13 +80,12 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     policy = model.policy(problems.observation_space, problems.action_space)
     load_best(source, {PLANNER: policy})
     assert isinstance(policy, PlacerPolicy)
-    best = read_json_object(source / BEST / SCORE_FILE)
-    text = f"The policy of the best exam, after iteration {best['iteration']}."
-    card = card_of(title, text, nodes, provenance)
+    outcome = Outcome.of(source, "the score in exams of the most probable plans is")
+    card = card_of(title, f"{outcome.sentence}.", nodes, provenance)
     checkpoint = export_placer(policy, output_of(config, run).resolve(), card)
     seen = problems.exam(0).observation
     verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
-    return verified(checkpoint, verification, provenance)
+    return verified(checkpoint, verification, provenance, outcome)
 
 
 def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
@@ -121,7 +121,7 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
         provenance=provenance,
     )
     verification = verify_schedulers(policy, checkpoint, env, run.folder, provenance)
-    return verified(checkpoint, verification, provenance)
+    return verified(checkpoint, verification, provenance, Outcome.of(source, SCORE))
 
 
 def output_of(config: ExportConfig, run: Run) -> Path:
@@ -136,7 +136,10 @@ def output_of(config: ExportConfig, run: Run) -> Path:
     return output
 
 
-def verified(checkpoint: Path, verification: Verification, provenance: Provenance) -> Result:
+def verified(
+    checkpoint: Path, verification: Verification, provenance: Provenance, outcome: Outcome
+) -> Result:
     """What the app tells."""
     values = {"checkpoint": str(checkpoint), "verification": verification.document()}
-    return Result({**values, "verified": verification.passed}, provenance)
+    values |= {"verified": verification.passed}
+    return Result(values, provenance, warnings=outcome.warnings)

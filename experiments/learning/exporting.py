@@ -24,6 +24,7 @@ from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from envs.files import write_atomically
 from envs.step.problem import StepProblem
+from experiments.learning.outcome import Outcome
 from experiments.learning.replay import PLACER, SCHEDULER, tokens
 from experiments.run.app import ENVIRONMENT_FILE
 from experiments.run.artifacts import to_yaml, write_sidecar
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_FOLDER = "checkpoint"
+
+SCORE = "mean JCT over the reference's"  # of schedulers in exams
 
 CLUSTER_ID = "meshwright/ClusterParallel-v0"
 
@@ -72,8 +75,8 @@ class Verification:
 
 
 def title_of(problem: StepProblem) -> str:
-    """Of a policy fine-tuned on it."""
-    return f"Placement policy fine-tuned on {problem.graph.name} on {problem.topology.name}"
+    """Of a policy trained on it."""
+    return f"Placement policy trained on {problem.graph.name} on {problem.topology.name}"
 
 
 def card_of(
@@ -214,31 +217,25 @@ def export_trained(
         InputError: the policy or its adviser is of a kind that is not exported, or the run folder
             lacks a file.
     """
-    from agents.rllib.restore import BEST, SCORE_FILE
     from models.cluster.hierarchical import HierarchicalPolicy
     from models.export.exporter import ModelCard, export_scheduler
 
     if not isinstance(policy, HierarchicalPolicy):
         raise InputError(f"{type(policy).__name__} cannot be exported", field="policy")
-    best = read_json_object(run_folder / BEST / SCORE_FILE)
+    outcome = Outcome.of(run_folder, SCORE)
+    examined = (outcome.best, outcome.untrained)[: 1 + bool(outcome.best.iteration)]
     origin = read_json_object(run_folder / ENVIRONMENT_FILE)
     adviser = described(env.observation.adviser)
     provenance = portable(provenance)
-    remark = "mean JCT over that of the reference, mean over the windows of the exam; every action"
+    remark = "a score is the mean JCT over that of the reference, mean over the windows of the exam"
     card = ModelCard(
         title=f"Scheduler of clusters trained on {', '.join(traces)}",
         environment=CLUSTER_ID,
         bounds=(float(LOW), float(HIGH)),
         config_yaml=to_yaml(without_absolute_paths(config), provenance),
         command=str(without_absolute_paths(origin["provenance"]["command"])),
-        evaluation=[
-            {
-                "exam after iteration": str(best["iteration"]),
-                "steps": f"{best['steps']:,}",
-                "mean JCT / reference's": f"{best['score']:.4f}",
-            }
-        ],
-        remark=f"{remark} is the most probable one",
+        evaluation=[one.cells() for one in examined],
+        remark=f"{outcome.sentence}; {remark}; every action is the most probable one",
         provenance=provenance.document(),
     )
     with tempfile.TemporaryDirectory() as copies:

@@ -21,13 +21,15 @@ from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import load_trace
+from experiments.learning.exporting import CHECKPOINT_FOLDER, SCORE
+from experiments.learning.outcome import Outcome
 from experiments.learning.train_cluster import SHOWN, TrainClusterConfig, train_cluster
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build_as
 
-LEARNED = "learned"  # the exported scheduler, in the table
+LEARNED, UNTRAINED = "learned", "untrained"  # exported schedulers, in the table
 
 
 @dataclass
@@ -56,26 +58,35 @@ class MainClusterConfig(TrainClusterConfig):
         if self.comparison.window in (self.window, self.exam_window):
             told = f"{self.comparison.window!r} is not later than training and exams"
             raise InputError(f"config key 'comparison.window': {told}")
-        if LEARNED in self.agents:
-            raise InputError(f"config key 'agents.{LEARNED}': the name is that of what is learned")
+        for name in (LEARNED, UNTRAINED):
+            if name in self.agents:
+                raise InputError(f"config key 'agents.{name}': the name is that of what is trained")
 
 
 def main_cluster(config: MainClusterConfig, run: Run) -> Result:
-    """Train and export, then replay later jobs under the learned scheduler and all others."""
+    """Train and export, then replay later jobs under what was trained and all others.
+
+    What is trained is replayed as it was before training too; alone, where nothing was learned.
+    """
     if config.resume is not None:
         config = resumed_config(run.folder, config, run.overrides)
     problem = _problem(config)
     policies = {name: built_policy(node, f"agents.{name}") for name, node in config.agents.items()}
-    trained = train_cluster(config, run)
+    twin = run.folder / f"{CHECKPOINT_FOLDER}_{UNTRAINED}"
+    trained = train_cluster(config, run, twin.name)
+    outcome = Outcome.of(run.folder, SCORE)
     checkpoint = trained.values["checkpoint"]
     if checkpoint is None:
         raise InputError("config key 'training.parameters': only shared ones are exported")
-    scheduler = {**config.scheduler, "checkpoint": checkpoint}
-    policies[LEARNED] = build_as(CheckpointScheduler, scheduler, "scheduler", "exported scheduler")
+    folders = {LEARNED: checkpoint, UNTRAINED: twin} if outcome.learned else {UNTRAINED: checkpoint}
+    for name, folder in folders.items():
+        node = {**config.scheduler, "checkpoint": str(folder)}
+        policies[name] = build_as(CheckpointScheduler, node, "scheduler", "exported scheduler")
     start = time.perf_counter()
     found = replays(problem, policies, (), run.console)
     title = f"{problem.title}: later than training"
-    table = Table("Policies", COLUMNS, [row.cells() for row in found], CAPTION)
+    caption = f"{CAPTION} {outcome.sentence}."
+    table = Table("Policies", COLUMNS, [row.cells() for row in found], caption)
     write_tables(run, title, [table], trained.provenance)
     values = {
         **trained.values,
@@ -88,7 +99,8 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
         "pictures": write_pictures(found, (), problem, title, run.folder, trained.provenance),
         "replay_seconds": time.perf_counter() - start,
     }
-    return Result(values, trained.provenance, (*SHOWN, "best", "checkpoint", "table"))
+    shown = (*SHOWN, "best", "checkpoint", "table")
+    return Result(values, trained.provenance, shown, trained.warnings)
 
 
 def _problem(config: MainClusterConfig) -> ClusterProblem:

@@ -1,11 +1,17 @@
-"""The main job: planners and the shipped policy on one problem, which it is fine-tuned on."""
+"""The main job: a policy trained on one problem, a shipped one and all planners beside it."""
 
 from __future__ import annotations
 
+import copy
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from agents.base import PlannerResult
+from agents.placement.shipped import placer_folder
 from envs.bounds import Positive
 from envs.errors import InputError
 from envs.step.problem import StepProblem
@@ -16,6 +22,7 @@ from experiments.learning.exporting import (
     verify_placement,
 )
 from experiments.learning.one_problem import Learned, learn
+from experiments.learning.replay import tokens
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
@@ -26,14 +33,20 @@ from experiments.run.overrides import plain_config
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.tables import write_markdown
 from experiments.run.targets import build, no_such_thing
-from experiments.step.comparison import Comparison, Row, row_of
+from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluation import require_fit
 from experiments.step.objectives import placement_task
 from experiments.step.plan_file import write_plan
 from experiments.step.problem import communication_of, load_problem
 from experiments.step.search import search_in_turn, search_side_by_side
+from experiments.step.tasks import StepTask
 
-LEARNED, FINE_TUNED, SEARCHED = "learned", "learned_fine_tuned", "learned_search"
+if TYPE_CHECKING:
+    from models.step.placer import PlacerPolicy
+
+LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
+SHIPPED, TRAINED, UNTRAINED = "shipped", "trained", "untrained"  # policies' most probable plans
+MET = "met"  # the best plan of training
 
 
 @dataclass
@@ -55,6 +68,8 @@ class MainConfig:
     ray: Any
     single_device: str
     budget_s: Positive
+    shipped: str
+    words: dict[str, str]
     seed: int
     json: bool
 
@@ -75,8 +90,9 @@ class MainConfig:
 
 def main_job(config: MainConfig, run: Run) -> Result:
     """Run every method on one problem and write everything a reader may want to see."""
-    from models.export.placer import export_placer
-    from models.step.placer import PlacerPolicy
+    from agents.rllib import restore
+    from models.export.placer import export_placer, trained_placer
+    from models.step.placer import PlacerConfig, PlacerPolicy
 
     start = time.perf_counter()
     console = run.console
@@ -89,6 +105,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     tracking = tracking_of(config.tracking)
     task = placement_task(config.env, problem, communication)
     task.subject(training).architectures(training.model)  # before the planners take their time
+    shipped = trained_placer(placer_folder(config.shipped))
     name = f"{problem.graph.name} on {problem.topology.name}"
     console.print(
         f"{name}: {problem.graph.num_operators:,} operators, {problem.graph.num_tensors:,} "
@@ -100,26 +117,34 @@ def main_job(config: MainConfig, run: Run) -> Result:
     with ProgressDisplay(console) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
         learned = learn(task, training, run.folder, display, provenance, tracking=tracking)
-        found[FINE_TUNED] = learned.found
-        found |= search_side_by_side(config.searching, problem, config.budget_s, display)
-    comparison = Comparison(
-        rows=tuple(row_of(method, x, task) for method, x in found.items()),
-        single_device=config.single_device,
-        lower_bound=bound.seconds,
-    )
-    _write(run, problem, comparison, learned, provenance, name)
-    console.print("exporting the policy, asking it again in a process without ray, PyG and torch")
-    (policy,) = learned.training.policies.values()
+        searched = search_side_by_side(config.searching, problem, config.budget_s, display)
+    ((module, policy),) = learned.training.policies.items()
     assert isinstance(policy, PlacerPolicy)
-    gains = gains_of(comparison)
-    text = f"{comparison.markdown()}\n\n{gains}\n\n{learned.exam.sentence()}"
+    twin = copy.deepcopy(policy)
+    restore.load_best(run.folder, {module: twin}, restore.UNTRAINED)
+    found |= {MET: learned.found, **searched}
+    for method, one in ((SHIPPED, shipped), (TRAINED, policy), (UNTRAINED, twin)):
+        found[method] = most_probable(one, task)
+    begun = "from nothing" if isinstance(training.model, PlacerConfig) else "further"
+    words = {
+        TRAINED: f"policy trained here {begun}: its most probable plan",
+        UNTRAINED: "the same policy before training",
+        MET: "best plan met while it was trained",
+        SHIPPED: "shipped policy: its most probable plan",
+        **config.words,
+    }
+    rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
+    comparison = Comparison(tuple(rows), config.single_device, bound.seconds, words)
+    sentence = learned.outcome.sentence
+    _write(run, problem, comparison, learned, provenance, name, (*config.quick, SHIPPED))
+    console.print("exporting the policy, asking it again in a process without ray, PyG and torch")
+    text = f"{comparison.markdown()}\n\n{sentence}."
     card = card_of(title_of(problem), text, plain_config(config), provenance)
     checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
     seen = task.env(problem, sweeps=len(policy.config.sweeps)).exam(0).observation
     verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
     console.print(comparison.rich(name))
-    console.print(gains, highlight=False, soft_wrap=True)
-    console.print(learned.exam.sentence(), highlight=False)
+    console.print(sentence, highlight=False, soft_wrap=True)
     console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)
     console.print(
         f"without ray, torch_geometric and torch it decides "
@@ -140,40 +165,40 @@ def main_job(config: MainConfig, run: Run) -> Result:
             "methods": comparison.document(),
             "best_method": None if best is None else best.method,
             "best_step_time_s": None if best is None else best.step_time,
+            "iterations": learned.outcome.iterations,
+            "untrained_step_time_s": times[UNTRAINED],
+            "trained_step_time_s": times[TRAINED],
+            "shipped_step_time_s": times[SHIPPED],
             "learned_step_time_s": times[LEARNED],
-            "fine_tuned_step_time_s": times[FINE_TUNED],
             "learned_search_step_time_s": times[SEARCHED],
-            "exam": learned.exam.document(),
+            "exam": learned.exam,
             "checkpoint": str(checkpoint),
             "verification": verification.document(),
             "seconds": time.perf_counter() - start,
         },
         provenance,
-        shown=(
-            "best_method", "best_step_time_s", "learned_step_time_s", "fine_tuned_step_time_s",
-            "learned_search_step_time_s", "lower_bound_s", "seconds",
+        (
+            "best_method", "best_step_time_s", "untrained_step_time_s", "trained_step_time_s",
+            "shipped_step_time_s", "lower_bound_s", "seconds",
         ),
+        learned.outcome.warnings,
     )  # fmt: skip
 
 
-def gains_of(comparison: Comparison) -> str:
-    """What the shipped policy comes to, and what fine-tuning and a search add to it."""
-    rows = {row.method: row for row in comparison.rows}
-    alone = rows[LEARNED]
-    told = [_told("the shipped policy alone", alone)]
-    for what, method in (
-        ("fine-tuned on this problem", FINE_TUNED),
-        ("searched on from its plans", SEARCHED),
-    ):
-        row = rows[method]
-        gain = 1.0 - row.step_time / alone.step_time if alone.feasible and row.feasible else 0.0
-        told.append(_told(what, row) + (f" ({gain:.1%} less)" if gain > 0.0 else ""))
-    return "; ".join(told)
+def most_probable(policy: PlacerPolicy, task: StepTask) -> PlannerResult:
+    """The plan a policy makes when nothing is placed, without a simulation."""
+    from agents.rllib.subject import Solution
+    from models.step.placer import PresentNetwork
 
-
-def _told(what: str, row: Row) -> str:
-    step = f"{row.step_time * 1e3:.1f} ms" if row.feasible else row.reason
-    return f"{what}: {step} after {row.seconds:.1f} s"
+    start = time.perf_counter()
+    source = task.env(task.problem, sweeps=len(policy.config.sweeps))
+    seen = {name: array[None] for name, array in source.exam(0).observation.items()}
+    made = tokens(PresentNetwork(policy), policy.config.sweeps, seen)
+    device, _ = source.only.tokens.plan(
+        made[: source.action_space.shape[0]], source.fusion.num_groups
+    )
+    plan, _ = task.plan_of(Solution(np.inf, {"device": device}))
+    return PlannerResult(plan, "feasible", np.inf, seconds=time.perf_counter() - start)
 
 
 def _write(
@@ -183,8 +208,9 @@ def _write(
     learned: Learned,
     provenance: Provenance,
     name: str,
+    beside: Sequence[str],
 ) -> None:
-    """Plans, charts, trace and table."""
+    """Plans, charts, trace and table; methods of `beside` are lines beside the curve."""
     for row in comparison.rows:
         if row.evaluation is not None:
             path = run.folder / "plans" / f"{row.method}.json"
@@ -192,14 +218,15 @@ def _write(
     best = comparison.best
     if best is not None and best.evaluation is not None:
         timeline, played = best.evaluation.timeline, best.evaluation.problem
-        title = f"{name}: {best.method}, one step takes {best.step_time * 1e3:.1f} ms"
+        what = comparison.words.get(best.method, best.method)
+        title = f"{name}: {what}, one step takes {best.step_time * 1e3:.1f} ms"
         write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
         trace = trace_document(played, timeline)
         write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
-    baselines = {row.method: row.step_time for row in comparison.rows if row.method != FINE_TUNED}
+    baselines = {row.method: row.step_time for row in comparison.rows if row.method in beside}
     figure = draw_learning_curve(
-        learned.curve, baselines, comparison.lower_bound, f"{name}: fine-tuning"
+        learned.curve, baselines, comparison.lower_bound, f"{name}: a policy learns by PPO"
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
-    write_markdown(run, name, [comparison.markdown(), gains_of(comparison)], provenance)
+    write_markdown(run, name, [comparison.markdown(), f"{learned.outcome.sentence}."], provenance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agents.base import PlannerResult
+from experiments.learning.outcome import Outcome, by_step_time
 from experiments.pictures.learning import Curve
 from experiments.run.artifacts import METRICS_FILE, write_json
 from experiments.run.display import ProgressDisplay, training_news
@@ -25,25 +26,6 @@ if TYPE_CHECKING:
     from agents.rllib.training import Trained
 
 
-@dataclass(frozen=True)
-class Exam:
-    """The policies alone, greedily, before and after training."""
-
-    untrained: tuple[float, ...]  # seconds of the plan each episode ends in; inf: does not fit
-    trained: tuple[float, ...]  # seconds
-
-    def sentence(self) -> str:
-        """What the exam says, for a reader."""
-        before, after = (float(np.mean(one)) * 1e3 for one in (self.untrained, self.trained))
-        return (
-            f"the policy alone, greedily: {before:.1f} ms before training, {after:.1f} ms after it"
-        )
-
-    def document(self) -> dict[str, object]:
-        """The exam as numbers."""
-        return {"untrained_s": list(self.untrained), "trained_s": list(self.trained)}
-
-
 @dataclass(frozen=True, eq=False)
 class Learned:
     """Trained policies, the best that was decided in training, and how it got there."""
@@ -53,7 +35,13 @@ class Learned:
     allocation: Allocation  # of bandwidth, beside the plan
     evaluation: Evaluation | None  # of the best plan, None without one
     curve: Curve
-    exam: Exam
+    outcome: Outcome
+
+    @property
+    def exam(self) -> dict[str, object]:
+        """Seconds of the most probable plan, before training and of the policy exported."""
+        before, after = self.outcome.untrained, self.outcome.best
+        return {"untrained_s": list(before.outcomes), "trained_s": list(after.outcomes)}
 
 
 def learn(
@@ -106,17 +94,24 @@ def learn(
         time_s = evaluation.step_time
         found = replace(found, plan=plan, status="feasible", step_time=time_s, reason="")
     display.end(shown, describe(found))
-    exam = Exam(trained.untrained, trained.trained)
-    curve = read_curve(run_folder / METRICS_FILE)
-    return Learned(trained, found, allocation, evaluation, curve, exam)
+    outcome = Outcome.of(run_folder, "its most probable plan takes", by_step_time)
+    curve = read_curve(run_folder / METRICS_FILE, outcome.untrained.outcomes)
+    return Learned(trained, found, allocation, evaluation, curve, outcome)
 
 
-def read_curve(path: Path) -> Curve:
-    """The learning curve of a run, all its sessions together, from its metrics."""
+def read_curve(path: Path, untrained: Sequence[float]) -> Curve:
+    """The learning curve of a run, all its sessions together, from its metrics.
+
+    It begins with the exam of the untrained policy.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return Curve(
         seconds=[float(row["charts/seconds"]) for row in rows],
         mean=[float(row["charts/step_time_s_mean"]) for row in rows],
         best=[float(row["charts/best_objective"]) for row in rows],
+        own=[
+            (0.0, float(np.mean(untrained))),
+            *((float(row["charts/seconds"]), float(row["exam/outcome"])) for row in rows),
+        ],
     )

@@ -37,11 +37,13 @@ from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
+    SCORE,
     adviser_inputs,
     export_trained,
     require_exportable,
     same_inputs,
 )
+from experiments.learning.outcome import Outcome
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import (
     common,
@@ -264,8 +266,11 @@ class TrainClusterConfig:
             raise InputError(f"config key 'exam_window': is {self.window!r} as well: {message}")
 
 
-def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
-    """Train (on), then write the learning curve and what the exams say."""
+def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None) -> Result:
+    """Train (on), then write the learning curve and what the exams say.
+
+    Where something was learned, the untrained policy is exported too, into the folder `twin`.
+    """
     resume = config.resume is not None
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
@@ -283,6 +288,7 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         origin = stamp({}, provenance, kind="training_checkpoints")
         write_json(run.folder / "checkpoints" / "provenance.json", origin)
 
+    from agents.rllib import restore
     from agents.rllib.training import train
 
     with ProgressDisplay(run.console) as display:
@@ -296,20 +302,25 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         )
         display.end(task, f"mean JCT {result.best_score:.3f} times the reference's at best")
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    outcome = Outcome.of(run.folder, SCORE)
+    run.console.print(outcome.sentence, soft_wrap=True, highlight=False)
     checkpoint: Path | None = None
     if training.parameters == "shared":  # a checkpoint folder holds one policy
-        checkpoint = run.folder / CHECKPOINT_FOLDER
-        (policy,) = result.policies.values()
-        export_trained(
-            policy,
-            checkpoint,
-            env,
+        export = partial(
+            export_trained,
+            env=env,
             run_folder=run.folder,
             config=plain_config(config),
             traces=[trace.name for trace in found.traces],
             provenance=provenance,
         )
-    figure = draw_exams([read_exams(run.folder)], "exams in training")
+        checkpoint = run.folder / CHECKPOINT_FOLDER
+        ((module, policy),) = result.policies.items()
+        export(policy, checkpoint)
+        if twin is not None and outcome.learned:
+            restore.load_best(run.folder, {module: policy}, restore.UNTRAINED)
+            export(policy, run.folder / twin)
+    figure = draw_exams([read_exams(run.folder, result.exams)], "exams in training")
     write_figure(run.folder / CURVE_FILE, figure, provenance)
     values: dict[str, object] = {
         "iterations": result.iterations,
@@ -327,14 +338,16 @@ def train_cluster(config: TrainClusterConfig, run: Run) -> Result:
         "checkpoint": checkpoint and str(checkpoint),
         "resumed": resume,
     }
-    return Result(values, provenance, SHOWN)
+    return Result(values, provenance, SHOWN, outcome.warnings)
 
 
 def news(row: Mapping[str, float]) -> str:
     """One iteration in a few words."""
     what = "cloning" if row["charts/cloning"] else "PPO"
+    jct = row["charts/mean_jct_s"]
+    ended = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
     return (
-        f"iteration {row['iteration']:.0f} ({what}), mean JCT {row['charts/mean_jct_s']:,.0f} s, "
+        f"iteration {row['iteration']:.0f} ({what}), {ended}, "
         f"best exam {row['exam/best_score']:.3f}, {row['charts/SPS']:,.0f} steps/s"
     )
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
+from experiments.learning.outcome import Outcome
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_exams, read_exams
 from experiments.run.artifacts import (
@@ -148,17 +149,18 @@ def learned(
         display.end(shown, f"{found.best_score:.4f} times the reference at best")
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
+    outcome = Outcome.of(run.folder, f"{what} over the reference's")
+    run.console.print(outcome.sentence, soft_wrap=True, highlight=False)
     card = card_of(
         title=title,
-        text=f"In {len(found.trained)} exams of the most probable actions {what} were "
-        f"{found.best_score:.4f} times the reference's in the mean, before training "
-        f"{found.exams[0][1]:.4f} times.",
+        text=f"Of {len(found.trained)} exams of the most probable actions, in the mean: "
+        f"{outcome.sentence}.",
         config=plain_config(config),
         provenance=run.provenance,
     )
     for policy in found.policies.values():
         _export(policy, checkpoint, card)
-    figure = draw_exams([read_exams(run.folder)], "exams in training", unit)
+    figure = draw_exams([read_exams(run.folder, found.exams)], "exams in training", unit)
     write_figure(run.folder / "learning_curve.png", figure, run.provenance)
     values: dict[str, object] = {
         "iterations": found.iterations,
@@ -173,7 +175,7 @@ def learned(
         "checkpoint": str(checkpoint),
         "resumed": resume,
     }
-    return Result(values, run.provenance, SHOWN)
+    return Result(values, run.provenance, SHOWN, outcome.warnings)
 
 
 def _export(policy: Policy, checkpoint: Path, card: PlacerCard) -> None:

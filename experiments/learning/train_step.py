@@ -105,9 +105,11 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     comparison = Comparison(tuple(rows), None, bound.seconds)
+    told = learned.outcome.sentence
     if config.baselines:
         run.console.print(comparison.rich(name))
-        write_markdown(run, name, [comparison.markdown()], provenance)
+        write_markdown(run, name, [comparison.markdown(), f"{told}."], provenance)
+    run.console.print(told, soft_wrap=True, highlight=False)
     checkpoint = exported(learned, config, run.folder, problem, provenance)
     values: dict[str, object] = {
         "graph": problem.graph.name,
@@ -116,7 +118,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "steps": result.steps,
         "episodes": result.episodes,
         "seconds": result.seconds,
-        "exam": learned.exam.document(),
+        "exam": learned.exam,
         "lower_bound_s": bound.seconds,
         "methods": comparison.document(),
         "checkpoint": None if checkpoint is None else str(checkpoint),
@@ -125,10 +127,10 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     if found.plan is None or learned.evaluation is None:
         unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
         unplaced = {**unplaced, "feasible": False}
-        return Result({**values, **unplaced}, provenance, SHOWN)
+        return Result({**values, **unplaced}, provenance, SHOWN, learned.outcome.warnings)
     task.write(run.folder, found.plan, learned.allocation, provenance)
     judged = evaluation_values(learned.evaluation, bound)
-    return Result({**values, **judged}, provenance, SHOWN)
+    return Result({**values, **judged}, provenance, SHOWN, learned.outcome.warnings)
 
 
 def exported(
@@ -145,5 +147,5 @@ def exported(
     policy = next(iter(learned.training.policies.values()))
     if not isinstance(policy, PlacerPolicy):
         return None
-    card = card_of(title_of(problem), learned.exam.sentence(), plain_config(config), provenance)
+    card = card_of(title_of(problem), learned.outcome.sentence, plain_config(config), provenance)
     return export_placer(policy, run_folder.resolve() / CHECKPOINT_FOLDER, card)

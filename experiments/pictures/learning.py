@@ -50,11 +50,13 @@ class Curve:
         seconds: (I,) wall time at the end of each iteration.
         mean: (I,) mean step time of the iteration's episodes, seconds.
         best: (I,) best step time found so far, seconds.
+        own: (wall time, step time of the policy's most probable plan) of every exam, seconds.
     """
 
     seconds: Sequence[float]
     mean: Sequence[float]
     best: Sequence[float]
+    own: Sequence[tuple[float, float]] = ()
 
 
 def draw_learning_curve(
@@ -66,14 +68,19 @@ def draw_learning_curve(
     seconds = np.asarray(curve.seconds, dtype=np.float64)
     mean = np.asarray(curve.mean, dtype=np.float64) * 1e3
     best = np.asarray(curve.best, dtype=np.float64) * 1e3
-    axes.plot(seconds, mean, color=PALE, linewidth=1.5, label="PPO, mean of an iteration")
+    own = np.array([one for one in curve.own if np.isfinite(one[1])]).reshape(-1, 2)
+    axes.plot(seconds, mean, color=PALE, linewidth=1.5, label="PPO, mean plan of an iteration")
     better = np.flatnonzero(np.diff(best, prepend=np.inf) < 0.0)
     axes.plot(
         seconds, best, drawstyle="steps-post", color=BLUE, linewidth=2.2, marker="o", markersize=4,
-        markevery=better.tolist(), label="PPO, best so far",
+        markevery=better.tolist(), label="PPO, best plan so far",
     )  # fmt: skip
+    if len(own):
+        label = "PPO, the policy's most probable plan; at 0 untrained"
+        axes.plot(own[:, 0], own[:, 1] * 1e3, color=ORANGE, linewidth=1.6, label=label)
     lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
-    low, high = _limits(lower_bound * 1e3, best, mean, list(lines.values()))
+    learned = np.concatenate([mean, own[:, 1] * 1e3])
+    low, high = _limits(lower_bound * 1e3, best, learned, list(lines.values()))
     near = sorted((name for name in lines if lines[name] <= high), key=lines.__getitem__)
     shown = {name: lines[name] for name in near[:MOST_NAMED]}
     for name in near[MOST_NAMED:]:
@@ -106,7 +113,9 @@ def draw_learning_curve(
     axes.set_xlabel("wall time of training (s)")
     axes.set_ylabel("step time (ms)")
     frame(axes)
-    axes.legend(handles=axes.lines[:2], loc="upper right", framealpha=1.0, fontsize=SMALL)
+    axes.legend(
+        handles=axes.lines[: 2 + bool(len(own))], loc="upper right", framealpha=1.0, fontsize=SMALL
+    )
     return titled(figure, title)
 
 
@@ -135,7 +144,7 @@ def _spread(values: list[float], gap: float) -> list[float]:
 
 def _other(number: int) -> str:
     """Of a planner: the colours but the learner's own."""
-    others = [own for own in PALETTE if own != BLUE]
+    others = [one for one in PALETTE if one not in (BLUE, ORANGE)]
     return others[number % len(others)]
 
 
@@ -152,8 +161,10 @@ class Exams:
     clones: float  # steps of cloning; 0 without
 
 
-def read_exams(run_folder: Path) -> Exams:
+def read_exams(run_folder: Path, scores: Sequence[tuple[int, float]] = ()) -> Exams:
     """The exams of a run, from its metrics.
+
+    `scores`, by iteration, adds those that are no iteration's: the first and the last.
 
     Raises:
         InputError: the folder holds no training of schedulers, or one without any exam.
@@ -169,7 +180,10 @@ def read_exams(run_folder: Path) -> Exams:
         ]
     except (InputError, OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"holds no exams of schedulers ({error})", file=path) from error
-    examined = [(steps, score) for steps, score, _ in read if not np.isnan(score)]
+    at = {0: 0.0, **{number + 1: steps for number, (steps, *_) in enumerate(read)}}
+    known = {steps: score for steps, score, _ in read if not np.isnan(score)}
+    known |= {at[iteration]: score for iteration, score in scores}
+    examined = sorted(known.items())
     clones = max([steps for steps, _, cloning in read if float(cloning)], default=0.0)
     steps, scores = np.array(examined, np.float64).reshape(-1, 2).T
     return Exams(run_folder.name, steps, scores, clones)

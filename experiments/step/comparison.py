@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from rich.table import Table
@@ -50,6 +51,7 @@ class Comparison:
     rows: tuple[Row, ...]
     single_device: str | None  # the method that is the first yardstick; None: there is none
     lower_bound: float  # seconds
+    words: Mapping[str, str] = field(default_factory=dict)  # what methods are; else their names
 
     @property
     def best(self) -> Row | None:
@@ -109,17 +111,18 @@ class Comparison:
         ]
 
     def _cells(self, row: Row) -> tuple[str, ...]:
+        method = self.words.get(row.method, row.method)
         search = f"{row.seconds:.1f} s" if row.seconds < 100 else f"{row.seconds:.0f} s"
         if row.evaluation is None:
-            return (row.method, _short(row.reason), "", "", "", search)
+            return (method, _short(row.reason), "", "", "", search)
         peak = f"{row.evaluation.peak_memory.max() / GIBI:.2f} GiB"
         if not row.feasible:
-            return (row.method, DOES_NOT_FIT, "", "", peak, search)
+            return (method, DOES_NOT_FIT, "", "", peak, search)
         single = self.single_device_time
         against = f"{single / row.step_time:.2f}x" if np.isfinite(single) else DOES_NOT_FIT
         above = f"+{row.step_time / self.lower_bound - 1:.1%}" if self.lower_bound > 0 else ""
         time = f"{row.step_time * 1e3:.1f} ms"
-        return (row.method, time, against, above, peak, search)
+        return (method, time, against, above, peak, search)
 
     def _shown(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         return cells if self.single_device is not None else cells[:2] + cells[3:]

@@ -1,0 +1,115 @@
+"""What training came to: the policy that is exported beside its untrained twin."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envs.errors import InputError
+from experiments.run.artifacts import METRICS_FILE
+from models.artifacts import read_json_object
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A policy in an exam."""
+
+    iteration: int  # after which it was
+    steps: int  # of environments until then
+    score: float  # less is better; inf: it failed
+    outcomes: tuple[float, ...]  # of the episodes
+
+    @classmethod
+    def of(cls, folder: Path) -> Examined:
+        """What `agents.rllib.restore.save_best` wrote there."""
+        from agents.rllib.restore import SCORE_FILE
+
+        found = read_json_object(folder / SCORE_FILE)
+        try:
+            steps, outcomes = int(found["steps"]), tuple(map(float, found["outcomes"]))
+            return cls(int(found["iteration"]), steps, float(found["score"]), outcomes)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"is no exam's ({error})", file=folder / SCORE_FILE) from error
+
+    def cells(self) -> Mapping[str, str]:
+        """As a row of a table."""
+        return {
+            "exam after iteration": str(self.iteration) if self.iteration else "0 (untrained)",
+            "steps": f"{self.steps:,}",
+            "score": by_score(self),
+        }
+
+
+def by_score(one: Examined) -> str:
+    """How good a policy is, for a reader."""
+    return f"{one.score:.4f}" if math.isfinite(one.score) else "none (failed)"
+
+
+def by_step_time(one: Examined) -> str:
+    """The same where outcomes are seconds of a step."""
+    seconds = math.fsum(one.outcomes) / len(one.outcomes)
+    return f"{seconds * 1e3:.1f} ms" if math.isfinite(seconds) else "none (does not fit)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A whole training run.
+
+    Args:
+        iterations: of training.
+        best: whose policy is exported.
+        untrained: of the same architecture, before training.
+        measure: what `told` tells.
+        told: how good a policy is.
+    """
+
+    iterations: int
+    best: Examined
+    untrained: Examined
+    measure: str
+    told: Callable[[Examined], str] = by_score
+
+    @classmethod
+    def of(
+        cls, run_folder: Path, measure: str, told: Callable[[Examined], str] = by_score
+    ) -> Outcome:
+        """Of the run in a folder.
+
+        Raises:
+            InputError: it examined nothing.
+        """
+        from agents.rllib.restore import BEST, UNTRAINED
+
+        best, untrained = (Examined.of(run_folder / name) for name in (BEST, UNTRAINED))
+        with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
+            iterations = sum(1 for _ in csv.DictReader(file))
+        return cls(iterations, best, untrained, measure, told)
+
+    @property
+    def learned(self) -> bool:
+        """Whether an exam was better than that of the untrained policy."""
+        return self.best.score < self.untrained.score
+
+    @property
+    def sentence(self) -> str:
+        """For tables, cards and warnings."""
+        before, last = self.told(self.untrained), self.best.iteration
+        if self.learned:
+            return (
+                f"{self.iterations} iterations of training; exported is the policy after iteration "
+                f"{last}: {self.measure} {self.told(self.best)}, of its untrained twin in the same "
+                f"exams {before}"
+            )
+        return (
+            f"nothing was learned: none of {self.iterations} iterations of training led to a "
+            f"better exam than the untrained policy's ({self.measure} {before}); exported is "
+            + (f"the policy after iteration {last}" if last else "the untrained policy")
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user is to know of a run that learned nothing."""
+        return () if self.learned else (self.sentence,)
