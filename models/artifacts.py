@@ -14,6 +14,8 @@ from typing import Any
 from envs.errors import InputError
 from envs.files import check_file, read_json
 
+_SPEC = "spec.json"  # of a folder that was exported
+
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
@@ -83,6 +85,10 @@ def read_json_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing, unreadable or not a JSON object.
     """
+    if not path.exists() and path.name == _SPEC:
+        inside = sorted(str(one.parent) for one in path.parent.glob(f"*/{_SPEC}"))
+        meant = f" (in {' and in '.join(inside)} there is one)" if inside else ""
+        raise InputError(f"no checkpoint in {path.parent}: {_SPEC}: no such file{meant}")
     if not path.exists():
         raise InputError("no such file", file=path)
     data = read_json(path)

@@ -64,7 +64,7 @@ RUNS: dict[str, list[str]] = {
     "evaluate --frobnicate": ["--frobnicate", "--help"],
     "evaluate hydra.run.dir=plan.json": ["plan.json", "run folder"],
     "evaluate graph=graph.npz agent=checkpoint agent.checkpoint=folder.npz": [
-        "folder.npz/spec.json", "no such file",
+        "no checkpoint in", "folder.npz", "spec.json",
     ],
     "plot graph=graph.npz plan=absent.json": ["absent.json", "cannot be read"],
     "capture graph=graph.npz": ["'graph'", "no model"],

@@ -65,10 +65,15 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_graph(layered_step(6, 2), work / "graph.npz")
     (work / "suite.yaml").write_text(yaml.safe_dump(suite(work / "graph.npz")))
     folder = work / "run"
-    with pytest.MonkeyPatch.context() as patch, cells_in_this_process(most=1):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        cells_in_this_process(most=1),
+        contextlib.redirect_stderr(io.StringIO()) as said,
+    ):
         patch.delenv("MESHWRIGHT_DATA", raising=False)
         given = [f"suite={work / 'suite.yaml'}", "seed=5", f"hydra.run.dir={folder}"]
         assert run_app("benchmark", BenchmarkConfig, benchmark, given) == 130
+    assert said.getvalue() == f"interrupted: resume={folder} goes on with it\n"
     return folder
 
 

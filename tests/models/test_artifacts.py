@@ -69,3 +69,7 @@ def test_bad_json_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=message):
         read_json_object(tmp_path / "x.json")
+    (tmp_path / "run/checkpoint").mkdir(parents=True)
+    (tmp_path / "run/checkpoint/spec.json").write_text("{}")
+    with pytest.raises(InputError, match=r"no checkpoint in .*/run: .*in .*/run/checkpoint there"):
+        read_json_object(tmp_path / "run/spec.json")
