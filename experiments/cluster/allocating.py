@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -19,16 +19,17 @@ from envs.bounds import Count, Positive
 from envs.cluster.allocation.generated import (
     SpeedName,
     UtilityName,
+    Workers,
+    left_out,
     problem_of_trace,
     random_problem,
 )
-from envs.cluster.allocation.problem import AllocationProblem, play, violations
+from envs.cluster.allocation.problem import AllocationProblem, Jobs, Slots, play, violations
 from envs.errors import InputError
-from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.pictures.allocation import draw_workers
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import Provenance
 from experiments.run.tables import Table, write_tables
 
 PLANNERS: Mapping[str, Callable[[], AllocationPlanner]] = {
@@ -50,12 +51,12 @@ class AllocateConfig:
     problem: str
     speed: str
     utility: str
-    jobs: Count
+    jobs: Jobs
     machines: Count
-    gpus: Count
-    most_workers: Count
-    growth: Count
-    slots: Count
+    gpus: Workers
+    most_workers: Workers
+    growth: Workers
+    slots: Slots
     slot_s: Positive
     bound_s: Positive
     trace: TraceConfig
@@ -74,7 +75,12 @@ class AllocateConfig:
 
 def allocate(config: AllocateConfig, run: Run) -> Result:
     """One problem under one planner, or under all, each plan checked and played."""
-    problem, provenance = _problem(config, run)
+    problem, loaded = _problem(config)
+    provenance = run.provenance
+    if loaded is not None:
+        provenance = provenance.with_inputs(**loaded.inputs)
+        for line in loaded.changes():
+            run.console.print(line, soft_wrap=True, highlight=False)
     bound = relaxed(problem, config.bound_s).bound
     names = (
         [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]
@@ -107,6 +113,7 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     assert plan is not None
     write_figure(picture, draw_workers(problem, plan, title), provenance)
     values = {
+        **(loaded.counts() if loaded is not None else {}),
         "jobs": len(problem.jobs),
         "machines": problem.machines,
         "slots": problem.slots,
@@ -120,7 +127,7 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
 
 
-def _problem(config: AllocateConfig, run: Run) -> tuple[AllocationProblem, Provenance]:
+def _problem(config: AllocateConfig) -> tuple[AllocationProblem, LoadedTrace | None]:
     rng = np.random.default_rng(config.seed)
     names = cast(SpeedName, config.speed), cast(UtilityName, config.utility)
     try:
@@ -129,7 +136,7 @@ def _problem(config: AllocateConfig, run: Run) -> tuple[AllocationProblem, Prove
                 rng, *names, config.jobs, config.machines, config.slots,
                 gpus=config.gpus, most_workers=config.most_workers, slot_s=config.slot_s,
             )  # fmt: skip
-            return problem, run.provenance
+            return problem, None
         if config.trace.path is None:
             raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
         loaded = load_trace(config.trace)
@@ -137,7 +144,10 @@ def _problem(config: AllocateConfig, run: Run) -> tuple[AllocationProblem, Prove
             loaded.trace, rng, *names, config.machines, config.slots,
             gpus=config.gpus, slot_s=config.slot_s, growth=config.growth,
         )  # fmt: skip
-        return problem, run.provenance.with_inputs(**loaded.inputs)
+        others = left_out(
+            loaded.trace, config.machines, config.slots, gpus=config.gpus, slot_s=config.slot_s
+        )
+        return problem, replace(loaded, left_out={**loaded.left_out, **others})
     except InputError as error:
         if error.file is None and error.record is None and error.field is not None:
             raise InputError(f"config key '{error.field}': {error.message}") from error

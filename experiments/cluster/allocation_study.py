@@ -24,10 +24,12 @@ from envs.bounds import Count, Positive
 from envs.cluster.allocation.generated import (
     SpeedName,
     UtilityName,
+    Workers,
+    left_out,
     problem_of_trace,
     random_problem,
 )
-from envs.cluster.allocation.problem import AllocationProblem, violations
+from envs.cluster.allocation.problem import AllocationProblem, Jobs, Slots, violations
 from envs.cluster.workload.slicing import submitted_between
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -55,12 +57,12 @@ class StudyConfig:
 
     study: Count
     windows: Count
-    jobs: Count
+    jobs: Jobs
     utility: str
     machines: Count
-    gpus: Count
-    growth: Count
-    slots: Count
+    gpus: Workers
+    growth: Workers
+    slots: Slots
     slot_s: Positive
     bound_s: Positive
     trace: TraceConfig
@@ -162,7 +164,7 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
         "equal_share": EqualShare(),
     }  # fmt: skip
     worth = np.zeros((len(planners), config.windows))
-    bound = np.zeros(config.windows)
+    bound, others = np.zeros(config.windows), 0
     for k, start in enumerate(starts):
         jobs = submitted_between(trace, float(start), float(start) + length)
         jobs = jobs.take(np.unique(np.linspace(0, len(jobs) - 1, config.jobs).astype(np.int64)))
@@ -171,13 +173,19 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
             cast(UtilityName, config.utility), config.machines, config.slots, gpus=config.gpus,
             slot_s=config.slot_s, growth=config.growth,
         )  # fmt: skip
+        others += sum(
+            left_out(
+                jobs, config.machines, config.slots, gpus=config.gpus, slot_s=config.slot_s
+            ).values()
+        )
         bound[k] = relaxed(problem, config.bound_s).bound
         for i, (name, planner) in enumerate(planners.items()):
             worth[i, k] = _checked(name, planner, problem, bound[k], k).utility
     return [
         {"speed": speed, "planner": name, "of_bound": float((worth[i] / bound).mean()),
          "worst_of_bound": float((worth[i] / bound).min()),
-         "own over it": bootstrap((worth[0] / worth[i])[:, None], 10_000, 0).text()}
+         "own over it": bootstrap((worth[0] / worth[i])[:, None], 10_000, 0).text(),
+         "left_out_jobs": others}
         for i, name in enumerate(planners)
     ]  # fmt: skip
 

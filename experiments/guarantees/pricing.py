@@ -24,6 +24,7 @@ from experiments.run.tables import Table, write_tables
 from experiments.run.targets import build, build_as
 
 PICTURE_FILE = "ratios.png"
+MOST_STATES = 1 << 25  # of the worst ratio, 32 bytes each: 1 GiB
 SHOWN = ("problem", "worst_above_optimum_percent", "worst_above_program_percent", "seconds")
 CLASSES = {
     "k_max_search": "deterministic, forced sale at the lowest price",
@@ -48,7 +49,7 @@ class PriceConfig:
 
     problem: str
     spreads: Annotated[list[Spread], MinLen(1)]
-    units: Annotated[list[Count], MinLen(1)]
+    units: Annotated[list[Annotated[int, Ge(1), Le(20_000)]], MinLen(1)]
     levels: Annotated[int, Ge(2), Le(20_000)]
     parts: Annotated[int, Ge(1), Le(20_000)]
     sizes: Annotated[list[Count], MinLen(1)]
@@ -62,6 +63,11 @@ class PriceConfig:
         if self.problem not in CLASSES:
             told = f"{self.problem!r} is none of {', '.join(CLASSES)}"
             raise InputError(f"config key 'problem': {told}")
+        key = "units" if "search" in self.problem else "parts"
+        most = max(self.units) if key == "units" else self.parts
+        if most * min(most, self.levels) > MOST_STATES:
+            told = f"{most} at {self.levels} levels has more than {MOST_STATES} states"
+            raise InputError(f"config key '{key}': {told}")
         if max(self.sizes) > self.parts:
             raise InputError("config key 'sizes': an item is larger than all parts together")
 

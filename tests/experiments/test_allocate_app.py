@@ -15,11 +15,13 @@ def test_a_plan_stands_beside_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["app"])
     rows = "".join(f"{n},{600 * n},3600,{1 + n % 2}\n" for n in range(6))
+    rows += "large,3600,60,9\nlate,14400,60,1\nlast,14400,60,9\n"
     (tmp_path / "jobs.csv").write_text(f"job_id,submission_time,duration,num_gpu\n{rows}")
     trace = ["problem=trace", "trace.path=jobs.csv", "trace.format=itp", "machines=1", "slots=8"]
     assert main([*trace, "agent=optimus", "hydra.run.dir=run"]) == 0
     found = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert found["jobs"] == 6
+    assert (found["jobs"], found["left_out_jobs"]) == (6, 3)
+    assert list(found["left_out"].values()) == [2, 1]  # too late, whatever their size; too large
     assert 0.0 < found["utility"] <= found["upper_bound"]
     assert (tmp_path / "run" / "workers.png").exists()
 
@@ -30,6 +32,11 @@ def test_a_plan_stands_beside_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
         ("agent=heft", "config key 'agent': 'heft' is none of all, fifo"),
         ("agent=fifo speed=mesh", "config key 'speed': 'mesh' is none of ring"),
         ("problem=trace", "config key 'trace.path' is missing"),
+        ("slots=1000000000", "config key 'slots'"),
+        ("jobs=100000000", "config key 'jobs'"),
+        ("jobs=10000 slots=10000", "config key 'slots': 10000 times 10000 jobs"),
+        ("machines=1000000000", "config key 'slots': 40 times 20 jobs times"),
+        ("study=1 slots=1000000000", "config key 'slots'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

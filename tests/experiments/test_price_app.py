@@ -38,13 +38,15 @@ def test_every_rule_has_its_worst_ratio(work: Path) -> None:
         ("problem=auction", "config key 'problem': 'auction' is none of k_max_search"),
         ("spreads=[1.0]", "config key 'spreads'"),
         ("sizes=[21]", "config key 'sizes': an item is larger"),
+        ("units=[1000000000]", "config key 'units'"),
+        ("problem=knapsack parts=20000 levels=20000", "config key 'parts'"),
         ("learner.hot=0", "config key 'learner.hot'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
     word: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*QUICK, word]) == 2
+    assert main([*QUICK, *word.split()]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert told in err

@@ -33,6 +33,7 @@ from envs.cluster.allocation.problem import DONE, NIC, RESOURCES, AllocationProb
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 _COVER = 2e-3  # of progress, for which levels between others are left out
+_AT_ONCE = 1 << 22  # numbers, of ends of a job times its pieces
 _SMOOTH = 0.6  # weight of the best prices so far
 
 
@@ -250,15 +251,18 @@ class Pricing:
             gain = value - float(np.interp(done, until, paid))
             taken[order] = np.clip((done - until[:-1]) / amount, 0.0, 1.0)
         else:
-            worth = np.array([job.utility.at(s) for s in range(1, len(window) + 1)])
-            there = amount * (order // more.shape[1] <= np.arange(len(window))[:, None])
-            until = np.cumsum(there, axis=1)
-            part = np.clip(DONE - (until - there), 0.0, there)
-            gains = np.where(until[:, -1] >= DONE, worth - part @ price, -1.0)
-            end = int(np.argmax(gains))
-            if gains[end] > 0.0:
-                value, gain = float(worth[end]), float(gains[end])
-                taken[order] = part[end] / amount
+            rows = max(1, _AT_ONCE // max(len(order), 1))
+            for first in range(0, len(window), rows):  # slots in which it ends
+                ends = np.arange(first, min(first + rows, len(window)))
+                worth = np.array([job.utility.at(s + 1) for s in ends.tolist()])
+                there = amount * (order // more.shape[1] <= ends[:, None])
+                until = np.cumsum(there, axis=1)
+                part = np.clip(DONE - (until - there), 0.0, there)
+                gains = np.where(until[:, -1] >= DONE, worth - part @ price, -1.0)
+                end = int(np.argmax(gains))
+                if gains[end] > gain:
+                    value, gain = float(worth[end]), float(gains[end])
+                    taken[order] = part[end] / amount
         return taken.reshape(more.shape), value, max(gain, 0.0)
 
 

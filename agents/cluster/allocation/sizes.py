@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envs.cluster.allocation.placing import fitting
 from envs.cluster.allocation.problem import NIC, AllocationProblem, MalleableJob
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
-BoolArray = NDArray[np.bool_]
 _SLACK = 1.0 + 1e-9
 
 
@@ -61,13 +59,15 @@ class Sizes:
                 taken = job.speed.ends(on, serving).sum() * job.reserved
                 found.append((w[i], p[i], made, *inner[i], taken))
         table = np.array(found).reshape(-1, 4 + NIC)
-        kept = table[~_beaten(table[:, 2], table[:, 3:])]
+        kept = table[_unbeaten(table[:, 2], table[:, 3:])]
         whole = kept[:, :2].astype(np.int64)
         return Sizes(whole[:, 0], whole[:, 1], kept[:, 2], kept[:, 3:])
 
 
-def _beaten(progress: FloatArray, demand: FloatArray) -> BoolArray:
-    """(C,) whether another is no worse in anything; of equals, the first stays."""
-    better = (progress[:, None] >= progress) & (demand[:, None] <= demand).all(axis=2)
-    beaten: BoolArray = (better & ~(better.T & np.tri(len(better), dtype=bool))).any(axis=0)
-    return beaten
+def _unbeaten(progress: FloatArray, demand: FloatArray) -> IntArray:
+    """Those of C for which none is no worse in anything; of equals, the first."""
+    kept: list[int] = []
+    for i in np.lexsort((*demand.T[::-1], -progress)):
+        if not (demand[kept] <= demand[i]).all(axis=1).any():
+            kept.append(int(i))
+    return np.sort(np.array(kept, np.int64))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal, get_args
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
 
 from envs.bounds import Count, Positive, bounded
-from envs.cluster.allocation.problem import AllocationProblem, MalleableJob
+from envs.cluster.allocation.problem import AllocationProblem, Jobs, MalleableJob, Slots, check_size
 from envs.cluster.allocation.speeds import (
     FloatArray,
     IntArray,
@@ -18,12 +19,12 @@ from envs.cluster.allocation.speeds import (
     SpeedModel,
 )
 from envs.cluster.allocation.utilities import LinearUtility, LogUtility, SigmoidUtility, Utility
-from envs.cluster.workload.slicing import submitted_between
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
 SpeedName = Literal["ring", "parameter_server", "layered"]
 UtilityName = Literal["linear", "sigmoid", "log", "mixed"]
+Workers = Annotated[int, Ge(1), Le(1_000)]  # with servers, a job has the square of this in sizes
 INSIDE = 1.6e10  # bytes/s between workers of one machine: 16 lanes of PCIe 3
 _GIB = 2.0**30
 
@@ -33,12 +34,12 @@ def random_problem(
     rng: np.random.Generator,
     speed: SpeedName = "ring",
     utility: UtilityName = "mixed",
-    jobs: Count = 5,
+    jobs: Jobs = 5,
     machines: Count = 2,
-    slots: Count = 5,
+    slots: Slots = 5,
     *,
-    gpus: Count | None = None,
-    most_workers: Count = 4,
+    gpus: Workers | None = None,
+    most_workers: Workers = 4,
     slot_s: Positive = 600.0,
 ) -> AllocationProblem:
     """Few jobs on few machines, with GPUs, cores and NICs scarce enough that all of them matter.
@@ -47,10 +48,11 @@ def random_problem(
     Gb/s. A job's samples fill its most workers for 0.4 to 1.5 slots per 2 slots of its window.
 
     Raises:
-        InputError: a number is below 1, or a name is unknown.
+        InputError: a number is out of bounds, or a name is unknown.
     """
     _known("speed", speed, get_args(SpeedName))
     _known("utility", utility, get_args(UtilityName))
+    check_size(slots, jobs, machines)
     gpu = rng.integers(2, 4, machines) if gpus is None else np.full(machines, gpus)
     capacity = _machines(gpu, rng.integers(3, 5, machines), rng.choice([10, 25, 40], machines))
     made = []
@@ -74,11 +76,11 @@ def problem_of_trace(
     speed: SpeedName = "ring",
     utility: UtilityName = "mixed",
     machines: Count = 16,
-    slots: Count = 120,
+    slots: Slots = 120,
     *,
-    gpus: Count = 8,
+    gpus: Workers = 8,
     slot_s: Positive = 1800.0,
-    growth: Count = 4,
+    growth: Workers = 4,
     slack: Annotated[float, Ge(1.0)] = 3.0,
 ) -> AllocationProblem:
     """The jobs that a trace submits within `slots` slots of its first, made malleable.
@@ -86,21 +88,21 @@ def problem_of_trace(
     A job may have up to `growth` times the GPUs of its gang; its samples are those that the gang
     trains in the job's duration. Its deadline is up to twice `slack` times that duration after its
     arrival, and at least two slots. What the trace does not say, models, utilities and weights, is
-    drawn. A gang larger than the machines is left out.
+    drawn. `left_out` counts the jobs of which none is made.
 
     Raises:
         InputError: no job is left, or a name is unknown.
     """
     _known("speed", speed, get_args(SpeedName))
     _known("utility", utility, get_args(UtilityName))
+    others = list(_reasons(trace, machines, slots, gpus, slot_s).values())
+    kept = np.flatnonzero(~np.any(others, axis=0))
+    check_size(slots, max(len(kept), 1), machines)
     capacity = _machines(np.full(machines, gpus), np.full(machines, 4), np.full(machines, 50))
-    start = int(trace.submit_s[0]) if len(trace) else 0
     made = []
-    for number, job in enumerate(submitted_between(trace, start, start + slots * slot_s)):
+    for number, job in zip(kept, trace.take(kept), strict=True):
         gang = job.num_gpus
-        if not 0 < gang <= machines * gpus:
-            continue
-        arrival = int((job.submit_s - start) // slot_s)
+        arrival = int((job.submit_s - trace.submit_s[0]) // slot_s)
         takes = job.duration_s / slot_s
         window = max(2, int(np.ceil(takes * slack * rng.uniform(0.75, 2.0))))
         worth = _utility(rng, utility, (max(2.0, takes), float(window)))
@@ -111,6 +113,29 @@ def problem_of_trace(
     if not made:
         raise InputError("no job fits into the machines and slots", file=trace.name)
     return AllocationProblem(tuple(made), capacity, INSIDE, slots, slot_s)
+
+
+def left_out(
+    trace: Trace, machines: int, slots: int, *, gpus: int, slot_s: float
+) -> dict[str, int]:
+    """How many jobs of a trace `problem_of_trace` makes no job of, by the first reason."""
+    found, seen = {}, np.zeros(len(trace), np.bool_)
+    for reason, jobs in _reasons(trace, machines, slots, gpus, slot_s).items():
+        found[reason] = int((jobs & ~seen).sum())
+        seen |= jobs
+    return {reason: jobs for reason, jobs in found.items() if jobs}
+
+
+def _reasons(
+    trace: Trace, machines: int, slots: int, gpus: int, slot_s: float
+) -> dict[str, NDArray[np.bool_]]:
+    """(J,) the jobs that make no malleable ones, by why."""
+    since = trace.submit_s - trace.submit_s[:1]
+    return {
+        f"slots={slots} of {slot_s:g} s": since >= slots * slot_s,
+        "no GPU": trace.num_gpus == 0,
+        f"machines={machines} of {gpus} GPUs": trace.num_gpus > machines * gpus,
+    }
 
 
 def _known(field: str, value: str, known: tuple[str, ...]) -> None:

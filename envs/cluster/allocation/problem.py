@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from envs.cluster.allocation.speeds import FloatArray, IntArray, SpeedModel
@@ -21,6 +23,24 @@ from envs.errors import InputError
 RESOURCES = ("gpu", "cpu", "memory", "nic")  # devices, cores, bytes, bytes/s
 NIC = RESOURCES.index("nic")
 DONE = 1.0 - 1e-9  # this fraction of a job's samples is all of them
+Jobs = Annotated[int, Ge(1), Le(100_000)]
+Slots = Annotated[int, Ge(1), Le(10_000)]
+MOST_PAIRS = 1 << 20  # of a job and a slot, about 1 kB each for the bound
+MOST_ENTRIES = 1 << 26  # of a plan, 4 bytes each; planners that are compared have one each
+
+
+def check_size(slots: int, jobs: int, machines: int) -> None:
+    """Whether plans of this size have room.
+
+    Raises:
+        InputError: they do not.
+    """
+    for size, most, of in (
+        (slots * jobs, MOST_PAIRS, f"{jobs} jobs"),
+        (slots * jobs * machines, MOST_ENTRIES, f"{jobs} jobs times {machines} machines"),
+    ):
+        if size > most:
+            raise InputError(f"{slots} times {of} is above {most}", field="slots")
 
 
 @dataclass(frozen=True)
@@ -98,6 +118,7 @@ class AllocationProblem:
             raise InputError("is negative or not finite", field="capacity")
         if self.slots < 1 or not 0.0 < self.slot_s < np.inf or not 0.0 < self.inside < np.inf:
             raise InputError("time and bandwidth are positive", field="slots")
+        check_size(self.slots, len(self.jobs), self.machines)
         if len({job.name for job in self.jobs}) < len(self.jobs):
             raise InputError("two jobs have one name", field="name")
         for job in self.jobs:

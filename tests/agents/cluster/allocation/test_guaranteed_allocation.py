@@ -108,6 +108,31 @@ def test_what_is_proved_holds_beside_the_optimum(utility: str) -> None:
             assert (guarantee > 0.0) == (utility == "log" and isinstance(planner, Gadget))
 
 
+@pytest.mark.slow
+def test_lone_jobs_are_given_what_is_proved_wherever_a_split_fits() -> None:
+    """A job's best configuration in every slot is the optimum."""
+    feasible = seed = 0
+    while feasible < 400:
+        rng = np.random.default_rng(seed)
+        sizes = {"gpus": int(rng.integers(1, 4)), "most_workers": int(rng.integers(1, 5))}
+        whole = random_problem(rng, SPEEDS[seed % 3], "log", 1, int(rng.integers(1, 4)), 3, **sizes)
+        left = whole.capacity * rng.uniform(0.2, 1.0, whole.capacity.shape)
+        problem = replace(whole, capacity=np.maximum(left, np.array([1.0, 0.0, 0.0, 0.0])))
+        job, ways = problem.jobs[0], configurations(problem, 0)
+        seed, feasible = seed + 1, feasible + bool(ways)
+        if not ways:
+            continue
+        made = len(problem.windows[0]) * max(way.progress for way in ways)
+        optimum = job.utility.of(min(1.0, made))
+        for planner in (Gadget(), Smd()):
+            found = planner.give(problem)
+            assert found.plan is not None
+            assert violations(problem, found.plan) == []
+            assert found.plan.workers.any(), seed
+            assert found.utility >= found.figures["guarantee"] * optimum
+            assert found.utility >= 0.5 * optimum
+
+
 @pytest.mark.parametrize("planner", [Gadget(), Smd()])
 def test_slots_know_nothing_of_later_jobs(planner: AllocationPlanner) -> None:
     problem = random_problem(np.random.default_rng(3), "layered", "mixed", jobs=8, slots=8)
