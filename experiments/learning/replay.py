@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from models.export.checkpoint import (
     PT2_FILE,
     Decision,
-    Observation,
     OnnxRuntime,
     SchedulerCheckpoint,
     load_checkpoint,
 )
+from models.layout import Observation
 
 if TYPE_CHECKING:
     from models.step.decoding import Network

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 import re
 import sys
@@ -28,59 +27,20 @@ from experiments.cluster.trace_source import read_workload
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.train_step import TrainConfig
 from experiments.network import gradients
-from experiments.reporting.claims import read_claims, rerun
+from experiments.reporting.claims import _number_of
 from experiments.run.declared import use_command_line, use_config_folders
 from experiments.run.overrides import check_words, hydra_over_configs, hydra_words
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.suite import BenchmarkConfig, suite_file
 from experiments.run.targets import may_be_named
 from experiments.step.checking import judged_again
-from experiments.step.problem import StoredGraph, network_file, topology_file
+from experiments.step.problem import StoredGraph, topology_file
 from tests.paths import CONF
 
 Node = Mapping[str, Any]
-TOUCH = "touch marker"
-HOSTILE: dict[str, Node] = {  # what would leave a trace in the working folder, with its arguments
-    "agents.cluster.checkpoint.load_checkpoint": {"folder": "."},  # ours, and not of conf
-    "antigravity.fly_hash": {},
-    "builtins.__import__": {"name": "lying_here"},
-    "builtins.eval": {"_args_": ["open('marker', 'w')"]},
-    "builtins.exec": {"_args_": ["open('marker', 'w')"]},
-    "builtins.open": {"file": "marker", "mode": "w"},
-    "envs.files.write_atomically": {"path": "marker", "content": ""},
-    "experiments.execution.namespaces._run": {"_args_": ["touch", "marker"]},
-    "experiments.run.artifacts.write_text": {"path": "marker", "text": ""},
-    "experiments.run.targets.object_in_file": {"path": "other.yaml", "group": "topology"},
-    "hydra.utils.get_object": {"path": "lying_here.Thing"},
-    "hydra.utils.instantiate": {"config": {"_target_": "lying_here.Thing"}},
-    "importlib.import_module": {"name": "lying_here"},
-    "joblib.load": {"filename": "evil.pkl"},
-    "lying_here.Thing": {},
-    "lying_here.package.Thing": {},
-    "meshwright.envs.files.write_atomically": {"path": "marker", "content": ""},
-    "models.export.programs.torch.load": {"f": "evil.pkl", "weights_only": False},
-    "numpy.load": {"file": "evil.npy", "allow_pickle": True},
-    "numpy.save": {"file": "marker", "arr": [0]},
-    "os.mkdir": {"path": "marker"},
-    "os.popen": {"cmd": TOUCH},
-    "os.remove": {"path": "kept"},
-    "os.rename": {"src": "kept", "dst": "marker"},
-    "os.system": {"command": TOUCH},
-    "pandas.read_pickle": {"filepath_or_buffer": "evil.pkl"},
-    "pathlib.Path.unlink": {"self": {"_target_": "pathlib.Path", "_args_": ["kept"]}},
-    "pickle.load": {"file": {"_target_": "builtins.open", "file": "evil.pkl", "mode": "rb"}},
-    "polars.read_csv": {"source": "kept"},
-    "runpy.run_path": {"path_name": "lying_here.py"},
-    "shutil.copy": {"src": "kept", "dst": "marker"},
-    "shutil.rmtree": {"path": "folder"},
-    "subprocess.Popen": {"args": ["touch", "marker"]},
-    "subprocess.check_output": {"args": ["touch", "marker"]},
-    "subprocess.getoutput": {"cmd": TOUCH},
-    "torch.load": {"f": "evil.pkl", "weights_only": False},
-    "yaml.unsafe_load": {"stream": "!!python/object/apply:os.system [touch marker]"},
-    "5": {},
-    "": {},
-}
+HOSTILE: dict[str, Node] = yaml.safe_load(
+    Path(__file__).with_name("hostile_targets.yaml").read_text(encoding="utf-8")
+)
 OURS = {"_target_": "envs.hardware.builders.uniform"}  # may be named, and is never reached
 SHAPES: Sequence[Callable[[Node], Node]] = (
     lambda node: node,
@@ -144,20 +104,8 @@ def of_group(word: str, app: str) -> Callable[[Node], object]:
     return read
 
 
-def of_claim(node: Node) -> object:
-    """The command in a file of somebody else's claims, run again."""
-    text = (CONF / "claim" / "flow_times.yaml").read_text()
-    words = f"command: python -m experiments.plan agent={{a:[{json.dumps(node)}]}}"
-    text = re.sub("command: .*", lambda _: json.dumps(words)[1:-1].replace('\\"', "'"), text)
-    Path("claims").mkdir(exist_ok=True)
-    Path("claims/mine.yaml").write_text(text)
-    (claim,) = (x for x in read_claims("claims") if x.name == "mine")
-    return rerun(claim, Path("reruns"))
-
-
 READERS: dict[str, Callable[[Node], object]] = {
     "topology": lambda node: topology_file(written(node)),
-    "network": lambda node: network_file(written(node)),
     "workload": lambda node: read_workload(written(node)),
     "suite": lambda node: suite_file(written(node)),
     "split": of_group("split", "generalise"),
@@ -165,9 +113,7 @@ READERS: dict[str, Callable[[Node], object]] = {
     "agent": of_group("agent", "plan"),
     "agent at another key": of_group("+agent@agents.mine", "evaluate_cluster"),
     "nodes of a run": lambda node: saved_nodes(saved(node), ("env",)),
-    "config of a step's run": lambda node: saved_config(saved(node), TrainConfig),
-    "config of a cluster's run": lambda node: saved_config(saved(node), MainClusterConfig),
-    "config of a benchmark": lambda node: saved_config(saved(node), BenchmarkConfig),
+    "config of a run": lambda node: saved_config(saved(node), TrainConfig),
     "plans judged again": lambda node: judged_again([Path(saved(node))]),
 }
 
@@ -210,13 +156,14 @@ def test_words_in_a_file_name_nothing_else() -> None:
                 told(lambda word=word: check_words(["budget_s=1", word]), [target, "_target_"])
     for word in ("--config-dir=folder", "x=${oc.env:HOME}"):
         told(lambda word=word: check_words([word]), [word])
-    told(lambda: of_claim({"_target_": "os.system", "command": "x"}), ["os.system", "_target_"])
+    claim = "python -m experiments.plan agent=os.system"
+    told(lambda: _number_of(claim, "x", Path("reruns")), ["os.system", "_target_"])
     check_words(["graph=experiments.step.suites.models.Captured", "graph=graph.npz", "~agents.x"])
 
 
 def commands() -> Iterator[tuple[str, Node, Sequence[str]]]:
     """(file, what is in it, command line) for every way to hand a file over."""
-    node = {"_target_": "os.system", "command": TOUCH}
+    node = {"_target_": "os.system", "command": "touch marker"}
     seeds = {"_target_": "experiments.step.suites.seeds.Seeds", "title": "x", "app": "train",
              "seeds": [0, 1], "job": {"agent": node}}  # fmt: skip
     yield "evil.yaml", node, ("plan", "graph=graph.npz", "topology=evil.yaml")
