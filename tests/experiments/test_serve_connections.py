@@ -81,20 +81,12 @@ def is_open(silent: socket.socket) -> bool:
 def test_silent_connections_keep_nobody_out(decider: Slow) -> None:
     limits = ConnectionLimits(most=300, most_of_peer=200, headers_s=PATIENT_S)
     with serving(decider, limits) as port, ExitStack() as opened:
+        other = opened.enter_context(connected(port, OTHER))
         silent = [opened.enter_context(connected(port)) for _ in range(260)]
         assert answered(port) == answered(port, OTHER) == 200
         for one in silent[:61]:  # the first have made room for the last, and for who asked
             assert ended(one)
-        assert all(is_open(one) for one in silent[61:])
-
-
-def test_a_peer_makes_room_for_itself_alone(decider: Slow) -> None:
-    limits = ConnectionLimits(most=8, most_of_peer=4, headers_s=PATIENT_S)
-    with serving(decider, limits) as port, ExitStack() as opened:
-        other = opened.enter_context(connected(port, OTHER))
-        silent = [opened.enter_context(connected(port)) for _ in range(12)]
-        assert all(ended(one) for one in silent[:8])
-        assert is_open(other)
+        assert all(is_open(one) for one in (other, *silent[61:]))
 
 
 def test_who_waits_for_a_decision_makes_room_for_nobody(decider: Slow) -> None:
@@ -114,11 +106,18 @@ def test_who_waits_for_a_decision_makes_room_for_nobody(decider: Slow) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST", HEAD])
-def test_headers_that_do_not_come_end_the_connection(decider: Slow, sent: bytes) -> None:
+def test_headers_that_do_not_come_end_a_connection_that_asks_nothing(
+    decider: Slow, sent: bytes
+) -> None:
+    decider.may.clear()
     limits = ConnectionLimits(most=100, most_of_peer=100, headers_s=0.2)
-    with serving(decider, limits) as port, connected(port) as one:
+    with serving(decider, limits) as port, connected(port) as waits, connected(port) as one:
+        waits.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        assert decider.asked.acquire(timeout=GIVEN_UP_S)
         one.sendall(sent)
         assert ended(one)
+        decider.may.set()
+        assert waits.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_headers_have_their_time_after_an_answer_too(decider: Slow) -> None:
@@ -130,17 +129,6 @@ def test_headers_have_their_time_after_an_answer_too(decider: Slow) -> None:
             said += one.recv(1)
         one.sendall(HEAD[9:])
         assert ended(one)
-
-
-def test_a_slow_decision_outlives_the_time_of_headers(decider: Slow) -> None:
-    decider.may.clear()
-    limits = ConnectionLimits(most=100, most_of_peer=100, headers_s=0.2)
-    with serving(decider, limits) as port, connected(port) as one, connected(port) as silent:
-        one.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
-        assert decider.asked.acquire(timeout=GIVEN_UP_S)
-        assert ended(silent)
-        decider.may.set()
-        assert one.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_as_many_as_may_wait_are_answered_and_one_more_is_to_come_again(decider: Slow) -> None:
