@@ -14,6 +14,9 @@ from agents.base import PlannerResult
 from agents.placement.shipped import placer_folder
 from envs.bounds import Positive
 from envs.errors import InputError
+from envs.placement.episodes import WholeProblem
+from envs.step.plans import Placement, Plan
+from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
@@ -22,7 +25,7 @@ from experiments.learning.exporting import (
     verify_placement,
 )
 from experiments.learning.one_problem import Learned, learn
-from experiments.learning.replay import tokens
+from experiments.learning.replay import PLANS, tokens
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
 SHIPPED, TRAINED, UNTRAINED = "shipped", "trained", "untrained"  # policies' most probable plans
 MET = "met"  # the best plan of training
+PLAN = "Of a policy: its most probable plan, without any search, where nothing else is said"
 
 
 @dataclass
@@ -127,24 +131,25 @@ def main_job(config: MainConfig, run: Run) -> Result:
         found[method] = most_probable(one, task)
     begun = "from nothing" if isinstance(training.model, PlacerConfig) else "further"
     words = {
-        TRAINED: f"policy trained here {begun}: its most probable plan",
-        UNTRAINED: "the same policy before training",
-        MET: "best plan met while it was trained",
-        SHIPPED: "shipped policy: its most probable plan",
+        TRAINED: f"policy trained here {begun}",
+        UNTRAINED: "the same policy, untrained",
+        MET: "best plan met in training",
+        SHIPPED: "shipped policy",
         **config.words,
     }
     rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
     comparison = Comparison(tuple(rows), config.single_device, bound.seconds, words)
-    sentence = learned.outcome.sentence
-    _write(run, problem, comparison, learned, provenance, name, (*config.quick, SHIPPED))
+    notes = (f"{PLAN}.", f"{learned.outcome.sentence}.")
+    _write(run, problem, comparison, learned, provenance, name, (*config.quick, SHIPPED), notes)
     console.print("exporting the policy, asking it again in a process without ray, PyG and torch")
-    text = f"{comparison.markdown()}\n\n{sentence}."
+    text = "\n\n".join((comparison.markdown(), *notes))
     card = card_of(title_of(problem), text, plain_config(config), provenance)
     checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
     seen = task.env(problem, sweeps=len(policy.config.sweeps)).exam(0).observation
     verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
     console.print(comparison.rich(name))
-    console.print(sentence, highlight=False, soft_wrap=True)
+    for note in notes:
+        console.print(note, highlight=False, soft_wrap=True)
     console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)
     console.print(
         f"without ray, torch_geometric and torch it decides "
@@ -186,18 +191,18 @@ def main_job(config: MainConfig, run: Run) -> Result:
 
 
 def most_probable(policy: PlacerPolicy, task: StepTask) -> PlannerResult:
-    """The plan a policy makes when nothing is placed, without a simulation."""
-    from agents.rllib.subject import Solution
+    """The plan a policy makes when nothing is placed, order and all, without a search."""
     from models.step.placer import PresentNetwork
 
     start = time.perf_counter()
     source = task.env(task.problem, sweeps=len(policy.config.sweeps))
-    seen = {name: array[None] for name, array in source.exam(0).observation.items()}
+    asked: WholeProblem = source.exam(0)
+    seen = {name: array[None] for name, array in asked.observation.items()}
     made = tokens(PresentNetwork(policy), policy.config.sweeps, seen)
-    device, _ = source.only.tokens.plan(
-        made[: source.action_space.shape[0]], source.fusion.num_groups
-    )
-    plan, _ = task.plan_of(Solution(np.inf, {"device": device}))
+    device, order = asked.tokens.plan(made[: len(made) // PLANS], asked.fusion.num_groups)
+    rule = asked.pricer.price(device, order).rule
+    placed = asked.fusion.expand(device)
+    plan = Plan(Placement(placed), Pricer(task.problem).price(placed, (rule,)).order)
     return PlannerResult(plan, "feasible", np.inf, seconds=time.perf_counter() - start)
 
 
@@ -209,8 +214,10 @@ def _write(
     provenance: Provenance,
     name: str,
     beside: Sequence[str],
+    notes: Sequence[str],
 ) -> None:
     """Plans, charts, trace and table; methods of `beside` are lines beside the curve."""
+    words = comparison.words
     for row in comparison.rows:
         if row.evaluation is not None:
             path = run.folder / "plans" / f"{row.method}.json"
@@ -218,15 +225,16 @@ def _write(
     best = comparison.best
     if best is not None and best.evaluation is not None:
         timeline, played = best.evaluation.timeline, best.evaluation.problem
-        what = comparison.words.get(best.method, best.method)
+        what = words.get(best.method, best.method)
         title = f"{name}: {what}, one step takes {best.step_time * 1e3:.1f} ms"
         write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
         trace = trace_document(played, timeline)
         write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
-    baselines = {row.method: row.step_time for row in comparison.rows if row.method in beside}
+    rows = [row for row in comparison.rows if row.method in beside]
+    baselines = {words.get(row.method, row.method): row.step_time for row in rows}
     figure = draw_learning_curve(
         learned.curve, baselines, comparison.lower_bound, f"{name}: a policy learns by PPO"
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
-    write_markdown(run, name, [comparison.markdown(), f"{learned.outcome.sentence}."], provenance)
+    write_markdown(run, name, [comparison.markdown(), *notes], provenance)
