@@ -23,6 +23,7 @@ from envs.cluster.workload.readers.read_trace import TraceReader
 from envs.cluster.workload.slicing import Window, at_most_gpus, of_queue, split_by_time, stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.files import check_file
 from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.trace_source import TraceGenerator
 from experiments.run.artifacts import to_json
@@ -30,6 +31,10 @@ from experiments.run.provenance import content_hash, text_hash
 from experiments.run.targets import build, build_as, no_such_thing
 
 TEST = "test"
+NO_DATA = (
+    "config key 'split.data' is missing: give split.data=<folder>, "
+    "or set MESHWRIGHT_DATA to the folder of published data"
+)
 
 
 @dataclass
@@ -76,6 +81,18 @@ class SplitConfig:
             if trace.format not in self.formats:
                 known = ", ".join(self.formats)
                 raise InputError(f"{where}.format': {trace.format!r} is unknown (known: {known})")
+
+    def require_data(self) -> None:
+        """Refuse what lacks its published data.
+
+        Raises:
+            InputError: the folder of data is not given, or a trace is not in it.
+        """
+        paths = [trace.path for trace in self.traces.values() if trace.path is not None]
+        if paths and not self.data:
+            raise InputError(NO_DATA)
+        for path in paths:
+            check_file(Path(str(self.data), path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +178,7 @@ class Split:
         self.generators = self._generators()
         files = [name for name in config.inputs if name not in self.generators]
         if files and not config.data:
-            message = (
-                "give split.data=<folder>, or set MESHWRIGHT_DATA to the folder of published data"
-            )
-            raise InputError(f"config key 'split.data' is missing: {message}")
+            raise InputError(NO_DATA)
         self.data = Path(config.data or "")
         for name in files:
             self._same(name, content_hash(self.data / name), self.data / name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -51,6 +52,7 @@ Schema = TypeVar("Schema")
 
 CONFIG_FILE = "config.yaml"  # of a run folder
 FILE_OPTION = "file"  # the option of a group that reads a file given by its `path`
+MOST_NAMED = 12  # options of a group, in a message
 PLAIN = "value"  # in Hydra's words, of a key that has the name of a group
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (
@@ -287,7 +289,17 @@ def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoad
         node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
         ConfigStore.instance().store(group=group, name=value, node=node)
         return [argument]
-    raise InputError(f"unknown value {key}={value} (known: {', '.join(options)})")
+    raise InputError(f"unknown value {argument} ({_known(value, options)})")
+
+
+def _known(value: str, options: Sequence[str]) -> str:
+    """The options that a value may mean, then as many others as can be read in a line."""
+    inside = [name for name in options if value and value in name]
+    close = list(dict.fromkeys([*get_close_matches(value, options, 3, 0.6), *inside]))[:3]
+    shown = [*close, *(name for name in options if name not in close)][:MOST_NAMED]
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    more = f" and {len(options) - len(shown)} more" if len(shown) < len(options) else ""
+    return f"{meant}known: {', '.join(shown)}{more}"
 
 
 def _stored_file(path: Path, group: str) -> str:

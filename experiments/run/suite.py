@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -90,7 +90,7 @@ def checked_cells(suite: Suite, folder: Path, seed: int) -> list[AppCell]:
                 raise InputError(fault, file=SUITE_KEY, record=name)
         try:
             check_words(overrides)
-            check_command_line(overrides, config_name, get_class(schema))
+            _require_data(check_command_line(overrides, config_name, get_class(schema)).config)
         except InputError as error:
             raise InputError(str(error), file=SUITE_KEY, record=name) from error
     cells = suite.grid(folder, seed)
@@ -101,6 +101,24 @@ def checked_cells(suite: Suite, folder: Path, seed: int) -> list[AppCell]:
         if folders.count(cell.folder) > 1:
             raise InputError("stands twice", file=SUITE_KEY, record=cell.name)
     return cells
+
+
+@runtime_checkable
+class NeedsData(Protocol):
+    """A part of a config that stands for files which not everybody has."""
+
+    def require_data(self) -> None: ...
+
+
+def _require_data(part: object) -> None:
+    if isinstance(part, NeedsData):
+        part.require_data()
+    elif isinstance(part, Mapping):
+        for inner in part.values():
+            _require_data(inner)
+    elif is_dataclass(part):
+        for key in fields(part):
+            _require_data(getattr(part, key.name))
 
 
 def check_several_seeds(seeds: Sequence[int]) -> None:

@@ -93,6 +93,15 @@ def document(path: Path) -> dict[str, Any]:
     return found
 
 
+def published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of data with all traces, of no jobs."""
+    monkeypatch.setenv("MESHWRIGHT_DATA", str(folder))
+    for name in ("itp", "philly"):
+        for file in yaml.safe_load((CONF / f"split/{name}.yaml").read_text())["inputs"]:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).touch()
+
+
 def study(**changes: Any) -> Study:
     """One recipe with two seeds on one split."""
     recipe = {"information": "unknown", "overrides": RECIPE}
@@ -191,17 +200,28 @@ def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
 def test_a_fault_is_told_before_anything_runs(
     tmp_path: Path, changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
+    published(tmp_path, monkeypatch)
     with pytest.raises(InputError) as error:
         checked_cells(study(**changes), tmp_path, 0)
     assert told in str(error.value)
+
+
+def test_published_data_is_asked_for_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
+    with pytest.raises(InputError, match=r"posterior of durations.*set MESHWRIGHT_DATA"):
+        checked_cells(study(), tmp_path, 0)
+    monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"traces/itp/cluster01\.csv\.gz: cannot be read"):
+        checked_cells(study(), tmp_path, 0)
 
 
 @pytest.mark.parametrize("short", [pytest.param(False, marks=pytest.mark.proof), True])
 def test_the_shipped_studies_compose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
 ) -> None:
-    monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
+    published(tmp_path, monkeypatch)
     node = yaml.safe_load((CONF / "suite" / "study.yaml").read_text())
     if short:
         changes = yaml.safe_load((CONF / "suite" / "study_short.yaml").read_text())
