@@ -25,13 +25,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.load_profile(strength.DAILY)
 
 QUICK = "not slow"
-# Folders that are slow as a whole. Elsewhere a file or a test carries the mark itself.
+# What is slow as a whole. Elsewhere a file or a test carries the mark itself.
 SLOW = (
     "tests/agents/bandwidth/enforcement",
     "tests/agents/rllib",
     "tests/examples",
     "tests/experiments",
     "tests/models/export",
+    "tests/models/step/test_pyg.py",
     "tests/proof",
 )
 STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}

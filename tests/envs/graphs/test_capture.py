@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -418,6 +417,8 @@ def test_grouped_products_are_counted(a: tuple[int, ...], b: tuple[int, ...]) ->
 
 
 def test_experts_in_one_grouped_product_cost_what_their_tokens_do() -> None:
+    import transformers
+
     sizes = transformers.MixtralConfig(
         vocab_size=96, hidden_size=64, intermediate_size=128, num_hidden_layers=1, use_cache=False,
         num_attention_heads=4, num_key_value_heads=4, num_local_experts=8, num_experts_per_tok=2,
