@@ -64,14 +64,19 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
         "seconds": found.seconds,
         "figures": dict(found.figures),
     }
+    warnings = []
     if found.plan is not None:
         settings = {key: getattr(config, key) for key in ("chunk", "summing", "overhead")}
         judged = judge(problem, found, settings)
         best = optimum(problem) if config.optimum else None
         values |= judged.values(best)
+        dense = float("inf") if best is None else problem.size / float(best)
+        if judged.played is None and judged.seconds > dense:  # a plan that leaves out zeros
+            told = f"{judged.seconds * 1e3:.4g} ms, where the best dense plan needs"
+            warnings.append(f"the plan takes {told} {dense * 1e3:.4g} ms: leaving out zeros loses")
         write_plan(run.folder / PLAN_FILE, problem, judged.plan, provenance)
         values |= {"plan": str(run.folder / PLAN_FILE), **judged.write(run.folder, provenance)}
-    return Result(values, provenance, [key for key in SHOWN if key in values])
+    return Result(values, provenance, [key for key in SHOWN if key in values], warnings)
 
 
 def main(arguments: list[str] | None = None) -> int:

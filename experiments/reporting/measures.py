@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from envs.units import GIBI
 from experiments.run.statistics import half_width
 from experiments.run.tables import NO_END, NOT_KNOWN
 
 LARGEST = 10**300
+MAKESPAN = "makespan"  # the objective of a step's plan that is its step time
 Values = Mapping[str, Any]
 _SEED_OF_TRACE = re.compile(r"-seed\d+$")
 _RECIPE = re.compile(r"\+experiment=([\w/]+)")
@@ -133,8 +135,10 @@ class Kind:
 
 
 def _steps(result: Values) -> list[Row]:
-    if "topology" not in result or "problem" in result:
+    if "topology" not in result or result.get("problem", MAKESPAN) != MAKESPAN:
         return []
+    if "objective_s" in result:  # of a plan
+        result = {**result, "step_time_s": result["objective_s"]}
     problem = f"{result.get('graph')} on {result['topology']}"
     if result.get("communication", "single_port") != "single_port":
         problem += f", {result['communication']}"
@@ -152,7 +156,7 @@ def _steps(result: Values) -> list[Row]:
 
 
 def _plans(result: Values) -> list[Row]:
-    if "objective" not in result or "problem" not in result:
+    if "objective" not in result or result.get("problem", MAKESPAN) == MAKESPAN:
         return []
     problem = f"{result['problem']}, {result.get('graph')} on {result.get('topology')}"
     if result.get("unit"):
@@ -244,10 +248,10 @@ KINDS = (
             Measure("bound", "lower bound (ms)", 1e3),
             GAP,
             Measure("search_s", "search (s)"),
-            Measure("peak_memory_bytes", "peak memory (GB)", 1e-9, 2),
+            Measure("peak_memory_bytes", "peak memory (GiB)", 1 / GIBI, 2),
         ),
         _steps,
-        ("graph", "topology", "cost", "communication"),
+        ("graph", "topology", "cost"),
         "bound",
     ),
     Kind(
@@ -269,14 +273,17 @@ KINDS = (
         "schedules",
         "Schedulers on a trace",
         "JCT: completion minus submission. knows: what a policy may look at of a job that has not "
-        "finished; compare within one class. in use: GPU-seconds held of those there were.",
+        "finished; compare within one class. slow-down: mean of JCT / work. in use: GPU-seconds "
+        "held of those there were. unfair: share of the jobs later than with an equal share.",
         ("policy", "knows"),
         (
             Measure("mean_jct_s", "mean JCT (s)", digits=0),
             Measure("p50_jct_s", "median JCT (s)", digits=0),
             Measure("p99_jct_s", "p99 JCT (s)", digits=0),
             Measure("mean_queueing_s", "mean wait (s)", digits=0),
+            Measure("mean_slow_down", "slow-down"),
             Measure("utilisation", "in use", per_cent=True),
+            Measure("unfair", "unfair", per_cent=True),
             Measure("preemptions", "preempted", digits=0),
         ),
         _schedules,

@@ -81,7 +81,7 @@ class Report:
             if job not in self.reported.compared:
                 yield from job.scalars()
             for run in job.runs:
-                yield from _own_tables(job, run)
+                yield from self._own_tables(job, run)
 
     def _job(self, page: Page, job: Job) -> None:
         """Commands, config and versions of one job, and all that its runs left."""
@@ -109,7 +109,7 @@ class Report:
         for run in job.runs:
             self._figure(page, gantt(run))
         for run in job.runs:
-            tables = list(_own_tables(job, run))
+            tables = list(self._own_tables(job, run))
             if tables and len(job.runs) > 1:
                 page.fold(f"tables of seed {run.origin.get('seed')}")
             for table in tables:
@@ -126,6 +126,14 @@ class Report:
             )
         self._pictures(page, job)
         page.end_run()
+
+    def _own_tables(self, job: Job, run: RunFolder) -> Iterator[Table]:
+        """What a run has printed itself, but for the rows that stand in a table of all runs."""
+        seed = f", seed {run.origin.get('seed')}" if len(job.runs) > 1 else ""
+        mine = [[x for x in sheet.entries if x.job is job] for sheet in self.reported.sheets]
+        for table in run.tables:
+            if not any(len(entries) == len(table.rows) > 1 for entries in mine):
+                yield replace(table, title=f"{table.title} (run [{job.number}]{seed})")
 
     def _pictures(self, page: Page, job: Job) -> None:
         """Those for which there is no interactive figure, as long as there is room."""
@@ -157,13 +165,6 @@ class Report:
     def _table(self, page: Page, table: Table, anchors: list[str]) -> None:
         page.table(table, anchors)
         self.tables += 1
-
-
-def _own_tables(job: Job, run: RunFolder) -> Iterator[Table]:
-    """What a run has printed itself."""
-    seed = f", seed {run.origin.get('seed')}" if len(job.runs) > 1 else ""
-    for table in run.tables:
-        yield replace(table, title=f"{table.title} (run [{job.number}]{seed})")
 
 
 def _inputs(run: RunFolder) -> str:

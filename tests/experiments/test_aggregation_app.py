@@ -53,6 +53,12 @@ def test_omnireduce_sends_the_blocks_of_a_file_of_gradients(work: Path) -> None:
     assert found["bytes"] == 4 * 8192
     # Beside that block, every worker sends the first row of 8 x 8 x 4 columns.
     assert found["figures"]["sent_bytes"] == 8 * (257 * (16 + 4) + 65 * 82)
+    assert "warnings" not in found  # what a dense plan needs was not asked for
+    assert synchronise(["agent=omnireduce", "topology=dgx1", "hydra.run.dir=dense"]) == 0
+    found = json.loads((work / "dense" / "result.json").read_text())
+    assert found["of_optimum"] < 1
+    (warning,) = found["warnings"]
+    assert "best dense plan" in warning
 
 
 @pytest.mark.parametrize(

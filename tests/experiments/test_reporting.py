@@ -16,6 +16,7 @@ from run_folders import metrics, run_folder, step_result, timeline
 from experiments.report import ReportConfig, report, with_folders
 from experiments.reporting.figures import gantt, learning_curves, ranking
 from experiments.reporting.page import Page
+from experiments.reporting.report import Report
 from experiments.reporting.run_folder import LARGEST, RunFolder
 from experiments.reporting.sheets import Reported
 from experiments.run.app import run_app
@@ -106,6 +107,25 @@ def test_problems_that_share_a_name_alone_are_told_apart(tmp_path: Path) -> None
         run_folder(tmp_path / str(batch), step_result(0.2), config=config)
     titles = [sheet.problem for sheet in Reported.of([tmp_path / "1", tmp_path / "2"]).sheets]
     assert titles == ["gpt2 on mixed, as in run 1", "gpt2 on mixed, as in run 2"]
+
+
+def test_one_problem_is_one_table_in_one_unit(tmp_path: Path) -> None:
+    common = {"graph": "gpt2", "topology": "mixed", "lower_bound_s": 0.1}
+    methods = [{"method": name, "step_time_s": 0.2, "peak_memory_bytes": 2**31} for name in "ab"]
+    main = run_folder(tmp_path / "main", {**common, "methods": methods}, config="a: 1\n")
+    own = Table("gpt2 on mixed", ("method", "ms", "peak"), [["A", "200", "2 GiB"]] * 2)
+    (main / "table.md").write_text(f"# Own\n\n{own.markdown()}")
+    planned = {"problem": "makespan", "agent": "heft", "objective": 0.3, "objective_s": 0.3}
+    run_folder(tmp_path / "plan", {**common, **planned, "seconds": 1.0}, config="a: 2\n")
+    reported = Reported.of([tmp_path / "main", tmp_path / "plan"])
+    (sheet,) = reported.sheets
+    assert [entry.names[0] for entry in sheet.entries] == ["a", "b", "heft"]
+    assert (
+        dict(zip(sheet.table.columns, sheet.table.rows[0], strict=True))["peak memory (GiB)"]
+        == "2.00"
+    )
+    text = "\n".join(Report(reported, "title").markdown())
+    assert text.count("gpt2 on mixed") == 1
 
 
 def test_an_interval_of_the_run_itself_stands_as_it_is(tmp_path: Path) -> None:
