@@ -18,7 +18,7 @@ from experiments.cluster.comparison import Contenders
 from experiments.cluster.split_facts import best_of, check_facts, facts_of
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
 from experiments.run.app import run_app
-from experiments.run.artifacts import write_text
+from experiments.run.artifacts import require_no_input, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import Grid
 from experiments.run.one_run import Result, Run
@@ -55,6 +55,8 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     """Write the facts of a split, or compare those that were written."""
     check_class(config.information, "information")
     chosen = Split(config.split)
+    path = run.folder / FACTS_FILE if config.output is None else Path(config.output)
+    require_no_input([path], [chosen.data / name for name in config.split.inputs], "output")
     provenance = run.provenance.with_inputs(**config.split.inputs)
     if not config.fix:
         check_facts(config.split.facts, facts_of(chosen, {}))
@@ -72,7 +74,6 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     policies = len({baseline.policy for baseline in baselines})
     header = HEADER.format(name=config.split.name, count=policies, information=config.information)
     text = header + yaml.safe_dump(facts, sort_keys=False, width=200)
-    path = Path(config.output) if config.output is not None else run.folder / FACTS_FILE
     write_text(path, text)
     gaps = {f"gap {name}": found["gap"] for name, found in facts["gaps"].items()}
     values = {"split": config.split.name, "windows": len(best), "facts": str(path), **gaps}

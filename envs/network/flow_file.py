@@ -26,7 +26,7 @@ COMPLETION = "fct_ns"  # may be missing, as a column or in some rows
 
 BYTES_PER_NS = 1.25  # 10 Gb/s
 PACKET_BYTES, HEADER_BYTES = 1000, 48
-_EXACT = 2.0**53  # above it not every whole number is a float
+_EXACT = 2.0**53 - 1  # above it not every whole number is a float
 _MOST_HOSTS = 2**20
 
 

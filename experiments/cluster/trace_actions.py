@@ -21,7 +21,7 @@ from envs.cluster.workload.synthetic.generate import generate
 from envs.errors import InputError
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace, write_workload
 from experiments.pictures.cluster import draw_trace_summary
-from experiments.run.artifacts import write_figure, write_sidecar
+from experiments.run.artifacts import require_no_input, write_figure, write_sidecar
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
 
@@ -43,8 +43,7 @@ class Convert:
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Read it, write it."""
-        if trace.path is not None and Path(trace.path).resolve() == Path(self.output).resolve():
-            raise InputError("config key 'action.output': is the file that is read")
+        require_no_input([Path(self.output)], [trace.path], "action.output")
         return _written(load_trace(trace), self.output, run)
 
 
@@ -121,6 +120,7 @@ class Fit:
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Measure the trace, write its statistics, make a trace of them and compare."""
+        require_no_input([Path(self.output)], [trace.path, trace.workload], "action.output")
         loaded = load_trace(trace)
         for line in loaded.changes():
             run.console.print(line, soft_wrap=True)

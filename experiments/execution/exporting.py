@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 from agents.pipeline.published import looped, v_shaped
 from envs.errors import InputError
 from experiments.execution.split import Split, read_split
-from experiments.run.artifacts import write_json, write_text
+from experiments.run.artifacts import require_no_input, to_json, write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.run.targets import build
+from models.artifacts import atomic_folder
 
 SPLIT_FILE, ORDER_FILE, TRAIN_FILE, MODEL_FILE = "split.json", "order.csv", "train.py", "model.py"
 TITAN_FILE, LAUNCH_FILE = "parallelism.toml", "run.sh"
@@ -76,7 +77,13 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
     if folder.exists() and not (folder / ORDER_FILE).is_file():
         raise InputError("exists and is no exported plan", file=folder)
     provenance = run.provenance.with_inputs(plan=file_hash(config.plan))
-    TARGETS[config.to](folder, split, layers, provenance)
+    files = TARGETS[config.to](folder, split, layers, provenance)
+    require_no_input([folder / name for name in files], [config.plan], "output")
+    if folder.exists():
+        _write(folder, files)
+    else:
+        with atomic_folder(folder) as temporary:
+            _write(temporary, files)
     values = {
         "folder": str(folder),
         "files": sorted(path.name for path in folder.iterdir()),
@@ -91,20 +98,31 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
 
 def write_split(folder: Path, split: Split, provenance: Provenance) -> None:
     """What `Pipeline` of train.py reads."""
-    write_text(folder / ORDER_FILE, split.csv)
-    write_json(folder / SPLIT_FILE, stamp(split.document(), provenance, kind="split"))
+    _write(folder, _split_files(split, provenance))
 
 
-def _pytorch(folder: Path, split: Split, layers: Any, provenance: Provenance) -> None:
-    write_split(folder, split, provenance)
-    write_text(folder / TRAIN_FILE, (_HERE / TRAIN_FILE).read_text(encoding="utf-8"))
+def _split_files(split: Split, provenance: Provenance) -> dict[str, str]:
+    document = stamp(split.document(), provenance, kind="split")
+    return {ORDER_FILE: split.csv, SPLIT_FILE: to_json(document)}
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        write_text(folder / name, text)
+
+
+def _pytorch(_: Path, split: Split, layers: Any, provenance: Provenance) -> dict[str, str]:
     model = Path(inspect.getfile(type(layers))).read_text(encoding="utf-8")
-    write_text(folder / MODEL_FILE, f"{model}\n\nMODEL = {layers!r}\n")
     script = _PYTORCH.format(processes=split.processes, ranks=split.ranks, replicas=split.replicas)
-    write_text(folder / LAUNCH_FILE, script)
+    return {
+        **_split_files(split, provenance),
+        TRAIN_FILE: (_HERE / TRAIN_FILE).read_text(encoding="utf-8"),
+        MODEL_FILE: f"{model}\n\nMODEL = {layers!r}\n",
+        LAUNCH_FILE: script,
+    }
 
 
-def _torchtitan(folder: Path, split: Split, layers: Any, provenance: Provenance) -> None:
+def _torchtitan(folder: Path, split: Split, layers: Any, _: Provenance) -> dict[str, str]:
     """Its `stage_ids_this_rank` knows two ways to lay stages on ranks, and one mode for all."""
     chunks, left = divmod(len(split.rank), split.ranks)
     if split.rank == looped(split.ranks, chunks) and not left:
@@ -129,11 +147,10 @@ def _torchtitan(folder: Path, split: Split, layers: Any, provenance: Provenance)
         parts="".join(f"    {json.dumps(stage)},\n" for stage in split.layers),
         mode="full" if split.recompute[0] else "none",
     )
-    write_text(folder / ORDER_FILE, split.csv)
-    write_text(folder / TITAN_FILE, text)
+    return {ORDER_FILE: split.csv, TITAN_FILE: text}
 
 
-TARGETS: dict[str, Callable[[Path, Split, Any, Provenance], None]] = {
+TARGETS: dict[str, Callable[[Path, Split, Any, Provenance], dict[str, str]]] = {
     "pytorch": _pytorch,
     "torchtitan": _torchtitan,
 }

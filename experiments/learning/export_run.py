@@ -31,6 +31,7 @@ from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.targets import build
 from experiments.step.problem import load_problem
+from models.artifacts import read_json_object
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
@@ -133,6 +134,12 @@ def output_of(config: ExportConfig, run: Run) -> Path:
     output = run.folder / CHECKPOINT_FOLDER if config.output is None else Path(config.output)
     if output.exists() and not (output / "spec.json").is_file():
         raise InputError("exists and is no checkpoint folder", file=output)
+    if output.exists():  # and is replaced whole
+        spec = read_json_object(output / "spec.json")
+        listed = [spec[key] for key in ("sha256", "folders") if isinstance(spec.get(key), dict)]
+        found = {path.name for path in output.iterdir()}.difference({"spec.json"}, *listed)
+        if found:
+            raise InputError(f"holds {min(found)}, which is no file of a checkpoint", file=output)
     return output
 
 

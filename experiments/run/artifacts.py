@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
 
+from envs.errors import InputError
 from envs.files import write_atomically
 from experiments.run.provenance import Provenance, file_hash, stamp
 
@@ -33,6 +35,20 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` in UTF-8."""
     write_atomically(path, text.encode())
+
+
+def require_no_input(
+    outputs: Iterable[Path], inputs: Iterable[str | Path | None], key: str
+) -> None:
+    """Refuse to write over what is read, by whatever name; `key` is that of the outputs.
+
+    Raises:
+        InputError: naming the file.
+    """
+    there = [Path(path) for path in inputs if path is not None and os.path.exists(path)]
+    for path in outputs:
+        if path.exists() and any(path.samefile(other) for other in there):
+            raise InputError(f"config key '{key}': is a file that is read", file=path)
 
 
 def to_yaml(document: object, provenance: Provenance) -> str:

@@ -64,7 +64,8 @@ class OnnxPlacer:
             if self.spec.get(key) != own:
                 raise InputError("is of other features than these", file=spec_file, field=key)
         sweeps = self.spec.get("sweeps")
-        if not isinstance(sweeps, list) or not sweeps or {*sweeps} - {SEQUENTIAL, PARALLEL}:
+        known = (SEQUENTIAL, PARALLEL)
+        if not isinstance(sweeps, list) or not sweeps or any(x not in known for x in sweeps):
             raise InputError(f"{sweeps!r} is no list of sweeps", file=spec_file, field="sweeps")
         self.sweeps: list[str] = sweeps
         self._encoder = onnx_session(self.folder / ENCODER_FILE, Views._fields, threads)

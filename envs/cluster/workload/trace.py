@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from envs.errors import InputError
 
+EXACT = 2**53 - 1  # above it not every whole number is a float
 WHOLE_GPU = 1000  # thousandths
 UNKNOWN = -1  # code of a label that the trace does not give
 
@@ -81,6 +82,7 @@ class Trace:
             if column.shape != self.job_id.shape:
                 raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
             self._refuse(column < (1 if field in {"duration_s", "gpu_milli"} else 0), field)
+            self._refuse(column > EXACT, field)
             column.flags.writeable = False
         for field in _LABELS:
             if getattr(self, field).codes.shape != self.job_id.shape:

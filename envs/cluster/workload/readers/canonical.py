@@ -47,7 +47,7 @@ from envs.cluster.workload.readers.read_trace import (
     read_table,
     trace_name,
 )
-from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.cluster.workload.trace import EXACT, WHOLE_GPU, Trace
 from envs.errors import InputError
 from envs.files import check_file, write_atomically
 
@@ -144,7 +144,7 @@ def _checked(table: Table, name: str, *, strict: bool) -> ReadTrace:
     return replace(found, trace=replace(found.trace, name=name))
 
 
-def _optional(checks: RowChecks, field: str, least: int = 0, most: int = 2**53) -> IntArray | None:
+def _optional(checks: RowChecks, field: str, least: int = 0, most: int = EXACT) -> IntArray | None:
     return None if checks.table.get(field) is None else checks.whole(field, least, most)
 
 

@@ -37,7 +37,7 @@ from envs.cluster.workload.readers.read_trace import (
     Table,
     canonical_trace,
 )
-from envs.cluster.workload.trace import WHOLE_GPU
+from envs.cluster.workload.trace import EXACT, WHOLE_GPU
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -52,8 +52,8 @@ CANONICAL = {  # fields, and what the canonical table calls them
 TIMES = ("submit", "duration", "start", "end")
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 LATEST_S = 1e11  # the year 5138, as seconds of an epoch; as milliseconds 1973
-LONGEST_S = 2.0**53
 OFFSET = r"\s*(?:Z|[+-]\d{2}:?\d{2})$"
+MOST_HOURS = 14  # from UTC, anywhere
 CLOCKS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
 
@@ -117,7 +117,7 @@ def own_table(
     else:
         ran_s, of = times.span("duration"), called["duration"]
     checks.exclude(ran_s == 0, of, "leaves no time: the job never ran")
-    checks.reject(ran_s > LONGEST_S, of, "is too large")
+    checks.reject(ran_s > EXACT, of, "is too large")
     num_gpus = checks.whole(called["gpus"], 0, MOST_GPUS)
     ids = table.get(called["id"])
     rows = pl.Series(np.arange(len(table))).cast(pl.String)
@@ -136,7 +136,8 @@ def own_table(
     )
     id_field = "row" if ids is None else called["id"]
     found = canonical_trace(made, checks, id_field=id_field, strict=strict)
-    uneven = (_fraction(submit_s) | _fraction(ran_s)) & checks.kept
+    lengthened = np.rint(ran_s) < 1
+    uneven = (_fraction(submit_s) | _fraction(ran_s) | lengthened) & checks.kept
     trace = replace(found.trace, name=name)
     return replace(found, trace=trace, rounded=int(uneven.sum()))
 
@@ -190,11 +191,15 @@ class _Times:
         sign = pl.when(pl.col("offset").str.starts_with("-")).then(-1).otherwise(1)
         hours = pl.col("offset").str.slice(1, 2).cast(pl.Int64, strict=False).fill_null(0)
         minutes = pl.col("offset").str.slice(-2, 2).cast(pl.Int64, strict=False).fill_null(0)
+        far = (hours > MOST_HOURS) | (minutes >= 60)
         moment = pl.when(day).then(dated).otherwise(parsed).dt.epoch("us") / 1e6
-        frame = frame.with_columns((moment - sign * (3600 * hours + 60 * minutes)).alias("s"))
+        frame = frame.with_columns(
+            (moment - sign * (3600 * hours + 60 * minutes)).alias("s"), far.alias("far")
+        )
         wrong = (frame["s"].is_null() & (text != "")).to_numpy()
         told = "is neither a number nor a date such as 2026-11-22 14:05:00"
         self._checks.reject(wrong, name, told)
+        self._checks.reject(frame["far"].to_numpy(), name, "is no offset from UTC of any place")
         offset = frame["offset"].is_not_null().to_numpy()
         there = ~wrong & (text != "").to_numpy()
         if offset[there].any():
@@ -212,5 +217,5 @@ def _whole(seconds: FloatArray, checks: RowChecks) -> IntArray:
     return np.where(checks.kept, np.rint(seconds), 0.0).astype(np.int64)
 
 
-def _optional(checks: RowChecks, field: str, least: int = 0, most: int = 2**53) -> IntArray | None:
+def _optional(checks: RowChecks, field: str, least: int = 0, most: int = EXACT) -> IntArray | None:
     return None if checks.table.get(field) is None else checks.whole(field, least, most)

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from envs.cluster.workload.parquet import CONTROL, fixed_width, has_control
-from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Labels, Trace
+from envs.cluster.workload.trace import EXACT, UNKNOWN, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 from envs.files import read_content
 
@@ -130,7 +130,6 @@ def _split_quoted(path: str | Path, text: str) -> _Split:
 
 
 MOST_GPUS = 2**31 - 1
-_EXACT = 2**53  # above it not every whole number is a float
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -180,7 +179,7 @@ class RowChecks:
                 self._kinds.append(kind)
             self._code[new] = 1 + self._kinds.index(kind)
 
-    def whole(self, field: str, least: int = 0, most: int = _EXACT) -> IntArray:
+    def whole(self, field: str, least: int = 0, most: int = EXACT) -> IntArray:
         """(R,) a column of whole numbers; wrong rows are marked and hold `least`."""
         numbers = self.numbers(field)
         self.reject(numbers != np.floor(numbers), field, "is not a whole number")
