@@ -117,11 +117,12 @@ class Patience:
     """The budget of a run, for the parts of its first iteration, which is not cut at the budget.
 
     What would take it far beyond is refused, by the pace of the part once it has begun; its first
-    piece counts for nothing, as kernels may be compiled in it.
+    piece counts for nothing, as kernels may be compiled in it. Seconds are those of this process
+    on a core, so that a busy machine refuses nothing that an idle one does not.
     """
 
     def __init__(self, budget_s: float | None) -> None:
-        self._budget_s, self._start = budget_s, time.monotonic()
+        self._budget_s, self._start = budget_s, time.process_time()
         self._begun: dict[str, float] = {}
         self.over = False  # the first iteration
 
@@ -131,8 +132,8 @@ class Patience:
         Raises:
             InputError: the rest would take the run far beyond its budget.
         """
-        now = time.monotonic()
-        begun = self._begun[field] = now if done == 0 else self._begun[field]
+        now = time.process_time()
+        begun = self._begun[field] = now if done < 2 else self._begun[field]
         if self.over or self._budget_s is None or done < 2:
             return
         if now - self._start < self._budget_s + GRACE_S:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
 SHIPPED, TRAINED, UNTRAINED = "shipped", "trained", "untrained"  # policies' most probable plans
 MET = "met"  # the best plan of training
-PLAN = "Of a policy: its most probable plan, without any search, where nothing else is said"
 
 
 @dataclass
@@ -131,15 +130,17 @@ def main_job(config: MainConfig, run: Run) -> Result:
         found[method] = most_probable(one, task)
     begun = "from nothing" if isinstance(training.model, PlacerConfig) else "further"
     words = {
-        TRAINED: f"policy trained here {begun}",
-        UNTRAINED: "the same policy, untrained",
-        MET: "best plan met in training",
+        TRAINED: f"trained {begun}",
+        UNTRAINED: "untrained twin",
+        MET: "best plan in training",
         SHIPPED: "shipped policy",
         **config.words,
     }
     rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
     comparison = Comparison(tuple(rows), config.single_device, bound.seconds, words)
-    notes = (f"{PLAN}.", f"{learned.outcome.sentence}.")
+    policies = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
+    plans = f"{policies}: the most probable plan of a policy, without any search."
+    notes = (plans, f"{learned.outcome.sentence}.")
     _write(run, problem, comparison, learned, provenance, name, (*config.quick, SHIPPED), notes)
     console.print("exporting the policy, asking it again in a process without ray, PyG and torch")
     text = "\n\n".join((comparison.markdown(), *notes))

@@ -94,7 +94,7 @@ def learn(
         time_s = evaluation.step_time
         found = replace(found, plan=plan, status="feasible", step_time=time_s, reason="")
     display.end(shown, describe(found))
-    outcome = Outcome.of(run_folder, "its most probable plan takes", by_step_time)
+    outcome = Outcome.of(run_folder, "on groups its most probable plan takes", by_step_time)
     curve = read_curve(run_folder / METRICS_FILE, outcome.untrained.outcomes)
     return Learned(trained, found, allocation, evaluation, curve, outcome)
 

@@ -203,6 +203,18 @@ def test_a_late_fault_leaves_what_can_be_resumed(
     assert "a late fault" in capfd.readouterr().err
 
 
+def test_a_result_with_a_warning_ends_with_0_and_tells_it(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def task(config: BenchmarkConfig, run: Run) -> Result:
+        return Result({"found": 1}, run.provenance, warnings=("nothing was learned",))
+
+    assert run_app("benchmark", BenchmarkConfig, task, ["json=true", "hydra.run.dir=warned"]) == 0
+    assert "warning: nothing was learned\n" in capfd.readouterr().err
+    document = json.loads((here / "warned" / "result.json").read_text())
+    assert document["warnings"] == ["nothing was learned"]
+
+
 def test_an_interrupt_ends_with_130(work: Path) -> None:
     command = [sys.executable, "-m", "experiments.evaluate", "graph=graph.npz",
                "agent=somebody.Sleeper", "json=true"]  # fmt: skip

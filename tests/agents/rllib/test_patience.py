@@ -12,7 +12,7 @@ from envs.errors import InputError
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(config.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(config.time, "process_time", lambda: now[0])
     return now
 
 
@@ -26,6 +26,22 @@ def test_what_would_take_far_longer_than_the_budget_is_refused_soon(clock: list[
     with pytest.raises(InputError, match=r"'num_envs': .* would take about 1,00[01] s.* is 5 s"):
         paced(Patience(5.0), clock, 100_000, 0.01, 100_000)
     assert clock[0] == pytest.approx(5.0 + GRACE_S, abs=0.02)
+
+
+def test_time_that_other_processes_take_is_not_counted(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config.time, "monotonic", lambda: 100.0 * clock[0])
+    paced(Patience(5.0), clock, 100, 0.1, 100)
+
+
+def test_a_first_piece_in_which_kernels_are_compiled_sets_no_pace(clock: list[float]) -> None:
+    patience = Patience(5.0)
+    patience.check("steps", 0, 64)
+    clock[0] += 60.0
+    for done in range(1, 64):
+        patience.check("steps", done, 64)
+        clock[0] += 0.01
 
 
 def test_what_is_nearly_done_is_finished(clock: list[float]) -> None:

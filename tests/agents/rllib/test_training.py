@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from agents.rllib.config import Cloning
 from agents.rllib.metrics import CHARTS, columns
-from agents.rllib.restore import load_best
+from agents.rllib.restore import UNTRAINED, load_best
 from agents.rllib.runner import policies
 from agents.rllib.training import Exam, train
 from envs.errors import InputError
@@ -171,6 +171,18 @@ def test_a_reference_that_always_fails_is_none(tmp_path: Path) -> None:
 def test_the_budget_is_kept(tmp_path: Path) -> None:
     spent = train(small_training(max_steps=None, budget_s=2.0), Guess(), tmp_path).seconds
     assert 1.8 < spent < 2.2
+
+
+def test_iterations_that_are_wanted_are_done_when_the_budget_is_over(tmp_path: Path) -> None:
+    training = small_training(max_steps=None, budget_s=1e-9, min_iterations=3)
+    trained = train(training, Guess(), tmp_path)
+    assert trained.iterations == 3
+    assert [iteration for iteration, _ in trained.exams] == [0, 3]
+    document = json.loads((tmp_path / UNTRAINED / "score.json").read_text())
+    assert tuple(document["outcomes"]) == trained.untrained
+    modules = policies(Guess(), Linear())
+    load_best(tmp_path, {name: module.policy for name, module in modules.items()}, UNTRAINED)
+    assert tuple(one.outcome for one in Exam(Guess(), 4).of_policies(modules)) == trained.untrained
 
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
