@@ -209,7 +209,7 @@ def test_a_result_with_a_warning_ends_with_0_and_tells_it(
     def task(config: BenchmarkConfig, run: Run) -> Result:
         return Result({"found": 1}, run.provenance, warnings=("nothing was learned",))
 
-    assert run_app("benchmark", BenchmarkConfig, task, ["json=true", "hydra.run.dir=warned"]) == 0
+    assert run_app("benchmark", BenchmarkConfig, task, ["hydra.run.dir=warned"]) == 0
     assert "warning: nothing was learned\n" in capfd.readouterr().err
     document = json.loads((here / "warned" / "result.json").read_text())
     assert document["warnings"] == ["nothing was learned"]
