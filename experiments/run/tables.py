@@ -107,7 +107,7 @@ def console_table(title: str, columns: Sequence[str]) -> rich.table.Table:
     )
     table.add_column(columns[0], no_wrap=True, min_width=METHOD_WIDTH)
     for column in columns[1:]:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     return table
 
 

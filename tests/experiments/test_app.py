@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -21,8 +22,10 @@ from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from experiments.benchmark import BenchmarkConfig
 from experiments.evaluate import main
-from experiments.run.app import run_app
+from experiments.run.app import _print_values, run_app
+from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
+from experiments.run.tables import Table
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''
@@ -213,6 +216,17 @@ def test_a_result_with_a_warning_ends_with_0_and_tells_it(
     assert "warning: nothing was learned\n" in capfd.readouterr().err
     document = json.loads((here / "warned" / "result.json").read_text())
     assert document["warnings"] == ["nothing was learned"]
+
+
+def test_paths_are_printed_whole() -> None:
+    console, path = RunConsole(file=io.StringIO(), width=40), f"/{'folder/' * 30}plan.json"
+    _print_values(console, {"status": "feasible", "plan": path, "gap": float("nan")})
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        " status  feasible", f" plan    {path}", " gap     none",
+    ]  # fmt: skip
+    console.print(Table("T", ("method", "where"), [["heft", path]]).rich())
+    assert "…" not in console.file.getvalue()
 
 
 def test_an_interrupt_ends_with_130(work: Path) -> None:
