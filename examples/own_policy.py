@@ -4,12 +4,13 @@ python examples/own_policy.py [jobs.csv]
 """
 
 import sys
+from pathlib import Path
 
 from numpy.typing import ArrayLike
 
 import meshwright as mw
 
-JOBS = sys.argv[1] if len(sys.argv) > 1 else "examples/jobs.csv"
+JOBS = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).with_name("jobs.csv")
 COLUMNS = {"id": "name", "submit": "created_at", "duration": "runtime", "gpus": "gpu_count"}
 
 

@@ -30,6 +30,8 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocked)
 import meshwright
+import gymnasium
+assert gymnasium.spec("meshwright/Placement-v0").entry_point.startswith("meshwright.envs.")
 import meshwright.agents.cluster.checkpoint, meshwright.envs, meshwright.models.export.checkpoint
 from meshwright.command import main
 asked = ["plan", "env=placement_toy", "agent=heft", "cost=envs.cost.RooflineCost"]
