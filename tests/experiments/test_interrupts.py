@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,16 +64,62 @@ def test_a_full_disk_behind_standard_output_is_one_line(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)]
+    ("words", "module", "number"),
+    [
+        (SUMMARY, "numpy", signal.SIGINT),
+        (SUMMARY, "socket", signal.SIGINT),
+        (("meshwright", "trace"), "inspect", signal.SIGINT),
+        pytest.param(SUMMARY, "numpy", signal.SIGTERM, marks=pytest.mark.proof),
+    ],
 )
-def test_a_signal_while_modules_load_ends_the_process(work: Path, number: int) -> None:
-    (work / "numpy.py").write_text(WAITS)  # found before the one that is installed
-    process = started(work, *SUMMARY)
+def test_a_signal_while_modules_load_ends_the_process(
+    work: Path, words: Sequence[str], module: str, number: int
+) -> None:
+    (work / f"{module}.py").write_text(WAITS)  # found before the one that is installed
+    process = started(work, *words)
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     process.send_signal(number)
     _, err = process.communicate()
     assert (process.returncode, err) == (128 + number, "interrupted\n")
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_NUM_THREADS", "POLARS_MAX_THREADS"])
+@pytest.mark.parametrize("words", [SUMMARY, ("meshwright", "trace", "trace=jobs.csv")])
+def test_no_number_of_threads_is_one_line(work: Path, words: Sequence[str], variable: str) -> None:
+    for value in ("0", "all"):
+        _, err = (process := started(work, *words, more={variable: value})).communicate()
+        assert (process.returncode, len(err.splitlines())) == (2, 1), err
+        assert err.startswith(f"error: environment variable {variable}: '{value}'")
+
+
+@pytest.mark.parametrize(
+    ("around", "code", "said"),
+    [
+        ("{command} json=true | head -c 0; exit ${{PIPESTATUS[0]}}", 130, ""),
+        ("{command} json=true >&-", 2, "error: config key 'json'"),
+        ("{command} >&-", 0, ""),
+        ("mkdir gone && cd gone && rmdir ../gone && {command}", 2, "error: the working folder"),
+    ],
+)
+def test_what_is_around_a_run_is_no_traceback(
+    work: Path, around: str, code: int, said: str
+) -> None:
+    command = around.format(command=f"{sys.executable} -m {' '.join(SUMMARY)}")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        check=False,
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if "error" in line][:1] == (
+        [line for line in done.stderr.splitlines() if said and line.startswith(said)]
+    )
 
 
 @pytest.mark.proof

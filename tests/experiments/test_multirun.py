@@ -60,6 +60,12 @@ def test_a_run_that_fails_leaves_the_others_and_is_told(
         (["seed=1,2", "resume=x"], "hydra.sweep.dir=<folder>"),
         (["seed=1,2", "sed=3"], "unknown config key 'sed' (known: "),
         (["seed"], "'seed' is not of the form key=value"),
+        (["seed=range(0,0)"], "config key 'seed'"),
+        (["seed=range(0,9,0)"], "config key 'seed'"),
+        (["seed=range(0,inf)"], "config key 'seed'"),
+        (["agent=glob(nobody*)"], "config key 'agent'"),
+        (["seed=range(0,100000000)"], "100,000,000"),
+        (["agent=random,contiguous", "seed=shuffle(range(0,9999))"], "19,998"),
         (["seed=1,2", "hydra.sweeper.n=3"], "hydra.sweeper"),
     ],
 )
@@ -74,6 +80,18 @@ def test_a_fault_is_told_before_anything_runs(
     assert said.startswith("error: ")
     assert line in said
     assert not folder.exists()
+
+
+def test_a_folder_of_somebodys_files_is_no_sweeps(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "thesis.txt").write_text("years of work")
+    with cells_in_this_process() as cells:
+        assert evaluate.main([*TOY, "seed=1,2", f"hydra.sweep.dir={tmp_path}"]) == 2
+    assert cells.started == 0
+    assert f"{tmp_path}: is no run's folder" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["0", "thesis.txt"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from plans_of_layers import NAMES, PLANS, write
 
+from experiments.execution import exporting
 from experiments.execution.exporting import ExportPlanConfig, export_plan
 from experiments.run.app import run_app
 
@@ -67,3 +68,30 @@ def test_ranks_that_torchtitan_has_no_name_for_are_refused(
     assert export(tmp_path, "by_hand", "torchtitan") == 2
     assert "in a loop or a V, not as [0, 1, 0]" in capsys.readouterr().err
     assert not (tmp_path / "torchtitan").exists()
+
+
+def test_a_killed_export_leaves_nothing_in_the_way_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = exporting.write_text
+
+    def killed(path: Path, text: str) -> None:
+        written(path, text)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "write_text", killed)
+        assert export(tmp_path, "by_hand", "pytorch") == 130
+    assert not (tmp_path / "pytorch").exists()
+    assert export(tmp_path, "by_hand", "pytorch") == 0
+
+
+def test_a_plan_is_not_exported_over_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Path(write(tmp_path, "by_hand")).rename(tmp_path / "order.csv")
+    before = plan.read_bytes()
+    words = [f"plan={plan}", f"output={tmp_path}", f"hydra.run.dir={tmp_path / 'run'}"]
+    assert run_app("export_plan", ExportPlanConfig, export_plan, words) == 2
+    assert "order.csv: config key 'output'" in capsys.readouterr().err
+    assert plan.read_bytes() == before

@@ -108,6 +108,7 @@ def test_the_weights_come_back(policy: PlacerPolicy, folder: Path) -> None:
         ("spec.json", ('"kind": "meshwright.placer"', '"kind": "other"'), "field 'kind'"),
         ("spec.json", ('"candidate": 26', '"candidate": 25'), "field 'widths'"),
         ("spec.json", ('"sequential"', '"sideways"'), "field 'sweeps'"),
+        ("spec.json", ('"sequential"', "[]"), "field 'sweeps'"),
     ],
 )
 def test_a_damaged_or_foreign_folder_is_named(

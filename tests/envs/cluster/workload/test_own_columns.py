@@ -58,12 +58,12 @@ def test_a_date_is_seconds_since_the_epoch(tmp_path: Path) -> None:
 
 
 def test_fractions_are_rounded_and_counted(tmp_path: Path) -> None:
-    text = "at,ran,n\n0.4,0.2,1\n10.6,59.5,1\n20,60,1\n"
+    text = "at,ran,n\n0.4,0.2,1\n10.6,59.5,1\n20,60,1\n30,1e-12,1\n"
     found = read(tmp_path, text, {"submit": "at", "duration": "ran", "gpus": "n"})
-    assert found.trace.submit_s.tolist() == [0, 11, 20]
-    assert found.trace.duration_s.tolist() == [1, 60, 60]
-    assert found.trace.job_id.tolist() == ["0", "1", "2"]
-    assert found.rounded == 2
+    assert found.trace.submit_s.tolist() == [0, 11, 20, 30]
+    assert found.trace.duration_s.tolist() == [1, 60, 60, 1]
+    assert found.trace.job_id.tolist() == ["0", "1", "2", "3"]
+    assert found.rounded == 3
 
 
 def test_start_and_end_make_a_duration_and_other_columns_keep_their_names(tmp_path: Path) -> None:
@@ -102,6 +102,13 @@ def test_parquet_with_dates_of_its_own(tmp_path: Path) -> None:
         (table("0", "soon"), NAMES, {}, "row 2 (line 3): field 'created_at': 'soon' is not a num"),
         (table("01/02/2026"), NAMES, {}, "is neither a number nor a date such as"),
         (table("2026-11-22 10:00Z", "2026-11-22 11:00"), NAMES, {}, "has no offset from UTC"),
+        (
+            table("2026-11-22 10:00+99:99"),
+            NAMES,
+            {},
+            "field 'created_at': '2026-11-22 10:00+99:99'",
+        ),
+        (table("2026-11-22 10:00+08:60"), NAMES, {}, "is no offset from UTC"),
         (table("1700000000000"), NAMES, {}, "say units: {submit: ms}"),
         (table("2026-11-22"), NAMES, {"submit": "ms"}, "has dates, which have no unit"),
         (table("0"), {**NAMES, "gpus": "gpux"}, {}, "header: field 'gpux': is missing"),

@@ -20,6 +20,7 @@ from envs.cluster.workload.parquet import (
     read_parquet,
     write_parquet,
 )
+from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 from tests.strength import examples
@@ -110,3 +111,16 @@ def test_two_labels_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="user"):
         write_parquet(trace, tmp_path / "trace.parquet")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("field", ["submit_s", "duration_s", "memory_mib"])
+def test_a_number_that_no_float_holds_is_refused(field: str, tmp_path: Path) -> None:
+    path, beyond = tmp_path / "trace.parquet", 2**53 + 1
+    write_parquet(small(), path)
+    header = pl.read_parquet_metadata(path)[HEADER]
+    frame = pl.read_parquet(path)
+    frame[-1, field] = beyond
+    for metadata in ({HEADER: header}, {}):  # ours, and anybody's
+        frame.write_parquet(path, metadata=metadata)
+        with pytest.raises(InputError, match=rf"record .*field '{field}': '?{beyond}'? is"):
+            CanonicalReader().read(path)
