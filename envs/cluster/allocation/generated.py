@@ -119,22 +119,19 @@ def left_out(
     trace: Trace, machines: int, slots: int, *, gpus: int, slot_s: float
 ) -> dict[str, int]:
     """How many jobs of a trace `problem_of_trace` makes no job of, by the first reason."""
-    found, seen = {}, np.zeros(len(trace), np.bool_)
-    for reason, jobs in _reasons(trace, machines, slots, gpus, slot_s).items():
-        found[reason] = int((jobs & ~seen).sum())
-        seen |= jobs
-    return {reason: jobs for reason, jobs in found.items() if jobs}
+    reasons = _reasons(trace, machines, slots, gpus, slot_s)
+    return {reason: int(jobs.sum()) for reason, jobs in reasons.items() if jobs.any()}
 
 
 def _reasons(
     trace: Trace, machines: int, slots: int, gpus: int, slot_s: float
 ) -> dict[str, NDArray[np.bool_]]:
     """(J,) the jobs that make no malleable ones, by why."""
-    since = trace.submit_s - trace.submit_s[:1]
+    late = trace.submit_s - trace.submit_s[:1] >= slots * slot_s
     return {
-        f"slots={slots} of {slot_s:g} s": since >= slots * slot_s,
-        "no GPU": trace.num_gpus == 0,
-        f"machines={machines} of {gpus} GPUs": trace.num_gpus > machines * gpus,
+        f"slots={slots} of {slot_s:g} s": late,
+        "no GPU": ~late & (trace.num_gpus == 0),
+        f"machines={machines} of {gpus} GPUs": ~late & (trace.num_gpus > machines * gpus),
     }
 
 
