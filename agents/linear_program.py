@@ -8,8 +8,9 @@ import highspy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from envs.arrays import FloatArray
+
 IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _KINDS = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 
 class WeightedTerms:

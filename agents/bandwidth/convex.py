@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.bandwidth.piped_step import PATH_ROUNDING, Path, PipedStep
 from agents.bandwidth.rules import (
@@ -20,13 +19,11 @@ from agents.bandwidth.rules import (
 )
 from agents.base import PlannerResult
 from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Share, bounded
 from envs.step.allocated import uniform_allocation, weighted_allocation
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,19 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.bandwidth.piped_step import PATH_ROUNDING, PipedStep
 from agents.base import PlannerResult, Status
 from agents.step.incumbent import AT_THE_BOUND, Incumbent
+from envs.arrays import FloatArray, IntArray
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _EMPTY_SHARE = 1e-6  # of the largest weight: what a pipe that sends only empty messages weighs
 

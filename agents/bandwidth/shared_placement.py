@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
 from annotated_types import MinLen
-from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import SimulatedRefinement
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import Communication, Simulator
-
-IntArray = NDArray[np.int64]
 
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
 _KICK_NODES = 1000  # branch-and-bound nodes of one neighbourhood MILP, at most

@@ -16,17 +16,15 @@ from typing import Protocol
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from agents.cluster.policy import Knowledge
 from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool, pool_per_type
 from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-
-FloatArray = NDArray[np.float64]
 
 
 @bounded

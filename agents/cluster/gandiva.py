@@ -18,13 +18,12 @@ from agents.cluster.time_slicing import (
     turn_after_turn,
     without_residence,
 )
+from envs.arrays import IntArray
 from envs.bounds import Positive, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
-
-IntArray = NDArray[np.int64]
 
 
 class SharedGpu(NamedTuple):

@@ -7,18 +7,17 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt
-from numpy.typing import NDArray
 
 from agents.cluster.backfilling import preempt_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.prediction import Finished
+from envs.arrays import FloatArray
 from envs.bounds import bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 
-FloatArray = NDArray[np.float64]
 AboveZero = Annotated[float, Gt(0.0)]
 REACHED = 1.0 - 1e-12  # part of a limit at which a job is demoted: rounding of executed times
 

@@ -27,6 +27,7 @@ from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import STOP, Migrating
 from agents.cluster.migrating.priorities import Priority
 from agents.decision import Decision, Form, Location, StateError
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.play_kernel import remember_in_order
@@ -40,9 +41,6 @@ from envs.cluster.simulation.resumed import Midst, resume
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 from models.export.checkpoint import CLUSTER
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_GPUS = 262_144  # of a cluster
 Held = Annotated[dict[Name, Gpus], Field(description="GPUs by node")]

@@ -11,13 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from agents.cluster.backfilling import preempt_in_order, start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
 from agents.cluster.queue import QueuePolicy
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING
 from envs.cluster.workload.trace import WHOLE_GPU, Labels
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start
 from agents.cluster.compiled.pairs import FloatRows, pairs_of
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Option
 from agents.cluster.work_left import WorkLeft
+from envs.arrays import FloatArray
 from envs.bounds import Count, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
-
-FloatArray = NDArray[np.float64]
 
 
 class Decision(NamedTuple):

@@ -6,18 +6,14 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, Le
-from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 
 Key = tuple[object, ...]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.backfilling import preempt_in_order, request, start, start_in_order
 from agents.cluster.compiled import attained_service, in_order, shortest_first, whole_trace
@@ -22,14 +21,13 @@ from agents.cluster.compiled.whole_trace_shortest import nobody_running, shortes
 from agents.cluster.hidden_durations import trace_for
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.rules.gangs import Room, room_of
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING, Schedule
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 EXACT = 2.0**53  # above it not every whole number is a float
 # Goes on in compiled code; False: the log must be lengthened first, which makes a new state.
 Advance = Callable[[], bool]

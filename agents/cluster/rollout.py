@@ -6,7 +6,6 @@ import copy
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start
 from agents.cluster.hidden_durations import simulator_for
@@ -19,11 +18,11 @@ from agents.cluster.policy import (
     same_start,
 )
 from agents.cluster.work_left import WorkLeft
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
 
-FloatArray = NDArray[np.float64]
 HOLD = None  # an alternative: the base starts nothing before the next event
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, bounded, check_bounds
 from envs.errors import InputError
 from models.artifacts import read_json_object
 
-FloatArray = NDArray[np.float64]
 Numbers = dict[str, Any]  # by the name of a policy's argument
 NUMBERS_KIND = "meshwright.rule_numbers"
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.shipped import scheduler_folder
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.duration_features import DurationFeatures
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import ClusterState
 from models.durations.bins import LONGEST_S, SHORTEST_S, middles, upper_edges_s
 from models.durations.index import read_posterior
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEAST_S = SHORTEST_S / 6.0  # seconds: draws from the first bin are above it
 MOST_S = 2.0 * LONGEST_S  # and those from the last below

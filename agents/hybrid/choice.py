@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import Status
 from agents.placement.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
 from agents.placement.constraint_program.solver import CpSettings, CpSolver
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from envs.arrays import FloatArray, IntArray
 
 _TABLE = 1 << 20  # entries of the largest table of the dynamic program
 _RESOLUTION = 2.0**26  # units of time in the whole program

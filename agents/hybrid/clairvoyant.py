@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.hybrid.grouping import search
 from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hybrid.batch_time import Batch, BatchTime
-
-FloatArray = NDArray[np.float64]
 
 _ROUNDS = 30
 _CLOSE = 1e-5  # relative: what a further round has to bring

@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.hybrid.batch_time import COSTS, Batch, BatchTime, Groups
-
-FloatArray = NDArray[np.float64]
 
 FREE = np.zeros(len(COSTS))
 UNLIMITED = np.full(len(COSTS), np.inf)

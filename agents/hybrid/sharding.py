@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.hybrid.choice import ChoiceProgram, choose
 from agents.placement.constraint_program.solver import CpSettings
+from envs.arrays import IntArray
 from envs.cost import MEMORY_BOUND_DTYPES, RooflineCost
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, FloatArray, Kind, OpGraph
@@ -31,8 +31,6 @@ from envs.hybrid.signatures import (
     signatures,
 )
 from envs.units import DTYPES, GIGA, MICROSECOND
-
-IntArray = NDArray[np.int64]
 
 # Signatures are chosen for one machine, so that a `Sharding` holds on all devices of a topology:
 # the datasheet of the H100 SXM with NVLink 4, 450 GB/s each way. A collective is launched too.

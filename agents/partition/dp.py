@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.partition.ideals.items import Items
@@ -17,15 +16,13 @@ from agents.partition.ideals.splits import LoadResult, best_split, compile_kerne
 from agents.step.fitting import Fitting, shapes
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import PartitionIncumbent, StepIncumbent
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import HostTraffic, PartitionProblem
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.step.fitting import Attempt, Fitting, shapes
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _FINER = 3  # times that the number of groups is doubled where memory is tight
 

@@ -8,7 +8,6 @@ from typing import Annotated, Protocol
 import highspy
 import numpy as np
 from annotated_types import Ge, Le, MinLen
-from numpy.typing import NDArray
 
 from agents.base import HybridPlanner, HybridResult, Planner, PlannerResult
 from agents.placement.integer_program.refinement import Refinement, compile_kernels
@@ -20,13 +19,11 @@ from agents.placement.integer_program.rounds import (
 )
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.errors import InputError
 from envs.hybrid.problem import HybridProblem
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _ROUNDS = 40  # into which the budget is divided
 _LEAST_ROUND = 0.25  # seconds

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.files import read_json, write_atomically
 from envs.graphs.contraction import Fusion
 from envs.step.order import Rule
 from envs.step.problem import StepProblem
 from envs.step.stored_problem import problem_arrays, restored_problem
-
-IntArray = NDArray[np.int64]
 
 FORMAT, SCHEMA_VERSION = "meshwright.labelled_problems", 1
 DESCRIPTION = "dataset.json"

@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import Planner
 from agents.placement.labelled import LabelledProblem
 from agents.placement.neighbourhood.seeds import splits
 from agents.step.grouping import GroupedProblem
+from envs.arrays import IntArray
 from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 
-IntArray = NDArray[np.int64]
 _LOST = (
     1.005  # the price of a teacher's placement over that of its own order: search again above it
 )

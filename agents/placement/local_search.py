@@ -10,7 +10,6 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
-from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
 from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
@@ -19,6 +18,7 @@ from agents.placement.neighbourhood.seeds import splits
 from agents.placement.neighbourhood.walk import Walker
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
@@ -26,8 +26,6 @@ from envs.placement.toy import toy_pipeline
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 _Plan: TypeAlias = tuple[IntArray, IntArray]  # device and order, both by piece or by operator
 
 _LOOKS = 400  # times that a search looks at the clock

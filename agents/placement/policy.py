@@ -8,7 +8,6 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
-from numpy.typing import NDArray
 
 from agents.base import PlannerResult
 from agents.placement.integer_program.refinement import Descent, compile_kernels
@@ -17,6 +16,7 @@ from agents.placement.shipped import placer_folder
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
@@ -27,9 +27,6 @@ from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
 from models.step.decoding import Encoded, Network, compose, views_of
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _OFFERED = 12  # plans that are played on all operators until one fits
 _FITTING_S = 1.0  # seconds that fitting has at least

@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.memory_fit import MemoryFit
+from envs.arrays import FloatArray, IntArray
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _REPAIRS = 16  # placements made with less and less room while activations overflow
 _DRAWS = 64  # rooms drawn under a deterministic limit

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import PlannerResult, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound, why_no_plan
 from agents.step.memory_moves import MemoryMoves, Moved, compile_kernels
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
 from envs.step.fusion import fuse
@@ -20,9 +20,6 @@ from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator, StepSimulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _GROUPS = 64  # of a step, for each of which memory moves are chosen
 _PATIENCE = 2  # placements in a row that memory moves do not help, before some are passed over

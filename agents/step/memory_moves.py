@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.step.residence import cheapest
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.op_graph import Phase
 from envs.hardware.hosts import host_link
 from envs.placement.toy import toy_pipeline
@@ -18,10 +18,6 @@ from envs.step.problem import MEMORY_MOVES, OFFLOAD, RECOMPUTE, StepProblem
 from envs.step.rematerialise import Residence, rematerialised, run_again
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline, lifetimes, peaks
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 _KEEP = int(Residence.KEEP)
 _ROUNDS = 6  # of the knapsack, with what overflowed in the round before added to the need

@@ -10,11 +10,9 @@ from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 OCTAVES = 5.0  # weights from 2^-5 to 2^5
 LEVELS = 21  # a factor of sqrt(2) from each to the next

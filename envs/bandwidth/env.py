@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bandwidth.actions import ContinuousWeights, WeightActions, WeightLevels
 from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator
 from envs.bandwidth.instance import BandwidthInstance
@@ -23,8 +24,6 @@ from envs.step.allocated import weighted_allocation
 from envs.step.phased import PhasedSimulator, PhasedStep
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
-
-FloatArray = NDArray[np.float64]
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 

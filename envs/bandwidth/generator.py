@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bandwidth.observation import BandwidthBounds
 from envs.bandwidth.phases import PassBoundaries, PhaseCut
@@ -20,8 +20,6 @@ from envs.step.fusion import fuse, fused_problem
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import CostModel, StepProblem
-
-IntArray = NDArray[np.int64]
 
 
 class PlacedStepGenerator(Protocol):

@@ -8,12 +8,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 ChannelGraph = dict[str, NDArray[np.generic]]
 
 CHANNEL_WIDTH, LINK_WIDTH, PHASE_WIDTH = 14, 5, 9

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.graphs.op_graph import Phase
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
 
 
 class PhaseCut(Protocol):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bandwidth.instance import BandwidthInstance
 from envs.frame import new_frame, pixels
 from envs.placement.render import draw_bars, draw_operators, label_rows
 from envs.step.timeline import Timeline
-
-FloatArray = NDArray[np.float64]
 
 TRANSFER = "#aa3377"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.cost import link_transfer_seconds
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
@@ -16,8 +16,6 @@ from envs.hardware.topology import Topology
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.toy_layers import toy_device
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,11 @@ from itertools import chain, islice, pairwise
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.hardware.fabric import Fabric, NodeKind
 from envs.hardware.routes import Routes
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 NO_CHANNEL = -1  # the channel of a path inside a server
 

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
 from envs.units import DTYPES
-
-BoolArray = NDArray[np.bool_]
 
 _WIDTH: FloatArray = np.array(  # bytes of an element, by type
     [int("".join(filter(str.isdecimal, name)) or 8) / 8 for name in DTYPES]

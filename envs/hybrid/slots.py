@@ -11,13 +11,12 @@ from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt, MinLen
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 from envs.files import read_content, write_atomically
 
-FloatArray = NDArray[np.float64]
 Rng = np.random.Generator
 
 COLUMNS = ("slot", "worker", "speed", "bandwidth", "rent")

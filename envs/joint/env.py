@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.joint.observation import AllocatorObservation, PlacerObservation
@@ -30,7 +31,6 @@ from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
-IntArray = NDArray[np.int64]
 Observation = dict[str, NDArray[Any]]
 
 PLACER = "placer"

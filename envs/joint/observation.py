@@ -8,12 +8,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.placement.observation import PlacementObservation, PlacementState
 from envs.spaces import PaddedGraph
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 PipeTableau = dict[str, NDArray[np.generic]]
 
 PIPE_WIDTH, SERVER_WIDTH = 11, 8

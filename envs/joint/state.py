@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.joint.observation import AllocationState
 from envs.joint.weighted_step import MakeSimulator, WeightedStep
@@ -16,9 +16,6 @@ from envs.placement.groups import GroupPlacement
 from envs.placement.observation import PlacementState
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class JointState:

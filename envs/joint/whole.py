@@ -11,6 +11,7 @@ from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
@@ -23,9 +24,6 @@ from envs.step.pipe_times import piped_problem, set_pipe_rates
 from envs.step.plans import BandwidthAllocation
 from envs.step.price import Price
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 TOP, OCTAVE = 10, 2  # levels go from -TOP to TOP, OCTAVE of them double the weight
 LEVELS = 2 * TOP + 1

@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import read_content
 from envs.network.fluid import FlowSet, simulate_flows
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 COLUMNS = ("shard", "arrival_ns", "size_bytes", "src", "dst", "n_hosts")
 COMPLETION = "fct_ns"  # may be missing, as a column or in some rows

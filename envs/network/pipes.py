@@ -11,11 +11,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 def pipe_of_pairs(topology: Topology) -> tuple[NDArray[np.bool_], IntArray]:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement.generator import (
@@ -28,9 +29,6 @@ from envs.spaces import PaddedGraph
 from envs.step.plans import Placement
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 

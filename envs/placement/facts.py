@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import Phase
 from envs.hardware.topology import Topology
@@ -21,9 +22,7 @@ from envs.placement.groups import (
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 FeatureArray = NDArray[np.float32]
-BoolArray = NDArray[np.bool_]
 
 _WAVES = 4  # wavelengths of the positional encoding, each half of the one before
 LOW, HIGH = -2.0, 6.0  # bounds of all features

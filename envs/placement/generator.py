@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, Share, bounded
 from envs.cost import RooflineCost
 from envs.graphs.contraction import Fusion
@@ -24,8 +24,6 @@ from envs.placement.groups import (
 )
 from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import CostModel, StepProblem
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

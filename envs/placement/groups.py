@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class CompletionRule(Protocol):
@@ -92,9 +89,6 @@ def mean_able(seconds: FloatArray) -> FloatArray:
     able = np.isfinite(seconds)
     total = np.where(able, seconds, 0.0).sum(axis=-1)
     return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
-
-
-BoolArray = NDArray[np.bool_]
 
 
 class GroupPlacement:

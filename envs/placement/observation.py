@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
 from envs.placement.generator import PlacementInstance
@@ -19,10 +19,6 @@ from envs.placement.groups import (
     mean_able,
 )
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 WIDTHS = FeatureWidths(node=22, node_device=2, edge=2, device=8, link=3, candidate=7)
 _PLACED, _CURRENT = 10, 11  # columns of node_features that change

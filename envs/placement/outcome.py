@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.graphs.contraction import Fusion
 from envs.step.order import Rule
 from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
 
 ORDER_CLASSES: dict[str, Rule] = {  # that a policy chooses from
     "one_f_one_b": Rule.ONE_F_ONE_B,

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.frame import new_frame, pixels
 from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
-
-FloatArray = NDArray[np.float64]
 
 COLORS = {Phase.FORWARD: "#4477aa", Phase.BACKWARD: "#ee7733", Phase.OPTIMIZER: "#228833"}
 

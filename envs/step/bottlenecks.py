@@ -20,13 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.network import NO_CHANNEL, Network
 from envs.hardware.topology import Topology
 
-IntArray = NDArray[np.int64]
 IndexArray = NDArray[np.uint32]
-FloatArray = NDArray[np.float64]
 
 _ROUNDING = 1e-12  # relative; by how much a dominated link may be the tighter one
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.step.problem import StepProblem
 from envs.step.rematerialise import Residence, rematerialised
 from envs.step.step import Simulator, StepSimulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 LINK_SLACK = 1e-9  # relative; what rates may exceed a link by: rounding
 

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.hardware.topology import Topology
 from envs.step.order import DEFERRING, ORDERS, checked_orders
 
 RECOMPUTE, OFFLOAD = MEMORY_MOVES = "recompute", "offload"
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @runtime_checkable

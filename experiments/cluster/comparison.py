@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.shipped import scheduler_folder
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from experiments.cluster.baselines import (
     CLASSES,
@@ -27,7 +28,6 @@ from experiments.run.grid import FunctionCell, Outcomes
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build, no_such_thing
 
-FloatArray = NDArray[np.float64]
 Node = Mapping[str, Any]
 
 LEARNED = "checkpoint"

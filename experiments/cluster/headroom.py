@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
-from numpy.typing import NDArray
 
 from agents.cluster.rule_numbers import Numbers, NumberSearch, Tried
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.errors import InputError
 from experiments.cluster.baselines import bound_s, outcome_of, problem_hash, replay_cell
@@ -31,7 +31,6 @@ from experiments.run.statistics import Interval, bootstrap
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 from experiments.run.targets import build_as
 
-FloatArray = NDArray[np.float64]
 Node = Mapping[str, Any]
 Policies = Annotated[dict[str, Any], MinLen(1)]
 

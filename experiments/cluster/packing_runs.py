@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.rules.fractional import FractionalRule
 from agents.cluster.rules.packing import draw_arrivals, pack
+from envs.arrays import FloatArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -20,8 +20,6 @@ COLUMNS = ("rule", "allocated", "sd", "least", "most", "failed", "time")
 
 RUN_BYTES = 1e4  # of one: a generator, and the arrivals it draws
 CURVE_STEP = 1.0  # percent of demand between points of the curves
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

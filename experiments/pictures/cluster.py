@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.simulation.cluster_metrics import StepFunction, busy_gpus, pending_jobs
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.summary import QUANTILES, TraceSummary
@@ -33,8 +33,6 @@ from experiments.pictures.style import (
     titled,
     unit_for,
 )
-
-FloatArray = NDArray[np.float64]
 
 COLUMNS = 600  # slices of time, each drawn at its mean
 

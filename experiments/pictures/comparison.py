@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from experiments.pictures.style import (
     BLUE,
     GRID,
@@ -21,8 +21,6 @@ from experiments.pictures.style import (
     titled,
 )
 from experiments.run.statistics import CONFIDENCE, Interval, half_width
-
-FloatArray = NDArray[np.float64]
 
 
 def draw_ratios(

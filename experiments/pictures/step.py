@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.graphs.op_graph import Kind, Phase
 from envs.step.pipeline import Pipeline, PlayedPipeline, Work
 from envs.step.problem import StepProblem
@@ -39,9 +39,6 @@ from experiments.pictures.style import (
     new_figure,
     titled,
 )
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 PHASE_COLOURS = {Phase.FORWARD: BLUE, Phase.BACKWARD: ORANGE, Phase.OPTIMIZER: GREEN}
 TRANSFER_COLOUR = PURPLE

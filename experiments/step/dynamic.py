@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.hybrid.clairvoyant import Clairvoyant, clairvoyant
 from agents.hybrid.grouping import UNLIMITED, search
@@ -27,8 +26,6 @@ from envs.hybrid.batch_time import COSTS, BatchTime, Layers
 from envs.hybrid.slots import Slots, SlotSource
 from experiments.run.statistics import Interval, bootstrap
 from experiments.run.targets import SEEDS, build_as
-
-FloatArray = NDArray[np.float64]
 
 BASE, OURS, PROGRAM = "static", "lyapunov", "clairvoyant"
 COLUMNS = (

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.step.lower_bound import LowerBound, lower_bound
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.hosts import HOST
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import Communication, Ports
 from envs.step.timeline import Timeline
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.files import read_json
 from envs.graphs.op_graph import OpGraph, Phase
@@ -26,8 +26,6 @@ from envs.step.step import Communication
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.problem import communication_of
-
-IntArray = NDArray[np.int64]
 
 ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
 KIND = "meshwright.plan"

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from envs.arrays import IntArray
+
 CONTEXT, EMBEDDING, HIDDEN = 8, 16, 64  # bytes seen, numbers for each, width of the hidden layer
 EVALUATED = 256  # windows, evenly spaced over the text
 BLOCK = 256  # batches of a worker that are drawn at once
-IntArray = NDArray[np.int64]
 
 
 class CharacterModel:

@@ -6,18 +6,17 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import AllocationResult
 from agents.cluster.allocation.gadget import Choices, drawn, fitted
 from agents.cluster.allocation.placing import Slot, outcome
 from agents.cluster.allocation.relaxation import Relaxed, relaxed
 from agents.cluster.allocation.sizes import Sizes
+from envs.arrays import BoolArray
 from envs.bounds import Count, Positive, Share, bounded
 from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem
 from envs.cluster.allocation.speeds import FloatArray, IntArray
 
-BoolArray = NDArray[np.bool_]
 _COVER = 1.001  # to which the relaxation may round progress up
 
 

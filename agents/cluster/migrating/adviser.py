@@ -7,7 +7,6 @@ import inspect
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.migrating.policy import (
     RACK,
@@ -21,12 +20,10 @@ from agents.cluster.migrating.policy import (
 )
 from agents.cluster.migrating.priorities import Priority, Spec
 from agents.cluster.policy import Knowledge
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
 from envs.errors import InputError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class MakesPriority(Protocol):

@@ -12,11 +12,9 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, Le
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, bounded
-
-FloatArray = NDArray[np.float64]
 
 
 @bounded

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.rules.bins import NOWHERE, Bins, RequestClasses, take
 from agents.cluster.rules.fractional import FractionalRule
+from envs.arrays import IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
@@ -20,7 +20,6 @@ from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 from envs.memory import require_memory
 
-IntArray = NDArray[np.int64]
 ARRIVAL_BYTES = 100  # of one, drawn and packed
 
 

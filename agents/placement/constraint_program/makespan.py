@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.placement.constraint_program.program import (
     ConstraintProgram,
@@ -17,10 +16,9 @@ from agents.placement.constraint_program.program import (
     whole_bytes,
 )
 from agents.step.grouping import canonical
+from envs.arrays import IntArray
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

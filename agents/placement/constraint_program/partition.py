@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.placement.constraint_program.program import (
     ConstraintProgram,
@@ -17,13 +16,11 @@ from agents.placement.constraint_program.program import (
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import canonical
 from agents.step.incumbent import PartitionIncumbent
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class PartitionModel(ABC):

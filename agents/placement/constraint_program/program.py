@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.grouping import atoms, device_classes
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _BINARY_DIGITS, _DECIMAL_DIGITS = 40, 15  # behind the point, of a common unit
 _ULPS = 4.0  # by which a time may miss a multiple of a decimal unit
@@ -213,8 +211,6 @@ class ConstraintProgram:
 def _all(field: str, values: Sequence[int]) -> str:
     return "".join(f"{field}:{value} " for value in values)
 
-
-BoolArray = NDArray[np.bool_]
 
 _RANGE = 2.0**30  # units of memory in a program at most; see `CpSolver.search`
 

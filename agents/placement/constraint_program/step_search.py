@@ -6,19 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.placement.constraint_program.makespan import MakespanModel
 from agents.placement.constraint_program.program import TimeScale
 from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import AT_THE_BOUND, StepIncumbent
+from envs.arrays import FloatArray, IntArray
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _CONSTRAINT_SECONDS = 1e-5  # to write a constraint down
 _DELAY_SECONDS = 2.0  # CP-SAT's deterministic seconds for a program that allows delays

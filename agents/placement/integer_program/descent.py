@@ -7,17 +7,14 @@ from typing import Protocol
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.placement.integer_program.moves import Moves
 from agents.step.grouping import GroupedProblem
+from envs.arrays import FloatArray, IntArray
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _BATCH, _LEAST_BATCH = 256, 32  # moves drawn together, the fewer the more pieces there are ...
 _PIECES = 100_000  # ... so that they have about so many pieces together

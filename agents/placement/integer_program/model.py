@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from agents.linear_program import LinearProgram
 from agents.step.grouping import GroupedProblem, interchangeable
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
 from envs.hardware.hosts import host_link
 from envs.step.problem import OFFLOAD, RECOMPUTE
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 Terms = list[tuple[ArrayLike, ArrayLike]]  # columns and their coefficients
 
 _MARGIN = 1e-3  # relative, by which what overflowed must shrink: more than HiGHS's tolerances

@@ -7,18 +7,14 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
-from numpy.typing import NDArray
 
 from agents.placement.integer_program.model import PlacementModel, Terms, negative
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import longest_paths
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 TOLERANCE = 1e-6  # of times, relative to the horizon
 _FRACTIONS = (0.0, 0.05, 0.15, 0.4)  # of the critical path, for the windows of loads

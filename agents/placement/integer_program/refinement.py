@@ -6,22 +6,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.placement.integer_program.descent import MovePricing, OrderedPrices, SimulatedPrices
 from agents.placement.integer_program.moves import Moves
 from agents.placement.integer_program.rounds import Formulation, Rounds
 from agents.step.grouping import GroupedProblem, canonical, device_classes, fused_around
 from agents.step.incumbent import StepIncumbent
+from envs.arrays import BoolArray, IntArray
 from envs.graphs.contraction import Fusion, contract
 from envs.step.fusion import fuse
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 _PROMISING = 1.03  # times the best step time: a placement that is worth a descent at all levels
 _KICK_SECONDS = 0.5  # of one neighbourhood MILP

@@ -7,17 +7,13 @@ from typing import Protocol
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import Planner
 from agents.linear_program import LinearProgram
 from agents.placement.integer_program.model import AssignmentModel
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from envs.arrays import BoolArray, FloatArray, IntArray
 
 ROUND_NODES = 1000  # branch-and-bound nodes of a round with a deterministic limit
 _WARM = 0.1  # share of the budget for a warm start

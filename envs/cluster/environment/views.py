@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.environment.actions import ActionTable
 from envs.cluster.interference.rates import ONE_RACK, SEVERAL_RACKS, RateTables
 from envs.cluster.nodes import UNLIMITED, Cluster
@@ -15,7 +16,6 @@ from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Trace
 
 IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 
 PROFILE_WIDTH = 8  # features of a job that only its rate model and its requests say
 

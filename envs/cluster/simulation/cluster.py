@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.cluster.interference.rates import NoInterference, RateModel, RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation import cluster_kernel as kernel
@@ -23,7 +24,6 @@ from envs.cluster.simulation.cluster_state import (
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 
-IntArray = NDArray[np.int64]
 Share = tuple[int, int]  # (node, GPUs there)
 # Sets of partial GPUs that a fractional job joins: its only one, or one or None for each share.
 Joined = int | Sequence[int | None]

@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
 from envs.cluster.simulation.cluster_state import NEVER, Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
@@ -165,7 +166,6 @@ class ClusterState(NamedTuple):
         return self._replace(**{name: array.copy() for name, array in self._asdict().items()})
 
 
-FloatArray = NDArray[np.float64]
 NEVER = -1.0  # start or finish of a job that did not
 
 
@@ -197,9 +197,6 @@ class Schedule:
     def makespan(self) -> float:
         """The last completion, in seconds since the trace's second 0."""
         return float(self.finish.max(initial=0.0))
-
-
-IntArray = NDArray[np.int64]
 
 
 def initial_state(

@@ -26,8 +26,8 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     IntArray,
@@ -39,9 +39,6 @@ from envs.cluster.workload.readers.read_trace import (
 )
 from envs.cluster.workload.trace import EXACT, WHOLE_GPU
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 CANONICAL = {  # fields, and what the canonical table calls them
     "id": "job_id", "submit": "submit_s", "duration": "duration_s", "start": "start_s",

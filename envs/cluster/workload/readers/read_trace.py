@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray
 from envs.cluster.workload.parquet import CONTROL, fixed_width, has_control
 from envs.cluster.workload.trace import EXACT, UNKNOWN, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
@@ -132,7 +133,6 @@ def _split_quoted(path: str | Path, text: str) -> _Split:
 MOST_GPUS = 2**31 - 1
 
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.workload.synthetic.arrivals import (
     SessionShape,
     WeeklyClock,
@@ -22,10 +23,6 @@ from envs.cluster.workload.synthetic.parameters import (
 )
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 LEAST_JOBS = 50  # that a trace needs
 LEAST_OF_SIZE = 20  # that a gang size needs for durations of its own

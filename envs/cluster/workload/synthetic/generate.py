@@ -10,15 +10,13 @@ import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray
 from envs.bounds import Count, bounded
 from envs.cluster.workload.synthetic.arrivals import arrival_times, deal_sizes, gap_scores
 from envs.cluster.workload.synthetic.parameters import Memory, WorkloadParameters
 from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 from envs.memory import require_memory
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 _GAPS, _SIZES, _DURATIONS, _SESSIONS, _GAP_ORDER, _DURATION_ORDER, _MODELS = range(7)
 JOB_BYTES = 500  # of a job while a trace is made and replayed, at least

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Share, bounded
 from envs.cluster.workload.synthetic.arrivals import SessionShape, WeeklyClock
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 _STEPS = np.arange(0, 1.001, 0.02)
 _TAIL = np.array([0.99, 0.995, 0.998, 0.999])
