@@ -346,9 +346,11 @@ def news(row: Mapping[str, float]) -> str:
     what = "cloning" if row["charts/cloning"] else "PPO"
     jct = row["charts/mean_jct_s"]
     ended = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
+    best = row["exam/best_score"]
+    exam = f"best exam {best:.3f}" if np.isfinite(best) else "no exam was finished"
     return (
         f"iteration {row['iteration']:.0f} ({what}), {ended}, "
-        f"best exam {row['exam/best_score']:.3f}, {row['charts/SPS']:,.0f} steps/s"
+        f"{exam}, {row['charts/SPS']:,.0f} steps/s"
     )
 
 
