@@ -8,11 +8,9 @@ from __future__ import annotations
 import sys
 
 from experiments.network.aggregation_tables import AggregationConfig, aggregation
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("aggregation", AggregationConfig, aggregation, arguments)
+main = main_of("aggregation", AggregationConfig, aggregation)
 
 
 if __name__ == "__main__":

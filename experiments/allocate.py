@@ -13,13 +13,12 @@ import sys
 
 from experiments.cluster.allocating import AllocateConfig, allocate
 from experiments.cluster.allocation_study import StudyConfig, study
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 
 VARIANTS = {"study=?*": Variant("allocation_study", StudyConfig, study)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("allocate", AllocateConfig, allocate, arguments, VARIANTS)
+main = main_of("allocate", AllocateConfig, allocate, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from envs.errors import InputError
 from envs.files import read_content
 from experiments.guarantees.asynchronous import OURS, AsynchronousConfig, candidates, compared
 from experiments.pictures.asynchronous import draw_losses
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
@@ -62,8 +62,7 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     return Result({**found, "picture": str(picture)}, inputs)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("asynchronous", AsynchronousConfig, asynchronous, arguments)
+main = main_of("asynchronous", AsynchronousConfig, asynchronous)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import sys
 
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.suite import BenchmarkConfig, benchmark
 
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("benchmark", BenchmarkConfig, benchmark, arguments)
+main = main_of("benchmark", BenchmarkConfig, benchmark)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 from envs.errors import InputError
 from envs.graphs.op_graph import Kind
 from envs.graphs.storage import graph_hash, save_graph
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import peak_rss_bytes
 from experiments.run.targets import build
@@ -66,8 +66,7 @@ def capture(config: CaptureConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("capture", CaptureConfig, capture, arguments)
+main = main_of("capture", CaptureConfig, capture)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from experiments.reporting.claims import (
     whole_table,
 )
 from experiments.reporting.page import Page
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -72,8 +72,7 @@ def claims(config: ClaimsConfig, run: Run) -> Result:
     return Result(values, run.provenance)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("claims", ClaimsConfig, claims, arguments)
+main = main_of("claims", ClaimsConfig, claims)
 
 
 if __name__ == "__main__":

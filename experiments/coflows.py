@@ -13,14 +13,12 @@ import sys
 
 from experiments.network.coflow_runs import CoflowsConfig, coflows
 from experiments.network.tenant_runs import TenantsConfig, tenants
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 
 VARIANTS = {"tenants=?*": Variant("tenants", TenantsConfig, tenants)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app; tenants have a config of their own."""
-    return run_app("coflows", CoflowsConfig, coflows, arguments, VARIANTS)
+main = main_of("coflows", CoflowsConfig, coflows, VARIANTS)
 
 
 if __name__ == "__main__":

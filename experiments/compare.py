@@ -20,7 +20,7 @@ from experiments.cluster.evaluate_cluster import checkpoint_inputs
 from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
 from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import TraceConfig, load_trace
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 
@@ -75,8 +75,7 @@ def compare(config: CompareConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("jobs", "best", "table", "seconds"))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("compare", CompareConfig, compare, arguments)
+main = main_of("compare", CompareConfig, compare)
 
 
 if __name__ == "__main__":

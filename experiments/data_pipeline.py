@@ -12,12 +12,9 @@ from __future__ import annotations
 import sys
 
 from experiments.guarantees.data_pipeline import DataPipelineConfig, data_pipeline
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """The app."""
-    return run_app("data_pipeline", DataPipelineConfig, data_pipeline, arguments)
+main = main_of("data_pipeline", DataPipelineConfig, data_pipeline)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 
 from envs.hybrid.slots import write_slots
 from experiments.pictures.dynamic import draw_dynamic
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.tables import Table, write_tables
@@ -60,8 +60,7 @@ def dynamic(config: DynamicConfig, run: Run) -> Result:
     return Result(values, run.provenance, SHOWN)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("dynamic", DynamicConfig, dynamic, arguments)
+main = main_of("dynamic", DynamicConfig, dynamic)
 
 
 if __name__ == "__main__":

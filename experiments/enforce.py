@@ -14,7 +14,7 @@ from typing import Any
 
 from agents.bandwidth.enforcement.scripts import Backend
 from envs.errors import InputError
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.run.targets import build_as
@@ -75,8 +75,7 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     return Result(values, provenance, SHOWN)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("enforce", EnforceConfig, enforce, arguments)
+main = main_of("enforce", EnforceConfig, enforce)
 
 
 if __name__ == "__main__":

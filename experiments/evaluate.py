@@ -12,15 +12,13 @@ from __future__ import annotations
 import sys
 
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 
 VARIANTS = {"env=cluster": Variant("evaluate_cluster", EvaluateClusterConfig, evaluate_cluster)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app; `env=cluster` has a config of its own."""
-    return run_app("evaluate", EvaluateConfig, evaluate_step, arguments, VARIANTS)
+main = main_of("evaluate", EvaluateConfig, evaluate_step, VARIANTS)
 
 
 if __name__ == "__main__":

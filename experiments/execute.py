@@ -23,7 +23,7 @@ from experiments.execution.synchronising import (
     ExecuteSynchronisationConfig,
     execute_synchronisation,
 )
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 
 VARIANTS = {
     "profile=?*": Variant("execute_profile", ProfileConfig, profile),
@@ -33,9 +33,7 @@ VARIANTS = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app; measuring layers and synchronisation have configs of their own."""
-    return run_app("execute", ExecuteConfig, execute, arguments, VARIANTS)
+main = main_of("execute", ExecuteConfig, execute, VARIANTS)
 
 
 if __name__ == "__main__":

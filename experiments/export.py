@@ -13,14 +13,12 @@ import sys
 
 from experiments.execution.exporting import ExportPlanConfig, export_plan
 from experiments.learning.export_run import ExportConfig, export_run
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 
 VARIANTS = {"plan=?*": Variant("export_plan", ExportPlanConfig, export_plan)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app; plans have a config of their own."""
-    return run_app("export", ExportConfig, export_run, arguments, VARIANTS)
+main = main_of("export", ExportConfig, export_run, VARIANTS)
 
 
 if __name__ == "__main__":

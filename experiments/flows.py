@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.network.flow_file import read_flow_file
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 
@@ -61,8 +61,7 @@ def flows(config: FlowsConfig, run: Run) -> Result:
     return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), SHOWN)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("flows", FlowsConfig, flows, arguments)
+main = main_of("flows", FlowsConfig, flows)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,9 @@ from __future__ import annotations
 import sys
 
 from experiments.cluster.generalising import GeneraliseConfig, generalise
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("generalise", GeneraliseConfig, generalise, arguments)
+main = main_of("generalise", GeneraliseConfig, generalise)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,9 @@ from __future__ import annotations
 import sys
 
 from experiments.cluster.headroom import HeadroomConfig, headroom
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("headroom", HeadroomConfig, headroom, arguments)
+main = main_of("headroom", HeadroomConfig, headroom)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ import sys
 
 from experiments.learning.main_cluster import MainClusterConfig, main_cluster
 from experiments.learning.main_job import MainConfig, main_job
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 
 VARIANTS = {"env=cluster*": Variant("main_cluster", MainClusterConfig, main_cluster)}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("main", MainConfig, main_job, arguments, VARIANTS)
+main = main_of("main", MainConfig, main_job, VARIANTS)
 
 
 if __name__ == "__main__":

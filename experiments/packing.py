@@ -22,7 +22,7 @@ from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.errors import InputError
 from experiments.cluster.packing_runs import COLUMNS, PackingRuns
 from experiments.pictures.cluster import draw_packing
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
@@ -76,8 +76,7 @@ def packing(config: PackingConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("pods", "mean_arrivals", "picture", "seconds"))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("packing", PackingConfig, packing, arguments)
+main = main_of("packing", PackingConfig, packing)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import to_json
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -35,8 +35,7 @@ def placement_data(config: PlacementDataConfig, run: Run) -> Result:
     return Result(values, run.provenance.with_inputs(labelling=made_from))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("placement_data", PlacementDataConfig, placement_data, arguments)
+main = main_of("placement_data", PlacementDataConfig, placement_data)
 
 
 if __name__ == "__main__":

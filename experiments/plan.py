@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envs.bounds import Count, Positive
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.targets import build, build_as
 from experiments.step.hybrid import Pipeline, plan_hybrid
@@ -79,8 +79,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
     return Result(values, provenance, SHOWN)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("plan", PlanConfig, plan, arguments)
+main = main_of("plan", PlanConfig, plan)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from envs.errors import InputError
 from experiments.learning.train_cluster import CurvesConfig, curves
 from experiments.pictures.step import draw_gantt, trace_document
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
@@ -72,9 +72,7 @@ def plot(config: PlotConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app; curves of training runs have a config of their own."""
-    return run_app("plot", PlotConfig, plot, arguments, VARIANTS)
+main = main_of("plot", PlotConfig, plot, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,9 @@ from __future__ import annotations
 import sys
 
 from experiments.guarantees.pricing import PriceConfig, price
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """The app."""
-    return run_app("price", PriceConfig, price, arguments)
+main = main_of("price", PriceConfig, price)
 
 
 if __name__ == "__main__":

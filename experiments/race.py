@@ -12,7 +12,7 @@ from typing import Any
 
 from envs.bounds import Positive
 from envs.errors import InputError
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.targets import build, build_as, unknown_key
@@ -66,8 +66,7 @@ def race(config: RaceConfig, run: Run) -> Result:
     return Result(values, loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("race", RaceConfig, race, arguments)
+main = main_of("race", RaceConfig, race)
 
 
 if __name__ == "__main__":

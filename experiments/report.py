@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiments.reporting.report import Report
 from experiments.reporting.sheets import Reported
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_text
 from experiments.run.declared import CONFIG_DIR, command_words
 from experiments.run.one_run import RESULT_FILE, Result, Run
@@ -71,7 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     words = with_folders(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         sys.argv[1:] = words  # nothing comes after this run
-    return run_app("report", ReportConfig, report, None if arguments is None else words)
+    run_report = main_of("report", ReportConfig, report)
+    return run_report(None if arguments is None else words)
 
 
 if __name__ == "__main__":

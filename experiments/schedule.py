@@ -10,7 +10,7 @@ import sys
 import time
 
 from experiments.pictures.step import draw_pipeline
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.tables import Table, write_tables
@@ -44,8 +44,7 @@ def schedule(config: ScheduleConfig, run: Run) -> Result:
     return Result(values, run.provenance, SHOWN)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("schedule", ScheduleConfig, schedule, arguments)
+main = main_of("schedule", ScheduleConfig, schedule)
 
 
 if __name__ == "__main__":

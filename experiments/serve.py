@@ -17,7 +17,7 @@ from annotated_types import Gt, Le
 
 from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
 from experiments.serving.limits import DecisionLimits
@@ -73,9 +73,7 @@ def serving(config: ServeConfig, run: Run) -> Result:
     return Result({"decisions": int(answered or 0)}, run.provenance)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app."""
-    return run_app("serve", ServeConfig, serving, arguments)
+main = main_of("serve", ServeConfig, serving)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from experiments.cluster.baselines import baselines_of, check_class
 from experiments.cluster.comparison import Contenders
 from experiments.cluster.split_facts import best_of, check_facts, facts_of
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import require_no_input, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import Grid
@@ -80,8 +80,7 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("split_app", SplitAppConfig, split, arguments)
+main = main_of("split_app", SplitAppConfig, split)
 
 
 if __name__ == "__main__":

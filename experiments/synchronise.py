@@ -15,7 +15,7 @@ from envs.units import parse_bytes, read_quantity
 from experiments.network.forest_study import study
 from experiments.network.plan_file import write_plan
 from experiments.network.synchronising import Asked, judge
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.artifacts import to_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
@@ -79,8 +79,7 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     return Result(values, provenance, [key for key in SHOWN if key in values], warnings)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("synchronise", SynchroniseConfig, synchronise, arguments)
+main = main_of("synchronise", SynchroniseConfig, synchronise)
 
 
 if __name__ == "__main__":

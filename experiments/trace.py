@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from experiments.cluster.trace_source import TraceConfig
-from experiments.run.app import run_app
+from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.targets import build_as
 
@@ -44,8 +44,7 @@ def trace(config: TraceAppConfig, run: Run) -> Result:
     return action.run(config.trace, run)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_app("trace", TraceAppConfig, trace, arguments)
+main = main_of("trace", TraceAppConfig, trace)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from experiments.learning.train_priority import TrainPriorityConfig, train_prior
 from experiments.learning.train_problems import TrainProblemsConfig, train_problems
 from experiments.learning.train_rule import TrainRuleConfig, train_rule
 from experiments.learning.train_step import TrainConfig, train_step
-from experiments.run.app import Variant, run_app
+from experiments.run.app import Variant, main_of
 
 VARIANTS = {
     "model=interference": Variant(
@@ -45,9 +45,7 @@ VARIANTS = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The app; what is learned of clusters and jobs has configs of its own."""
-    return run_app("train", TrainConfig, train_step, arguments, VARIANTS)
+main = main_of("train", TrainConfig, train_step, VARIANTS)
 
 
 if __name__ == "__main__":

@@ -105,6 +105,20 @@ def run_app(
     return told(lambda: _run_app(app, given, variants or {}), last=arguments is None)
 
 
+def main_of(
+    config_name: str,
+    schema: type[Config],
+    task: Callable[[Config, Run], Result],
+    variants: Mapping[str, Variant] | None = None,
+) -> Callable[..., int]:
+    """The `main(arguments)` of an app: `run_app` of what is given, or of the command line."""
+
+    def main(arguments: list[str] | None = None) -> int:
+        return run_app(config_name, schema, task, arguments, variants)
+
+    return main
+
+
 def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Variant]) -> None:
     """What `run_app` does, with its faults as exceptions."""
     require_text(arguments)

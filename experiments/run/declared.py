@@ -82,17 +82,17 @@ def app_form(name: str) -> AppForm:
     """What the file of an app says of it.
 
     Raises:
-        ValueError: it does not call `run_app` with what its help is made of.
+        ValueError: it does not call `main_of` with what its help is made of.
     """
     tree = ast.parse((_APPS / f"{name}.py").read_text(encoding="utf-8"))
     about = ast.get_docstring(tree) or ""
     calls = [x for x in ast.walk(tree) if isinstance(x, ast.Call)]
     for call in calls:
-        if _called(call) == "run_app" and isinstance(call.args[0], ast.Constant):
+        if _called(call) == "main_of" and isinstance(call.args[0], ast.Constant):
             modules = _imported(tree)
             variants = dict(_variants(tree, modules, name, about))
             return AppForm(name, str(call.args[0].value), about, variants)
-    raise ValueError(f"{name}.py does not say run_app(<config>, ...)")
+    raise ValueError(f"{name}.py does not say main_of(<config>, ...)")
 
 
 def variant_of(patterns: Iterable[str], words: Sequence[str]) -> str | None:

@@ -72,7 +72,7 @@ def test_an_app_is_what_its_file_declares(name: str, monkeypatch: pytest.MonkeyP
         called.update(config=config_name, arguments=arguments, variants=variants or {})
         return 0
 
-    monkeypatch.setattr(app, "run_app", run_app)
+    monkeypatch.setattr("experiments.run.app.run_app", run_app)
     assert app.main(["seed=1"]) == 0
     assert called["arguments"] == ["seed=1"]
     assert called["config"] == form.config_name
