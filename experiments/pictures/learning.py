@@ -185,8 +185,8 @@ def read_exams(run_folder: Path, scores: Sequence[tuple[int, float]] = ()) -> Ex
     known |= {at[iteration]: score for iteration, score in scores}
     examined = sorted(known.items())
     clones = max([steps for steps, _, cloning in read if float(cloning)], default=0.0)
-    steps, scores = np.array(examined, np.float64).reshape(-1, 2).T
-    return Exams(run_folder.name, steps, scores, clones)
+    at_steps, found = np.array(examined, np.float64).reshape(-1, 2).T
+    return Exams(run_folder.name, at_steps, found, clones)
 
 
 def interquartile_mean(scores: FloatArray) -> FloatArray:

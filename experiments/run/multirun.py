@@ -321,7 +321,8 @@ def _values(override: Override) -> list[str]:
     if isinstance(drawn, IntervalSweep):  # of which Optuna draws
         return [f"{key}={drawn.start}"]
     if isinstance(drawn, RangeSweep):
-        found, last = drawn.range(), _runs(override) - 1
+        found: Any = drawn.range()
+        last = _runs(override) - 1
         ends = (found[0], found[-1]) if isinstance(found, range) else (
             float(found.start), float(found.start + last * found.step)
         )  # fmt: skip
@@ -339,7 +340,7 @@ def _runs(override: Override) -> int:
     if not isinstance(drawn, RangeSweep):
         found = len(_values(override))
     elif drawn.step:
-        limits = drawn.range()
+        limits: Any = drawn.range()
         with suppress(ArithmeticError, ValueError):  # of infinities, of what is no number
             found = math.ceil((limits.stop - limits.start) / limits.step)
     if not 0 < found < math.inf:
