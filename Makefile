@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
+# Compiled modules are kept: many processes start, each a second faster.
+unexport PYTHONDONTWRITEBYTECODE
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
@@ -84,7 +86,7 @@ warm: $(STAMP)  ## compile every kernel once, beforehand: minutes
 	rm -rf outputs/warm
 
 quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training, no export: a minute
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --hypothesis-profile=quick tests
 
 test: $(STAMP)  ## every property on a sample of its examples: minutes
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests

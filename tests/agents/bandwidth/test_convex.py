@@ -86,6 +86,7 @@ def test_a_slow_way_inside_a_server_caps_what_a_pipe_is_worth() -> None:
     assert found.status == "optimal"
 
 
+@pytest.mark.slow
 def test_two_pipes_agree_with_a_fine_grid() -> None:
     """One long send beside two serial ones, all by server 0: no closed form, but one unknown."""
     problem, plan = serial_sends([1.0, 2.0, 0.5], cluster(4))

@@ -24,6 +24,8 @@ from tests.agents.bandwidth.joint_steps import check_promises, diamond_step, unp
 from tests.agents.placement.test_guided_search import search
 from tests.strength import examples
 
+pytestmark = pytest.mark.slow
+
 CARD = PlacerCard("A policy", "It was never trained.", "seed: 0\n", {"seed": 0})
 
 

@@ -131,6 +131,7 @@ def test_configuration(name: str) -> None:
     assert simulate(policy, ClusterSimulator(cluster, trace)).finished.all()
 
 
+@pytest.mark.slow
 def test_mean_jct_on_a_public_trace(data: Path) -> None:
     """260 jobs on 16 GPUs; in the order of arrival the mean is 71,091 s."""
     path = data / "traces" / "itp" / "cluster10.csv.gz"

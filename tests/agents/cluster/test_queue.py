@@ -37,7 +37,7 @@ from agents.cluster.rules.gangs import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
-from envs.cluster.workload.trace import Trace
+from envs.cluster.workload.trace import EXACT, Trace
 from envs.errors import InputError
 from tests.strength import examples
 
@@ -155,7 +155,7 @@ def test_an_empty_trace(kind: type) -> None:
 
 
 def test_times_too_long_for_the_loop() -> None:
-    trace = Trace.of("long", [0, 0], [1 << 61, 1], [1, 1])
+    trace = Trace.of("long", [0] * 200, [EXACT] * 200, [1] * 200)
     with pytest.raises(InputError, match="too long"):
         FIFO(Count(), seed=0).replay(Cluster.uniform(1, 8), trace)
 

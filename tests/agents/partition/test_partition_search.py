@@ -196,6 +196,7 @@ def test_published_max_loads_are_proved_optimal(data, name):
     assert result.lower_bound / MILLISECOND >= best["lower_bound"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

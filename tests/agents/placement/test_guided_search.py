@@ -71,6 +71,7 @@ def test_devices_are_drawn_by_their_chances() -> None:
         assert unit > 0 or expected == 1
 
 
+@pytest.mark.slow
 def test_a_guide_that_knows_the_way_saves_moves_and_a_blind_one_does_no_harm() -> None:
     topology = cluster([0, 0, 0, 1, 1, 1], [1000.0] * 6)
     problem = pipeline([1.0, 2.0, 1.5, 3.0, 0.5, 2.5, 1.0, 2.0], 6, topology, [3, 1, 2, 1, 3, 2])

@@ -87,6 +87,7 @@ def test_search_goes_on_from_its_plans() -> None:
     assert found.step_time <= SingleDevice().plan(step, 1.0).step_time
 
 
+@pytest.mark.slow
 def test_before_the_search_plans_descend_unless_memory_binds() -> None:
     gained = 0
     for seed in range(4):

@@ -201,6 +201,7 @@ def test_partitions_are_searched_by_the_planner_for_partitions() -> None:
     assert ours.step_time == theirs.step_time
 
 
+@pytest.mark.slow
 def test_googlenet_in_as_many_moves_as_a_tenth_of_a_second_holds() -> None:
     folder = os.environ.get("MESHWRIGHT_DATA")
     if folder is None:

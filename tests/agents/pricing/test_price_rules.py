@@ -91,6 +91,7 @@ def test_programs_approach_the_closed_forms_from_below() -> None:
         assert 0.0 < errors[1] < errors[0] / 3.0 < 0.01
 
 
+@pytest.mark.slow
 def test_on_a_tree_the_program_is_no_worse_than_any_rule() -> None:
     tree = RequestTree(rentals(5.0, 2, rounds=2, longest=2))
     found = {name: tree.worst_ratio(*rules) for name, rules in rental_rules(tree).items()}
@@ -104,6 +105,7 @@ def test_on_a_tree_the_program_is_no_worse_than_any_rule() -> None:
     assert best_ratio(single) == pytest.approx(best_sales(single.problem)[1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_networks_come_near_the_optimum_and_repeat_themselves() -> None:
     search = ReserveGame(price_search(20.0, 300, 2))
     untrained, learned = play(search, SETTINGS, 1)

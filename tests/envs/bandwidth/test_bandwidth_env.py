@@ -89,6 +89,7 @@ def test_no_weights_beat_the_closed_form(actions: list[float]) -> None:
     assert infos[2]["step_time_s"] >= OPTIMUM_S * (1 - 1e-12)
 
 
+@pytest.mark.slow
 def test_the_optimum_of_the_levels_is_the_best_of_all_of_them() -> None:
     """A common factor of the weights changes nothing: the largest level may be fixed."""
     env = toy_environment()

@@ -416,6 +416,7 @@ def test_grouped_products_are_counted(a: tuple[int, ...], b: tuple[int, ...]) ->
     assert graph.backward_flop() == graph.forward_flop()  # the input needs no gradient
 
 
+@pytest.mark.slow
 def test_experts_in_one_grouped_product_cost_what_their_tokens_do() -> None:
     import transformers
 

@@ -31,6 +31,7 @@ def written(folder: Path, *rows: str, header: str = HEADER) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_published_completion_times(data: Path) -> None:
     file = read_flow_file(data / "network" / "m3" / "flows.csv.gz")
     assert len(file.shards) == 50

@@ -140,6 +140,7 @@ def test_copies_are_of_all_work_given_the_work_done(
     )
 
 
+@pytest.mark.slow
 def test_fitting_learns_to_copy() -> None:
     """New jobs take as long as one of their neighbours did, the first; others took any time."""
     rng = np.random.default_rng(0)
@@ -190,6 +191,7 @@ def _rows(trace: Trace, instants: list[float]) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 def test_fitting_learns_from_neighbours_what_the_marginal_cannot_tell() -> None:
     config = replace(SMALL, epochs=10, stretch=5.0)
     posterior, losses = fit(config, *like_their_neighbours(0, 2000, 2), seed=0)

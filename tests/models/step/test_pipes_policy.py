@@ -78,6 +78,7 @@ def test_pipes_have_no_order_and_padding_no_say() -> None:
     torch.testing.assert_close(made(*wider)[:, :PIPES], logits)
 
 
+@pytest.mark.slow
 def test_the_program_gives_the_most_probable_levels(tmp_path: Path) -> None:
     made = policy()
     card = PlacerCard("Levels", "None.", "", {})

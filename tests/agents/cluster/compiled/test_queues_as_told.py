@@ -115,6 +115,7 @@ def test_attained_service(
     assert all_agree(policy, Cluster.uniform(1, gpus), jobs.trace, *expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cluster06", "cluster02"])
 def test_real_traces(data: Path, name: str) -> None:
     trace = ItpReader().read(data / "traces" / "itp" / f"{name}.csv.gz").trace

@@ -153,9 +153,8 @@ def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) 
 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"no checkpoint in .*nowhere"):
         from_folder(str(tmp_path / "nowhere"), WEIGHTS)
-    assert str(caught.value.file).endswith("spec.json")
     saved(tmp_path, 0)
     with pytest.raises(InputError) as caught:
         from_folder(str(tmp_path), weights_of(gpus=float("nan")))

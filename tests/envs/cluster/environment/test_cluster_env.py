@@ -76,6 +76,7 @@ def least_over_all_decisions(env: ClusterEnv) -> float:
     return least(env, observation["action_mask"])
 
 
+@pytest.mark.slow
 def test_the_toys_optimum_is_the_best_of_all_schedules_and_of_all_decisions() -> None:
     assert least_sum_jct(TOY_JOBS, SERVER_GPUS) == OPTIMUM_S
     assert least_over_all_decisions(toy_environment()) == OPTIMUM_S

@@ -12,6 +12,8 @@ import pytest
 from envs.cluster.workload.readers.job_logs import ItpReader, PhillyReader
 from envs.cluster.workload.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 ITP_JOBS = {"01": 1595, "02": 5778, "04": 15802, "06": 2396, "08": 13047, "10": 260}
 
 
