@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from experiments.serving.service import Limits, Service
 from tests.paths import ROOT
 
 TOKEN = "0123456789abcdef"
-LIMITS = Limits(max_body_bytes=1000, concurrency=2, timeout_s=5.0)
+LIMITS = Limits(max_body_bytes=1000, concurrency=2, timeout_s=600.0)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -50,7 +49,7 @@ class Slow:
 
     def decide_json(self, text: bytes) -> Decision:
         self.asked.release()
-        assert self.may.wait(10)
+        assert self.may.wait(600)
         state = json.loads(text)
         if "fault" in state:
             raise StateError((("jobs", 3, "id"), "is wrong"))
@@ -112,7 +111,7 @@ def test_large_bodies_are_refused_whether_they_tell_their_length_or_not(decider:
         assert http.post("/v1/decide", content=b"x" * 1001).status_code == 413
         assert http.post("/v1/decide", content=parts()).status_code == 413
         assert http.post("/v1/decide", content=b"{}").status_code == 200
-    assert decider.asked.acquire(timeout=1)
+    assert decider.asked.acquire(blocking=False)
     assert not decider.asked.acquire(blocking=False)
 
 
@@ -120,12 +119,8 @@ def test_above_the_bound_clients_are_to_come_again(decider: Slow) -> None:
     decider.may.clear()
     with client(decider) as http, ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(http.post, "/v1/decide", content=b"{}") for _ in range(2)]
-        assert decider.asked.acquire(timeout=5)
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            found = http.get("/metrics").text
-            if "meshwright_waiting_requests 2.0" in found:
-                break
+        while "meshwright_waiting_requests 2.0" not in http.get("/metrics").text:
+            pass
         refused = http.post("/v1/decide", content=b"{}")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         decider.may.set()

@@ -17,8 +17,8 @@ from experiments.serving.server import listening, server_of
 from experiments.serving.service import Limits, Service
 from tests.experiments.test_serve import JSON, Slow
 
-PATIENT_S = 60.0  # longer than a test takes
-GIVEN_UP_S = 20.0  # a test that waits as long has failed
+PATIENT_S = 900.0  # longer than a test takes
+GIVEN_UP_S = 600.0  # a test that waits as long has failed
 ONE, OTHER = "127.0.0.1", "127.0.0.2"  # addresses of clients
 HEAD = b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
