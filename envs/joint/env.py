@@ -10,7 +10,6 @@ import numpy as np
 from annotated_types import Ge, MinLen
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
 
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
@@ -20,6 +19,7 @@ from envs.joint.render import joint_frame
 from envs.joint.state import JointState
 from envs.joint.toy import LAYERS, default_generator, toy_stages
 from envs.joint.weighted_step import MakeSimulator
+from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
 from envs.placement.groups import CompletionRule
 from envs.placement.reward import Outcome, PlacementReward
@@ -45,7 +45,7 @@ METADATA: dict[str, Any] = {
 
 
 @bounded
-class JointEnv(ParallelEnv[str, Observation, int]):
+class JointEnv(AgentsEnv[Observation]):
     """Place the groups of a training step, and share the links between its servers meanwhile.
 
     ## Description
@@ -165,15 +165,14 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         self.possible_agents: list[str] = [PLACER, *self._allocators]
         self.agents: list[str] = []
         changes = 1 + 2 * (servers - 1)
-        self.observation_spaces: dict[str, spaces.Dict] = {
+        self.observation_spaces = {
             PLACER: self.placer_observation.space,
             **dict.fromkeys(self._allocators, self.allocator_observation.space),
         }
-        self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
+        self.action_spaces = {
             PLACER: spaces.Discrete(self.generator.num_devices),
             **dict.fromkeys(self._allocators, spaces.Discrete(changes)),
         }
-        self._rng: np.random.Generator | None = None
         self._state: JointState | None = None
 
     @classmethod
@@ -191,14 +190,6 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         fixed = FixedInstance(problem, max_groups, completion, max_edges)
         generator = fixed if starts is None else starts(fixed)
         return cls(generator, servers=problem.topology.num_servers, **arguments)
-
-    def observation_space(self, agent: str) -> spaces.Dict:
-        """What `agent` sees."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
-        """What `agent` may do."""
-        return self.action_spaces[agent]
 
     @property
     def current(self) -> JointState:
@@ -247,17 +238,15 @@ class JointEnv(ParallelEnv[str, Observation, int]):
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
+    ) -> Begun[Observation]:
         """Start an episode; `options["start"]` (G,) and `options["levels"]` (S, S) say from where.
 
         Raises:
             InputError: the instance has another number of servers or does not fit the observation,
                 its step takes no time, or an option is not what it should be.
         """
-        if seed is not None or self._rng is None:
-            self._rng = np.random.default_rng(seed)
         options = options or {}
-        instance = self.generator(self._rng)
+        instance = self.generator(self.randomness(seed))
         if self._state is None or not self._state.follows(instance):
             self._state = self._new_state(instance)
         level = np.zeros((self.servers, self.servers), dtype=np.int64)
@@ -270,22 +259,13 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         self._held = self._state.groups.used  # (D,) bytes: placed state; at the end the peak
         return self._observe(), self._infos({})
 
-    def step(
-        self, actions: Mapping[str, Any]
-    ) -> tuple[
-        dict[str, Observation],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, Any]) -> Stepped[Observation]:
         """Place the current run and change the weights, all at once.
 
         Raises:
             InputError: an agent has no action, or one that is not in its space.
         """
-        if not self.agents:
-            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        self.require_running()
         chosen = checked_actions(actions, self.action_spaces)
         state, groups = self.current, self.current.groups
         before, device = state.step_time, chosen[PLACER]
@@ -322,9 +302,6 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         piped = self.current.piped
         timeline = piped.simulator.run(self.current.groups.pieces)
         return joint_frame(self.instance.fused, timeline, piped.rate)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _played(self) -> tuple[IntArray, float, bool]:
         """Order, step time and whether it fits, on every operator.
@@ -384,7 +361,7 @@ class JointEnv(ParallelEnv[str, Observation, int]):
         self._masks = {agent: one["action_mask"] for agent, one in seen.items()}
         return seen
 
-    def _infos(self, terms: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    def _infos(self, terms: Mapping[str, float]) -> Infos:
         facts = {
             "step_time_s": self.current.step_time,
             "reference_step_time_s": self.current.reference,

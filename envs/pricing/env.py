@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
 
 from envs.frame import new_frame, pixels
+from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.pricing.problem import PricingProblem, price_search
 from envs.spaces import checked_actions
 
 Observation = dict[str, NDArray[Any]]
-Infos = dict[str, dict[str, Any]]
 
 RULE, ADVERSARY = "rule", "adversary"
 WAIT, REFUSE, TAKE = range(3)  # of the rule; 0 waits for the adversary too
 TOY_RATIO = 2.0  # of the best deterministic rule, by trying every sequence against every choice
 
 
-class PricingEnv(ParallelEnv[str, Observation, int]):
+class PricingEnv(AgentsEnv[Observation]):
     """Take requests at posted prices, whose sequence an adversary makes up meanwhile.
 
     ## Description
@@ -76,7 +74,7 @@ class PricingEnv(ParallelEnv[str, Observation, int]):
         self.possible_agents = [RULE, ADVERSARY]
         self.agents: list[str] = []
         self._end = self.problem.requests + 1
-        self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
+        self.action_spaces = {
             RULE: spaces.Discrete(3),
             ADVERSARY: spaces.Discrete(self._end + 1),
         }
@@ -89,17 +87,9 @@ class PricingEnv(ParallelEnv[str, Observation, int]):
             for agent, own in self.action_spaces.items()
         }
 
-    def observation_space(self, agent: str) -> spaces.Dict:
-        """What `agent` sees."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
-        """What `agent` may do."""
-        return self.action_spaces[agent]
-
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Observation], Infos]:
+    ) -> Begun[Observation]:
         """Start an episode; all are alike."""
         self.agents = self.possible_agents.copy()
         self._best, self._state, self._value = self.problem.nothing_known, 0, 0.0
@@ -107,16 +97,13 @@ class PricingEnv(ParallelEnv[str, Observation, int]):
         self._taken: list[bool] = []
         return self._observe(), self._infos()
 
-    def step(
-        self, actions: Mapping[str, Any]
-    ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
+    def step(self, actions: Mapping[str, Any]) -> Stepped[Observation]:
         """The next request, or the answer to it.
 
         Raises:
             InputError: an agent has no action, or one that is not in its space.
         """
-        if not self.agents:
-            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        self.require_running()
         chosen = checked_actions(actions, self.action_spaces)
         masks, ended = self._masks(), False
         if len(self._shown) > len(self._taken):
@@ -149,9 +136,6 @@ class PricingEnv(ParallelEnv[str, Observation, int]):
         axes.set(xlabel="round", ylabel="price", ylim=(0.0, self.problem.prices[-1]))
         axes.legend(loc="upper left")
         return pixels(figure)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _answer(self, take: bool) -> None:
         request, (_, wait, following) = self._shown[-1], self.problem.states

@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
 
 from envs.bounds import Count, bounded
 from envs.cluster.allocation.episode import AllocationEpisode
@@ -18,6 +17,7 @@ from envs.cluster.allocation.observation import AllocationGraph, AllocationObser
 from envs.cluster.allocation.problem import AllocationProblem
 from envs.cluster.allocation.speeds import IntArray
 from envs.frame import new_frame, pixels
+from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.reward import WeightedTerms
 from envs.spaces import checked_actions
 
@@ -31,7 +31,7 @@ def default_generator(rng: np.random.Generator) -> AllocationProblem:
 
 
 @bounded
-class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
+class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
     """Malleable jobs of several queues on one cluster, slot by slot; or of one queue.
 
     ## Description
@@ -106,20 +106,12 @@ class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
         self.reward = WeightedTerms(TERMS, weights)
         self.possible_agents = [f"queue_{number}" for number in range(queues)]
         self.agents: list[str] = []
-        self._spaces: dict[str, spaces.Discrete[np.int64]] = {
+        self.observation_spaces = dict.fromkeys(self.possible_agents, self.observation.space)
+        self.action_spaces = {
             agent: spaces.Discrete(self.observation.candidates + 1)
             for agent in self.possible_agents
         }
-        self._rng: np.random.Generator | None = None
         self._episode: AllocationEpisode | None = None
-
-    def observation_space(self, agent: str) -> spaces.Dict:
-        """What `agent` sees."""
-        return self.observation.space
-
-    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
-        """What `agent` may do."""
-        return self._spaces[agent]
 
     @property
     def episode(self) -> AllocationEpisode:
@@ -130,15 +122,11 @@ class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, AllocationGraph], dict[str, dict[str, Any]]]:
+    ) -> Begun[AllocationGraph]:
         """Start an episode."""
-        if seed is not None or self._rng is None:
-            self._rng = np.random.default_rng(seed)
-        return self.begin(self._rng)
+        return self.begin(self.randomness(seed))
 
-    def begin(
-        self, rng: np.random.Generator
-    ) -> tuple[dict[str, AllocationGraph], dict[str, dict[str, Any]]]:
+    def begin(self, rng: np.random.Generator) -> Begun[AllocationGraph]:
         """`reset` with a source of randomness of the caller's."""
         problem = self.generator(rng)
         queue = rng.permutation(len(problem.jobs)) % self.queues
@@ -147,22 +135,14 @@ class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
         self.ended, self.utility = [False] * self.queues, 0.0
         return self.observe(), self.infos({})
 
-    def step(
-        self, actions: Mapping[str, Any]
-    ) -> tuple[
-        dict[str, AllocationGraph],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, Any]) -> Stepped[AllocationGraph]:
         """One action of every queue.
 
         Raises:
             InputError: an agent has no action, or one that is not in its space.
         """
         agents = self.agents
-        chosen = [int(one) for one in checked_actions(actions, self._spaces).values()]
+        chosen = [int(one) for one in checked_actions(actions, self.action_spaces).values()]
         terms = self.play(chosen if agents else [])
         over = not self.agents
         return (
@@ -176,8 +156,7 @@ class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
     def play(self, chosen: Sequence[int]) -> dict[str, float]:
         """Carry out an action of every queue; the weighted terms of the reward."""
         episode, wrong, worth = self.episode, 0, 0.0
-        if not self.agents:
-            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
+        self.require_running()
         for turn in range(self.queues):
             number = (turn + episode.slot) % self.queues
             jobs, action = self._jobs[number], chosen[number]
@@ -211,7 +190,7 @@ class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
         """The jobs of the rows that this queue has observed last."""
         return self._jobs[number]
 
-    def infos(self, terms: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    def infos(self, terms: Mapping[str, float]) -> Infos:
         """Of every queue."""
         episode = self.episode
         facts: dict[str, Any] = {
@@ -238,6 +217,3 @@ class AllocationParallelEnv(ParallelEnv[str, AllocationGraph, int]):
         axes.set_ylabel("job")
         axes.set_title(f"workers, at most {given.max():.0f}; utility {self.utility:.4g}")
         return pixels(figure)
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -11,7 +11,6 @@ import numpy as np
 from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
 
 from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import ClusterActions
@@ -35,6 +34,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
+from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.spaces import checked_actions
 
 HORIZON = 100_000
@@ -48,7 +48,7 @@ METADATA: dict[str, Any] = {
 
 
 @bounded
-class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
+class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
     """Schedulers who each start jobs on their own racks, or forward them to each other; or one.
 
     ## Description
@@ -187,10 +187,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         if state_in_observation:
             space["state_features"] = self.state_space
         self.observation_spaces = {agent: spaces.Dict(space) for agent in self.possible_agents}
-        self.action_spaces: dict[str, spaces.Discrete[np.int64]] = {
-            agent: spaces.Discrete(table.size) for agent in self.possible_agents
-        }
-        self._rng: np.random.Generator | None = None
+        self.action_spaces = {agent: spaces.Discrete(table.size) for agent in self.possible_agents}
         self._episode: SchedulingEpisode | None = None
 
     @classmethod
@@ -204,14 +201,6 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
     ) -> ClusterParallelEnv:
         """An environment about the jobs of a trace on a cluster, as `ClusterEnv.of_trace`."""
         return cls(windows(cluster, trace), **arguments)
-
-    def observation_space(self, agent: str) -> spaces.Dict:
-        """What `agent` sees."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Discrete[np.int64]:
-        """What `agent` may do."""
-        return self.action_spaces[agent]
 
     @property
     def episode(self) -> SchedulingEpisode:
@@ -238,20 +227,16 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, ClusterGraph], dict[str, dict[str, Any]]]:
+    ) -> Begun[ClusterGraph]:
         """Start an episode.
 
         Raises:
             InputError: the instance exceeds the bounds, has fewer racks than there are schedulers,
                 or a job that none of them can hold.
         """
-        if seed is not None or self._rng is None:
-            self._rng = np.random.default_rng(seed)
-        return self.begin(self._rng)
+        return self.begin(self.randomness(seed))
 
-    def begin(
-        self, rng: np.random.Generator
-    ) -> tuple[dict[str, ClusterGraph], dict[str, dict[str, Any]]]:
+    def begin(self, rng: np.random.Generator) -> Begun[ClusterGraph]:
         """`reset` with a source of randomness of the caller's."""
         instance = self.generator(rng)
         self._episode = SchedulingEpisode(
@@ -271,15 +256,7 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         self._decisions = 0
         return self.observe(), self.infos([{}] * self.schedulers)
 
-    def step(
-        self, actions: Mapping[str, Any]
-    ) -> tuple[
-        dict[str, ClusterGraph],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: Mapping[str, Any]) -> Stepped[ClusterGraph]:
         """Start, forward and preempt jobs, or let time pass where all wait.
 
         Raises:
@@ -296,11 +273,6 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
             dict.fromkeys(agents, truncated),
             self.infos(given),
         )
-
-    def require_running(self) -> None:
-        """Raise where the episode has ended."""
-        if not self.agents:
-            raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
 
     def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
         """Carry out an action of every scheduler; the terms of all rewards, and what has ended."""
@@ -332,9 +304,6 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
             return None
         return cluster_frame(self.episode)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def observe(self) -> dict[str, ClusterGraph]:
         """What every scheduler sees."""
         if self.schedulers > 1 or self.state_in_observation:
@@ -356,11 +325,11 @@ class ClusterParallelEnv(ParallelEnv[str, ClusterGraph, int]):
         """`action_mask` of what a scheduler has observed last."""
         return self._masks[number]
 
-    def infos(self, given: Sequence[Terms]) -> dict[str, dict[str, Any]]:
+    def infos(self, given: Sequence[Terms]) -> Infos:
         """Of every scheduler, with the terms of its reward."""
         facts = self.episode.facts()
         facts["decisions"] = self._decisions
-        infos: dict[str, dict[str, Any]] = {}
+        infos: Infos = {}
         for agent, terms, mask in zip(self.possible_agents, given, self._masks, strict=True):
             info: dict[str, Any] = facts.copy()
             for name, value in terms.items():
