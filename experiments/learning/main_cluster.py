@@ -85,7 +85,7 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
     start = time.perf_counter()
     found = replays(problem, policies, (), run.console)
     title = f"{problem.title}: later than training"
-    caption = f"{CAPTION} Training: {outcome.sentence}."
+    caption = f"{CAPTION} {outcome.sentence}."
     table = Table("Policies", COLUMNS, [row.cells() for row in found], caption)
     write_tables(run, title, [table], trained.provenance)
     values = {

@@ -97,15 +97,15 @@ class Outcome:
     def sentence(self) -> str:
         """For tables, cards and warnings."""
         before, last = self.told(self.untrained), self.best.iteration
+        done = f"{self.iterations} iterations of training"
         if self.learned:
             return (
-                f"{self.iterations} iterations of training; exported is the policy after iteration "
-                f"{last}: {self.measure} {self.told(self.best)}, of its untrained twin in the same "
-                f"exams {before}"
+                f"{done}; exported is the policy after iteration {last}: {self.measure} "
+                f"{self.told(self.best)}, of its untrained twin in the same exams {before}"
             )
         return (
-            f"nothing was learned: none of {self.iterations} iterations of training led to a "
-            f"better exam than the untrained policy's ({self.measure} {before}); exported is "
+            f"{done} and nothing was learned: no exam was better than the untrained policy's "
+            f"({self.measure} {before}); exported is "
             + (f"the policy after iteration {last}" if last else "the untrained policy")
         )
 

@@ -39,7 +39,7 @@ def test_who_has_not_learned_is_warned(
 ) -> None:
     found = outcome(best, untrained, iteration)
     assert found.warnings == (found.sentence,)
-    assert found.sentence.startswith("nothing was learned")
+    assert "nothing was learned" in found.sentence
     assert found.sentence.endswith(exported)
     assert "nan" not in found.sentence
     assert " inf" not in found.sentence

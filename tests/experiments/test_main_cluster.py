@@ -1,0 +1,48 @@
+"""The main job on a cluster says whether the scheduler that it exports has learned anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from test_cluster_export import SMALL
+
+from experiments.main import main
+
+pytestmark = pytest.mark.slow
+
+TINY = [
+    *SMALL, "env.schedulers=1", "comparison.jobs=20", "training.budget_s=1e-9",
+    "training.min_iterations=4", "training.max_steps=null", "~agents.migrating_las", "~agents.srtf",
+]  # fmt: skip
+LEARNS = [
+    "model.initial_advice_weight=0", "training.cloning.iterations=4",
+    "training.cloning.learning_rate=5e-2",
+]  # fmt: skip
+STANDS_STILL = ["agent.learning_rate=1e-12", "training.cloning.learning_rate=1e-12"]
+
+
+@pytest.mark.parametrize("learns", [pytest.param(True, marks=pytest.mark.proof), False])
+def test_table_card_and_warning_tell_of_the_untrained_twin(
+    learns: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["main"])
+    assert main([*TINY, *(LEARNS if learns else STANDS_STILL), "hydra.run.dir=run"]) == 0
+    found = json.loads(Path("run/result.json").read_text())
+    assert (found["iterations"], found["best_iteration"] > 0) == (4, learns)
+    rows = {row["policy"] for row in found["policies"]}
+    assert rows & {"learned", "untrained"} == (
+        {"learned", "untrained"} if learns else {"untrained"}
+    )
+    card = Path(found["checkpoint"], "README.md").read_text()
+    for text in (card, Path("run/table.md").read_text()):
+        assert "4 iterations of training" in text
+        assert ("untrained twin" if learns else "nothing was learned") in text
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(told) == (not learns)
