@@ -30,6 +30,15 @@ InputFactory = Callable[[], Mapping[str, Tensor]]
 Loss = Callable[[Any], Tensor]
 
 
+@dataclass(frozen=True)
+class Workload:
+    """A module, made anew at every call, its data and its loss."""
+
+    module: ModuleFactory
+    inputs: InputFactory
+    loss: Loss
+
+
 @bounded
 def capture_training_step(
     module_factory: ModuleFactory,
@@ -83,7 +92,7 @@ def capture_training_step(
         named = {p: label for label, p in module.named_parameters()}
         states = {b.untyped_storage()._cdata: label for label, b in module.named_buffers()}
         whole = named_modules(module, one_operator)
-        with ModulePaths(module, whole) as paths, FusedDropout(), _reference_kernels():
+        with ModulePaths(module, whole) as paths, FusedDropout(), reference_kernels():
             recorder = Recorder(modules=paths)
             with recorder.during(Phase.FORWARD):
                 result = loss(module(**batch))
@@ -113,7 +122,7 @@ def capture_training_step(
 
 
 @contextmanager
-def _reference_kernels() -> Iterator[None]:
+def reference_kernels() -> Iterator[None]:
     """Without oneDNN, whose recurrent layers are single operators that hide their products.
 
     Torch logs the traceback of an operator that cannot run; here its error says enough.
@@ -212,7 +221,7 @@ def _micro_batch(recorder: Recorder) -> MicroBatch:
     records, values = recorder.records, recorder.values
     uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
     return MicroBatch(
-        names=_unique_names(recorder),
+        names=unique_names(recorder),
         kind=np.array([record.kind for record in records], dtype=np.int64),
         phase=np.array([record.phase for record in records], dtype=np.int64),
         flop=np.array([record.flop for record in records], dtype=np.float64),
@@ -227,7 +236,7 @@ def _micro_batch(recorder: Recorder) -> MicroBatch:
     )
 
 
-def _unique_names(recorder: Recorder) -> tuple[str, ...]:
+def unique_names(recorder: Recorder) -> tuple[str, ...]:
     """`phase/module.path/operator`, and `#2`, `#3`, ... where that repeats."""
     seen: Counter[str] = Counter()
     names = []

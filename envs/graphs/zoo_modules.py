@@ -7,7 +7,7 @@ transformer of our own, whose routing has static shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, sqrt
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
-from envs.graphs.capture import OPTIMIZERS, capture_training_step
+from envs.graphs.capture import OPTIMIZERS, Workload, capture_training_step
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.zoo_models import ZooModel
 
@@ -203,23 +203,19 @@ PIXELS = 224
 CLASSES = 1000
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What `capture_training_step` needs of a model."""
-
-    module: Callable[[], nn.Module]
-    inputs: Callable[[], Mapping[str, Tensor]]
-    loss: Callable[[Any], Tensor]
+def workload(model: ZooModel) -> Workload:
+    """What is captured of `model`, and can be run."""
+    found, dtype = WORKLOADS[model.name](model), getattr(torch, model.dtype)
+    return replace(found, module=lambda: found.module().to(dtype))
 
 
 def capture(model: ZooModel) -> OpGraph:
     """Trace the training step of `model`."""
-    workload = WORKLOADS[model.name](model)
-    dtype: torch.dtype = getattr(torch, model.dtype)
+    of = workload(model)
     return capture_training_step(
-        lambda: workload.module().to(dtype),
-        workload.inputs,
-        workload.loss,
+        of.module,
+        of.inputs,
+        of.loss,
         name=model.name,
         micro_batches=model.micro_batches,
         optimizer=OPTIMIZERS[model.optimizer],
@@ -257,15 +253,15 @@ def _workload(
 
 
 def _tokens(model: ZooModel) -> Tensor:
-    return torch.zeros((model.samples, model.sequence or 1), dtype=torch.int64)
+    return torch.randint(CLASSES, (model.samples, model.sequence or 1))
 
 
 def _pixels(model: ZooModel) -> Tensor:
-    return torch.zeros((model.samples, 3, PIXELS, PIXELS), dtype=getattr(torch, model.dtype))
+    return torch.randn((model.samples, 3, PIXELS, PIXELS), dtype=getattr(torch, model.dtype))
 
 
 def _class_labels(model: ZooModel) -> Tensor:
-    return torch.zeros((model.samples,), dtype=torch.int64)
+    return torch.randint(CLASSES, (model.samples,))
 
 
 def _bert(model: ZooModel, *, layers: int, hidden: int, heads: int) -> Workload:

@@ -15,6 +15,7 @@ from envs.errors import InputError
 from envs.hybrid.plan import HybridPlan, order_texts
 from envs.step.pipeline import Orders, Work
 from experiments.step.hybrid_file import read_hybrid_plan
+from experiments.step.problem import zoo_node
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Split:
         replicas: pipelines side by side, each on its part of a batch.
         orders: the list of every rank.
         planned: seconds of a step that the file tells, by name.
+        graph: the model of the zoo that the file says was captured, as a config; None: none.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Split:
     micro_batches: int
     orders: Orders
     planned: Mapping[str, float]
+    graph: Mapping[str, object] | None = None
 
     @property
     def ranks(self) -> int:
@@ -74,6 +77,12 @@ def read_split(path: str | Path) -> Split:
     """
     document = read_hybrid_plan(path)
     plan = document.plan
+    if len(set(document.layers)) < len(document.layers):
+        raise InputError("two have one name", file=path, record="problem", field="layers")
+    try:
+        graph = None if document.model is None else zoo_node(document.model)
+    except InputError as error:
+        raise InputError(error.message, file=path, record="problem", field=error.field) from error
     _check(plan, path)
     return Split(
         name=Path(path).stem,
@@ -84,6 +93,7 @@ def read_split(path: str | Path) -> Split:
         micro_batches=plan.micro_batches,
         orders=plan.orders,
         planned=document.seconds,
+        graph=graph,
     )
 
 

@@ -14,7 +14,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -27,18 +29,28 @@ SPLIT_FILE, ORDER_FILE = "split.json", "order.csv"
 
 
 class Part(nn.Module):
-    """The layers of a stage, one after the other; `recompute`: only its input is kept."""
+    """The layers of a stage, one after the other; `recompute`: only its input is kept.
+
+    A layer takes what the one before it returns, one tensor or several, and the batch's own `data`.
+    """
 
     def __init__(self, layers: Mapping[str, nn.Module], recompute: bool) -> None:
         super().__init__()
         self.names, self.recompute = tuple(layers), recompute
         self.row = nn.Sequential(*layers.values())
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = (
-            checkpoint(self.row, x, use_reentrant=False) if self.recompute else self.row(x)
+    def forward(self, *x: Tensor, **data: Tensor) -> Tensor | tuple[Tensor, ...]:
+        run = partial(self._run, **data)
+        output: Tensor | tuple[Tensor, ...] = (
+            checkpoint(run, *x, use_reentrant=False) if self.recompute else run(*x)
         )
         return output
+
+    def _run(self, *x: Tensor, **data: Tensor) -> Tensor | tuple[Tensor, ...]:
+        for layer in self.row:
+            output = layer(*x, **data)
+            x = output if isinstance(output, tuple) else (output,)
+        return x if len(x) > 1 else x[0]
 
 
 class Pipeline:
@@ -60,14 +72,21 @@ class Pipeline:
         self.micro_batches, self.replicas = split["micro_batches"], split["replicas"]
         self.replica = mesh.get_local_rank("replica")
         self._over = mesh.get_group("replica")
+        self._within = mesh.get_group("rank")
+        ranks: dict[nn.Parameter, set[int]] = {}
+        for stage in split["stages"]:
+            for name in stage["layers"]:
+                for parameter in layers[name].parameters():
+                    ranks.setdefault(parameter, set()).add(stage["rank"])
+        self._tied = [x for x, at in ranks.items() if len(at) > 1]
         self.parts: list[Part] = []
         stages = []
         for number, stage in enumerate(split["stages"]):
             if stage["rank"] == mesh.get_local_rank("rank"):
                 named = {name: layers[name] for name in stage["layers"]}
                 part = Part(named, stage["recompute"]).to(device)
-                group = mesh.get_group("rank")
-                stages.append(stage_type(part, number, len(split["stages"]), device, group=group))
+                count = len(split["stages"])
+                stages.append(stage_type(part, number, count, device, group=self._within))
                 self.parts.append(part)
         self.schedule = _PipelineScheduleRuntime(stages, self.micro_batches, loss_fn=loss)
         self.schedule._load_csv(str(folder / ORDER_FILE), format="compute_only")
@@ -75,21 +94,38 @@ class Pipeline:
 
     def parameters(self) -> list[nn.Parameter]:
         """Those of the stages of this process."""
-        return [x for part in self.parts for x in part.parameters()]
+        return list(dict.fromkeys(x for part in self.parts for x in part.parameters()))
 
-    def passes(self, inputs: Tensor, targets: Tensor) -> float | None:
-        """Forward and backward of a batch; the mean loss of this pipeline where it ends here."""
+    def passes(self, inputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> float | None:
+        """Forward and backward of a batch; the mean loss of this pipeline where it ends here.
+
+        Inputs are the first stage's, or by name those of all stages.
+        """
         losses: list[Tensor] | None = [] if self._ends else None
-        mine = inputs.chunk(self.replicas)[self.replica], targets.chunk(self.replicas)[self.replica]
-        self.schedule.step(mine[0], target=mine[1], losses=losses, return_outputs=False)
+
+        def mine(whole: Tensor) -> Tensor:
+            return whole.chunk(self.replicas)[self.replica]
+
+        named = {k: mine(x) for k, x in inputs.items()} if isinstance(inputs, Mapping) else {}
+        first = () if isinstance(inputs, Mapping) else (mine(inputs),)
+        told: dict[str, Any] = {"target": mine(targets), "losses": losses, **named}
+        self.schedule.step(*first, return_outputs=False, **told)
         return None if losses is None else torch.stack(losses).mean().item()
 
     def synchronise(self) -> None:
-        """Average the gradients over the pipelines side by side."""
+        """Sum the gradients of what several ranks use; average over the pipelines side by side."""
+        for parameter in self._tied:
+            self._sum(parameter, self._within)
         if self.replicas > 1:
             for parameter in self.parameters():
-                distributed.all_reduce(parameter.grad, group=self._over)
+                self._sum(parameter, self._over)
                 parameter.grad /= self.replicas
+
+    @staticmethod
+    def _sum(parameter: nn.Parameter, group: distributed.ProcessGroup) -> None:
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad = gradient.contiguous()
+        distributed.all_reduce(parameter.grad, group=group)
 
 
 def mesh_of(folder: Path, device_type: str) -> DeviceMesh:

@@ -5,6 +5,7 @@ Started by `experiments.execution.processes` with a folder and a number; what it
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from datetime import timedelta
@@ -19,10 +20,12 @@ from torch.distributed.pipelining import PipelineStage
 from envs.errors import InputError
 from envs.files import read_json
 from envs.step.pipeline import Bar, Work
+from experiments.execution.captured import CapturedLayers, WithoutDropout
 from experiments.execution.processes import MEETING, RESULT, TASK
 from experiments.execution.train import SPLIT_FILE, Pipeline, mesh_of
 from experiments.run.artifacts import write_json
-from experiments.run.targets import build
+from experiments.run.targets import build, build_as
+from experiments.step.problem import RunnableSource
 
 Document = dict[str, Any]
 
@@ -64,17 +67,46 @@ class Unsplit:
     """The same model in one piece, trained on whole batches."""
 
     def __init__(self, model: Any, learning_rate: float) -> None:
-        self.layers: dict[str, nn.Module] = model.layers()
-        self._row, self._loss = nn.Sequential(*self.layers.values()), model.loss
-        self.optimizer = torch.optim.SGD(self._row.parameters(), lr=learning_rate)
+        self.module, self._loss = self._whole(model), model.loss
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=learning_rate)
         self.losses: list[float] = []
 
-    def passes(self, inputs: Tensor, targets: Tensor) -> None:
+    def passes(self, inputs: Any, targets: Tensor) -> None:
         """Forward and backward of a batch; the gradients stay."""
         self.optimizer.zero_grad()
-        loss: Tensor = self._loss(self._row(inputs), targets)
+        self.losses.append(self._backward(inputs, targets))
+
+    def gradient(self, layer: str, parameter: str) -> Tensor | None:
+        """That of a parameter by its name in a layer."""
+        return self._layers[layer].get_parameter(parameter).grad
+
+    def _whole(self, model: Any) -> nn.Module:
+        self._layers: dict[str, nn.Module] = model.layers()
+        return nn.Sequential(*self._layers.values())
+
+    def _backward(self, inputs: Any, targets: Tensor) -> float:
+        loss: Tensor = self._loss(self.module(inputs), targets)
         loss.backward()
-        self.losses.append(loss.item())
+        return loss.item()
+
+
+class UnsplitModule(Unsplit):
+    """A captured module as it is, not cut, without dropout; a micro-batch after the other."""
+
+    def gradient(self, layer: str, parameter: str) -> Tensor | None:
+        return self.module.get_parameter(parameter).grad
+
+    def _whole(self, model: CapturedLayers) -> nn.Module:
+        return model.whole()
+
+    def _backward(self, inputs: Any, targets: Tensor) -> float:
+        total = 0.0
+        for number in range(len(targets)):
+            with WithoutDropout():
+                loss = self.module(**CapturedLayers.one(inputs, number)) / len(targets)
+            loss.backward()
+            total += loss.item()
+        return total
 
 
 class Trained:
@@ -95,7 +127,8 @@ class Trained:
         if self._here:
             device, stage_type = torch.device("cpu"), partial(RecordedStage, self._bars)
             self._pipeline = Pipeline(folder, model.layers(), loss, mesh, device, stage_type)
-            self._optimizer = torch.optim.SGD(self._pipeline.parameters(), lr=learning_rate)
+            trained = self._pipeline.parameters() or [nn.Parameter(torch.zeros(1))]
+            self._optimizer = torch.optim.SGD(trained, lr=learning_rate)
 
     def train(self, inputs: Tensor, targets: Tensor, unsplit: Unsplit | None) -> None:
         """One step; its gradients are compared with those of `unsplit`."""
@@ -120,12 +153,13 @@ class Trained:
         furthest = largest = 0.0
         for part in self._pipeline.parts:
             for name, layer in zip(part.names, part.row, strict=True):
-                whole = unsplit.layers[name].parameters()
-                for mine, theirs in zip(layer.parameters(), whole, strict=True):
+                for key, mine in layer.named_parameters():
+                    theirs = unsplit.gradient(name, key)
+                    if theirs is None:  # nothing that is trained depends on it
+                        continue
                     assert mine.grad is not None
-                    assert theirs.grad is not None
-                    furthest = max(furthest, float((mine.grad - theirs.grad).abs().max()))
-                    largest = max(largest, float(theirs.grad.abs().max()))
+                    furthest = max(furthest, float((mine.grad - theirs).abs().max()))
+                    largest = max(largest, float(theirs.abs().max()))
         return furthest / largest
 
 
@@ -136,18 +170,9 @@ def work(folder: Path, process: int) -> Document:
         InputError: a plan is of other layers than the model, or its micro-batches do not divide.
     """
     task = read_json(folder / TASK)
-    model = build(task["layers"], "layers")
-    names, sizes = list(model.layers()), list[int]()
-    for name, file in task["plans"].items():
-        split = read_json(folder / name / SPLIT_FILE)
-        sizes.append(split["micro_batches"])
-        if [layer for stage in split["stages"] for layer in stage["layers"]] != names:
-            fault = f"the plan's layers are not those of {task['layers']['_target_']}: "
-            raise InputError(fault + ", ".join(names), file=file, field="layers")
-        if model.micro_batch % split["replicas"]:
-            fault = f"a micro-batch of {model.micro_batch} does not divide over the replicas"
-            raise InputError(fault, file=file, field="stages")
     torch.set_num_threads(1)
+    splits = {name: read_json(folder / name / SPLIT_FILE) for name in task["plans"]}
+    models = {name: _model(task, splits[name], *told) for name, told in task["plans"].items()}
     distributed.init_process_group(
         "gloo",
         init_method=f"file://{folder / MEETING}",
@@ -156,25 +181,53 @@ def work(folder: Path, process: int) -> Document:
         timeout=timedelta(seconds=task["limit_s"]),
     )
     rate = task["learning_rate"]
-    plans = [
-        (Trained(folder / name, model, rate), size)
-        for name, size in zip(task["plans"], sizes, strict=True)
-    ]
-    unsplit = {size: Unsplit(model, rate) for size in sizes}
+    plans = {name: Trained(folder / name, model, rate) for name, model in models.items()}
+    alike: dict[str, list[str]] = {}  # plans that train one model on the same batches
+    for name, (_, graph) in task["plans"].items():
+        of = [graph, splits[name]["micro_batches"], graph and splits[name]["replicas"]]
+        alike.setdefault(json.dumps(of), []).append(name)
+    unsplit = {
+        key: (UnsplitModule if isinstance(models[of[0]], CapturedLayers) else Unsplit)(
+            models[of[0]], rate
+        )
+        for key, of in alike.items()
+    }
     for step in range(task["steps"]):
-        for size, whole in unsplit.items():
+        for key, whole in unsplit.items():
+            model, size = models[alike[key][0]], splits[alike[key][0]]["micro_batches"]
             inputs, targets = model.batch(step, size * model.micro_batch)
             checked = whole if step < task["checked"] else None
             if checked is not None:
                 checked.passes(inputs, targets)
-            for trained, its_size in plans:
-                if its_size == size:
-                    trained.train(inputs, targets, checked)
+            for name in alike[key]:
+                plans[name].train(inputs, targets, checked)
             if checked is not None:
                 checked.optimizer.step()
     distributed.barrier()
     distributed.destroy_process_group()
-    return {"plans": [{**x.seen, "unsplit_losses": unsplit[size].losses} for x, size in plans]}
+    losses = {name: unsplit[key].losses for key, of in alike.items() for name in of}
+    return {"plans": [{**x.seen, "unsplit_losses": losses[name]} for name, x in plans.items()]}
+
+
+def _model(task: Document, split: Document, file: str, graph: Document | None) -> Any:
+    """What a plan trains: the module that it was captured of, or the layers of the config."""
+    names = [layer for stage in split["stages"] for layer in stage["layers"]]
+    if graph is not None:
+        source = build_as(RunnableSource, graph, "graph", "model that can be run")
+        try:
+            workload = source.workload(split["replicas"])
+            return CapturedLayers(workload, names, split["replicas"], task["seed"])
+        except InputError as error:
+            raise InputError(error.message, file=error.file or file, field=error.field) from error
+    model = build(task["layers"], "layers")
+    own = list(model.layers())
+    if names != own:
+        fault = f"the plan's layers are not those of {task['layers']['_target_']}: "
+        raise InputError(fault + ", ".join(own), file=file, field="layers")
+    if model.micro_batch % split["replicas"]:
+        fault = f"a micro-batch of {model.micro_batch} does not divide over the replicas"
+        raise InputError(fault, file=file, field="stages")
+    return model
 
 
 if __name__ == "__main__":

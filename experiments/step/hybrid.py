@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -140,13 +140,19 @@ class PlannedHybrid:
             for stage in self.found.plan.stages
         ]
 
-    def write(self, run: Run, title: str, provenance: Provenance) -> dict[str, str]:
+    def write(
+        self,
+        run: Run,
+        title: str,
+        provenance: Provenance,
+        model: Mapping[str, object] | None,
+    ) -> dict[str, str]:
         """The plan file and, of few devices, the picture of the step; their paths by name."""
         if self.step is None or self.found.plan is None:
             return {}
         path = run.folder / PLAN_FILE
         seconds = {"predicted_s": self.found.predicted, "step_time_s": self.step.step_time}
-        write_hybrid_plan(path, self.found.plan, self.problem, provenance, **seconds)
+        write_hybrid_plan(path, self.found.plan, self.problem, provenance, model, **seconds)
         if self.problem.num_devices > MOST_DRAWN:
             return {"plan": str(path)}
         picture = run.folder / PICTURE_FILE
@@ -210,7 +216,7 @@ def plan_hybrid(
         "budget_s": budget_s,
         "deterministic_limit": limit,
         **planned.document(),
-        **planned.write(run, title, provenance),
+        **planned.write(run, title, provenance, loaded.model),
     }
     return Result(values, provenance, SHOWN)
 

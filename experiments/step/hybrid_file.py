@@ -30,6 +30,7 @@ class HybridDocument:
     topology: str
     devices: tuple[str, ...]  # those that the plan uses; stages name them by their place here
     seconds: Mapping[str, float]  # of a step, by name
+    model: Mapping[str, Any] | None  # of the zoo, whose layers these are
 
 
 def write_hybrid_plan(
@@ -37,17 +38,18 @@ def write_hybrid_plan(
     plan: HybridPlan,
     problem: HybridProblem,
     provenance: Provenance,
+    model: Mapping[str, object] | None = None,
     **seconds: float,
 ) -> None:
     """Write `plan` atomically, beside `seconds` by name.
 
-    The document: `problem` {name, layers: [names]}, `topology` (its name), `micro_batches`,
-    `stages` [{first, end, devices: [names], shards, shares or null, recompute}], `orders` [the
-    actions of every rank, as "1F3": stage, F, I, W or B, micro-batch].
+    The document: `problem` {name, layers: [names], model: of the zoo, or null}, `topology` (its
+    name), `micro_batches`, `stages` [{first, end, devices: [names], shards, shares or null,
+    recompute}], `orders` [the actions of every rank, as "1F3": stage, F, I, W or B, micro-batch].
     """
     devices = problem.topology.devices
     document = {
-        "problem": {"name": problem.name, "layers": list(problem.layer_names)},
+        "problem": {"name": problem.name, "layers": list(problem.layer_names), "model": model},
         "topology": problem.topology.name,
         "micro_batches": plan.micro_batches,
         "stages": [
@@ -81,7 +83,7 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
         told = f"is {document.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
         raise InputError(told, file=path, field="schema_version")
     described = _field(document, "problem", dict, path)
-    layers = _field(described, "layers", list, path, "problem")
+    layers = _texts(described, "layers", path, "problem")
     rows = _field(document, "stages", list, path)
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError("is not a list of stages", file=path, field="stages")
@@ -89,7 +91,7 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
         dict.fromkeys(
             name
             for number, row in enumerate(rows)
-            for name in _field(row, "devices", list, path, f"stage {number}")
+            for name in _texts(row, "devices", path, f"stage {number}")
         )
     )
     stages = tuple(_stage(row, names, path, f"stage {number}") for number, row in enumerate(rows))
@@ -103,6 +105,8 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
         raise InputError(told, file=path, record=f"stage {len(stages) - 1}", field="end")
     micro_batches = _field(document, "micro_batches", int, path)
     orders = order_of_texts(_field(document, "orders", list, path), path)
+    if micro_batches * len(stages) > sum(map(len, orders)):
+        raise InputError("leave actions out", file=path, field="orders")
     plan = HybridPlan(stages, micro_batches, orders)
     try:
         play(plan.untimed(), orders)
@@ -111,10 +115,13 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
     return HybridDocument(
         plan,
         str(described.get("name")),
-        tuple(map(str, layers)),
+        tuple(layers),
         str(document.get("topology")),
-        tuple(map(str, names)),
+        tuple(names),
         {key: seconds for key, seconds in document.items() if isinstance(seconds, float)},
+        None
+        if described.get("model") is None
+        else _field(described, "model", dict, path, "problem"),
     )
 
 
@@ -148,6 +155,13 @@ def _stage(row: Mapping[str, Any], names: list[Any], path: str | Path, record: s
     return Stage(
         stage.first, stage.end, devices, shards, tuple(map(float, shares)), stage.recompute
     )
+
+
+def _texts(row: Mapping[str, Any], key: str, path: str | Path, record: str) -> list[str]:
+    found: list[str] = _field(row, key, list, path, record)
+    if not all(isinstance(text, str) for text in found):
+        raise InputError("is no list of texts", file=path, record=record, field=key)
+    return found
 
 
 def _field(

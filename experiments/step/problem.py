@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
 
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Count, Positive, bounded
@@ -36,6 +36,9 @@ from envs.units import MICROSECOND, MILLISECOND, NANOSECOND
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
 from experiments.run.targets import build, build_as, no_such_thing, object_in_file
+
+if TYPE_CHECKING:
+    from envs.graphs.capture import Workload
 
 Node = Mapping[str, Any]
 
@@ -112,6 +115,14 @@ class ModelSource(Protocol):
         """SHA-256 of what it is made from, by name."""
 
 
+@runtime_checkable
+class RunnableSource(Protocol):
+    """A model whose captured step can be run."""
+
+    def workload(self, parts: int) -> Workload:
+        """The module, its loss, and its data of one of so many equal parts of a micro-batch."""
+
+
 @dataclass(frozen=True)
 class ZooGraph:
     """A model of the zoo; `envs.graphs.zoo.ZooModel` says what the fields mean.
@@ -144,6 +155,25 @@ class ZooGraph:
         graph = zoo_graph(self.name, **self._shape()) if self.cache else self.capture()
         return GraphFile(graph, None, {"format": "zoo"})
 
+    def workload(self, parts: int) -> Workload:
+        """See `RunnableSource`.
+
+        Raises:
+            InputError: the parts are not equal.
+        """
+        from envs.graphs.zoo_modules import workload
+
+        model = self._model()
+        if model.samples % parts:
+            fault = f"a micro-batch of {model.samples} does not divide over {parts} replicas"
+            raise InputError(fault, field="batch")
+        return workload(replace(model, batch=model.batch // parts))
+
+    @property
+    def model(self) -> dict[str, object]:
+        """What `zoo_node` makes a source of again."""
+        return {"name": self.name, **self._shape()}
+
     def inputs(self) -> dict[str, str]:
         """The model's name and shape."""
         return {f"model {self.name}": text_hash(to_json(self._shape()))}
@@ -161,6 +191,25 @@ class ZooGraph:
             "dtype": self.dtype,
             "one_operator": self.one_operator,
         }
+
+
+def zoo_node(model: Mapping[str, Any]) -> dict[str, object]:
+    """The config of the model of the zoo that a file describes: a name and its shape, no more.
+
+    Raises:
+        InputError: no such model, or a key or value that it cannot have.
+    """
+    known = ("name", *ZooShape.__annotations__)
+    for key in (*model, *known):
+        value = model.get(key)
+        words = value if isinstance(value, list) and key == "one_operator" else [value]
+        plain = all(isinstance(x, str | int | None) and "${" not in str(x) for x in words)
+        if key not in known or key not in model or not plain:
+            told = f"a model of the zoo has {', '.join(known)}: numbers and texts"
+            raise InputError(told, field=f"model.{key}")
+    ZooGraph(**model, cache=True)
+    name = f"{ZooGraph.__module__}.{ZooGraph.__name__}"
+    return {"_target_": name, **model, "cache": True}
 
 
 @bounded
@@ -285,6 +334,7 @@ class LoadedProblem:
     problem: StepProblem
     inputs: Mapping[str, str]
     time_unit: TimeUnit
+    model: Mapping[str, object] | None = None  # of the zoo, whose graph it is
 
     def stamp_on(self, provenance: Provenance) -> Provenance:
         """`provenance` with these inputs."""
@@ -317,7 +367,8 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
     if not isinstance(devices, Topology):
         raise no_such_thing("topology", topology, "topology")
     inputs = {**source.inputs(), f"topology {devices.name}": text_hash(to_json(topology))}
-    return problem_of(file, devices, cost, inputs)
+    model = source.model if isinstance(source, ZooGraph) else None
+    return replace(problem_of(file, devices, cost, inputs), model=model)
 
 
 def problem_of(

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from envs.graphs.capture import OPTIMIZERS, capture_training_step
+from envs.graphs.capture import OPTIMIZERS, Workload, capture_training_step
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.zoo import cached_graph
@@ -59,6 +59,14 @@ class Captured:
             module, partial(inputs, self.batch // self.micro_batches), _loss,
             name=self.model, micro_batches=self.micro_batches, optimizer=OPTIMIZERS["adam"],
         )  # fmt: skip
+
+    def workload(self, parts: int) -> Workload:
+        """See `RunnableSource`."""
+        module, inputs = MODELS[self.model]
+        samples, left = divmod(self.batch // self.micro_batches, parts)
+        if left:
+            raise InputError(f"a micro-batch does not divide over {parts} replicas", field="batch")
+        return Workload(module, partial(inputs, samples), _loss)
 
     def load(self) -> GraphFile:
         """The graph, traced now or read from the cache; no topology comes with it."""

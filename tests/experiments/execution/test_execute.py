@@ -47,7 +47,9 @@ def test_plans_train_what_the_unsplit_model_trains_in_their_order(run: Path) -> 
         assert plan["loss_difference"] <= 1e-5
         assert plan["gradient_difference"] <= 1e-5
         assert plan["in_order"]
-        assert plan["simulated_step_time_s"] > 0
+        assert plan["simulated_again_s"] > 0
+        assert plan["planned_s"] == 0.25  # the file's
+        assert plan["planned_of_measured"] == pytest.approx(0.25 / plan["step_time_s"])
         actions = sum(len(row) for row in PLANS[plan["name"]]["orders"])
         assert sum(action["count"] for action in plan["actions"]) == actions
     assert found["equal"]
@@ -67,6 +69,19 @@ def test_another_order_or_another_loss_would_be_told(run: Path) -> None:
     seen[0]["unsplit_losses"][3] += 2e-5
     assert outcome(split, seen, 1)[0]["in_order"]
     assert not outcome(split, seen, 1)[0]["equal"]
+
+
+def test_averaging_gradients_is_part_of_the_step(run: Path) -> None:
+    number = RUN.index("replicas")
+    seen = [read_json(run / f"processes/process{p}.json")["plans"][number] for p in range(2)]
+    split = read_split(run.parent / "replicas.json")
+    before = outcome(split, seen, 1)[0]
+    for one in seen:
+        for step in one["steps"]:
+            step["times"][2] += 1.0
+    after = outcome(split, seen, 1)[0]
+    for key in ("step_time_s", "simulated_again_s", "averaging_s"):
+        assert after[key] == pytest.approx(before[key] + 1.0)
 
 
 def test_a_model_with_other_layers_is_refused(run: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -32,8 +33,8 @@ def test_the_program_needs_torch_alone_and_makes_the_layers_of_the_plan(
         tree = ast.parse((folder / name).read_text())
         named = [x.module for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) and x.module]
         named += [a.name for x in ast.walk(tree) if isinstance(x, ast.Import) for a in x.names]
-        known = {"__future__", "collections", "dataclasses", "json", "model", "os", "pathlib"}
-        assert {x.partition(".")[0] for x in named} <= known | {"sys", "time", "torch"}
+        known = {*sys.stdlib_module_names, "model", "torch"}
+        assert {x.partition(".")[0] for x in named} <= known
     monkeypatch.syspath_prepend(folder)
     layers = importlib.import_module("model").MODEL.layers()
     split = json.loads((folder / "split.json").read_text())
