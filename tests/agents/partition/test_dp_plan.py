@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def test_one_micro_batch_on_slow_links_stays_on_one_device() -> None:
     assert result.step_time <= single.step_time
 
 
+@pytest.mark.slow
 def test_less_room_is_left_until_the_peak_fits() -> None:
     loose = pipeline([1.0] * 4, 4, cluster([0, 0], [1000.0] * 2), [1, 1])
     peak = PLANNER.plan(loose, 30.0)

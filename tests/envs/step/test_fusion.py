@@ -381,6 +381,7 @@ def test_fewer_than_one_group_is_an_input_error() -> None:
         fuse(problem, 0)
 
 
+@pytest.mark.slow
 def test_a_step_of_twenty_thousand_operators_contracts_to_the_groups_asked_for() -> None:
     graph = training_graph(layers=24, width=52, micro_batches=8, tied=True)
     assert graph.num_operators > 19_000

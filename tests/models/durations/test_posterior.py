@@ -208,6 +208,7 @@ def test_fitting_learns_from_neighbours_what_the_marginal_cannot_tell() -> None:
     assert not posterior.training
 
 
+@pytest.mark.slow
 def test_one_seed_one_posterior_whatever_else_is_drawn() -> None:
     rows, work = like_their_neighbours(0, 300, 2)
     config = replace(SMALL, dropout=0.2)
