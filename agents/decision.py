@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from itertools import pairwise
+from typing import Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from envs.errors import InputError
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Location = tuple[str | int, ...]
 Document = TypeVar("Document", bound=Mapping[str, Any])
+Kind = TypeVar("Kind")
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 
 
 class StateError(InputError):
@@ -89,6 +94,21 @@ class Decider(Protocol):
 
     def warm(self) -> None:
         """Decide once on `example`, so that everything is compiled and loaded."""
+
+
+def form(kind: type[Kind]) -> type[Kind]:
+    """A TypedDict that takes no other keys and converts nothing.
+
+    The text below a field describes it, in the forms that inherit the field as well (which
+    pydantic's own `use_attribute_docstrings` does not see).
+    """
+    declared: Any = ast.parse(inspect.getsource(kind)).body[0]
+    known = kind.__annotations__
+    for one, below in pairwise(declared.body):
+        if isinstance(one, ast.AnnAssign) and isinstance(below, ast.Expr):
+            name, told = ast.unparse(one.target), " ".join(ast.literal_eval(below.value).split())
+            known[name] = Annotated[known[name], Field(description=told)]
+    return with_config(ConfigDict(extra="forbid", strict=True))(kind)
 
 
 class Form(Generic[Document]):

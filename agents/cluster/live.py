@@ -9,24 +9,22 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, with_config
+from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.live_state import (
-    STRICT,
     Gpus,
     LiveCluster,
     LiveClusterWithDurations,
     LiveJob,
     LiveNode,
-    Name,
 )
 from agents.cluster.migrating.adviser import MigrationAdvice
 from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import STOP, Migrating
 from agents.cluster.migrating.priorities import Priority
-from agents.decision import Decision, Form, Location, StateError
+from agents.decision import Decision, Form, Location, Name, StateError, form
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.episode import SchedulingEpisode
@@ -48,46 +46,40 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 WAITING_ONLY_WITHOUT = ("holds", "rate", "ready_s", "shared_gpu", "end_s")
 
 
-@with_config(STRICT)
+@form
 class ClusterAction(TypedDict):
     """To be carried out in the order of the list: a start may need what a stop before it frees."""
 
     action: Literal["start", "stop"]
     job: Name
-    on: Annotated[Held, Field(description="what it gets, or what it gives back")]
-    shared_gpu: NotRequired[
-        Annotated[
-            str | None,
-            Field(
-                description='that a fractional job joins; null: a free one; "new b": that on which '
-                "this answer starts job b"
-            ),
-        ]
-    ]
-    probability: Annotated[Probability, Field(description="that the policy gives this action")]
+    on: Held
+    """what it gets, or what it gives back"""
+    shared_gpu: NotRequired[str | None]
+    """that a fractional job joins; null: a free one; "new b": that on which this answer starts
+    job b"""
+    probability: Probability
+    """that the policy gives this action"""
 
 
-@with_config(STRICT)
+@form
 class JobFate(TypedDict):
     """What becomes of a job that waits or runs, and what the scheduler believes of it."""
 
     job: Name
     decision: Literal["start", "move", "keep", "stop", "wait"]
-    on: Annotated[Held | None, Field(description="what it holds then; null: nothing")]
-    rank: Annotated[
-        int | None, Field(ge=1, description="place in the order of the plan that is followed")
-    ]
-    priority: Annotated[float | None, Field(description="by which it stands there, highest first")]
-    remaining_s: Annotated[
-        float | None, Field(ge=0, description="work it is believed to need: the median, about")
-    ]
-    remaining_factor: Annotated[
-        float | None,
-        Field(ge=1, description="two in three lie between that over and that times this factor"),
-    ]
+    on: Held | None
+    """what it holds then; null: nothing"""
+    rank: Annotated[int | None, Field(ge=1)]
+    """place in the order of the plan that is followed"""
+    priority: float | None
+    """by which it stands there, highest first"""
+    remaining_s: Annotated[float | None, Field(ge=0)]
+    """work it is believed to need: the median, about"""
+    remaining_factor: Annotated[float | None, Field(ge=1)]
+    """two in three lie between that over and that times this factor"""
 
 
-@with_config(STRICT)
+@form
 class JobWarning(TypedDict):
     """A job that was left out of the decision."""
 
@@ -95,7 +87,7 @@ class JobWarning(TypedDict):
     message: str
 
 
-@with_config(STRICT)
+@form
 class ClusterAnswer(TypedDict):
     """What a scheduler decides at an instant."""
 
@@ -103,22 +95,15 @@ class ClusterAnswer(TypedDict):
     schema_version: Literal[1]
     now_s: float
     actions: list[ClusterAction]
-    complete: Annotated[
-        bool,
-        Field(description="false: the limit of actions was reached; carry these out and ask again"),
-    ]
-    wait_probability: Annotated[
-        Probability, Field(description="that the policy gives to doing no more; 0 if incomplete")
-    ]
-    ask_again_s: Annotated[
-        float | None,
-        Field(description="when to ask again even if nothing happens; null: at the next event"),
-    ]
+    complete: bool
+    """false: the limit of actions was reached; carry these out and ask again"""
+    wait_probability: Probability
+    """that the policy gives to doing no more; 0 if incomplete"""
+    ask_again_s: float | None
+    """when to ask again even if nothing happens; null: at the next event"""
     jobs: list[JobFate]
-    warnings: Annotated[
-        list[JobWarning],
-        Field(description="jobs that no part of this cluster can run; the others are decided on"),
-    ]
+    warnings: list[JobWarning]
+    """jobs that no part of this cluster can run; the others are decided on"""
 
 
 @bounded

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
-from pydantic import ConfigDict, Field, with_config
+from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
-from agents.decision import Decision, Form, Location, StateError
+from agents.decision import Decision, Form, Location, Name, StateError, form
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -31,64 +31,62 @@ from envs.step.problem import StepProblem
 GROUPS = 64  # of the fused graph, at most
 STARTING = (4, 1, 5, 6, 7, 0, 2, 3)  # of `envs.placement.facts.PlacementFacts.starts`
 FITTING_S = 2.0  # until another plan fits, where the most probable one does not
-STRICT = ConfigDict(extra="forbid", strict=True)
 PLAN_KIND, PLAN_VERSION = "meshwright.plan", 1
-Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 Quantity = Annotated[
     str | float, Field(description='with its unit ("25Gbps", "50GB/s", "2us"), or in bytes/s or s')
 ]
 Size = Annotated[int, Field(ge=1, le=1024)]
 
 
-@with_config(STRICT)
+@form
 class LiveLink(TypedDict):
     """A link, full duplex."""
 
     medium: Name
-    bandwidth: Annotated[Quantity, Field(description="in one direction")]
+    bandwidth: Quantity
+    """in one direction"""
     latency: Quantity
 
 
-@with_config(STRICT)
+@form
 class LiveServer(TypedDict):
     """Equal devices below PCIe, where `nvlink` is given also joined all to all in islands."""
 
-    device: Annotated[Name, Field(description="a kind of the catalogue: V100-16GB, H100, ...")]
+    device: Name
+    """a kind of the catalogue: V100-16GB, H100, ..."""
     count: Size
-    pcie: Annotated[LiveLink, Field(description="of a device, a network card or a switch")]
-    nvlink: NotRequired[Annotated[LiveLink, Field(description="between two devices of an island")]]
-    island: NotRequired[
-        Annotated[int, Field(ge=1, le=1024, description="devices of an island; else all")]
-    ]
-    switches: NotRequired[Annotated[int, Field(ge=1, le=64, description="of PCIe; else 1")]]
-    nics: NotRequired[Annotated[int, Field(ge=0, le=64, description="network cards; else 1")]]
+    pcie: LiveLink
+    """of a device, a network card or a switch"""
+    nvlink: NotRequired[LiveLink]
+    """between two devices of an island"""
+    island: NotRequired[Annotated[int, Field(ge=1, le=1024)]]
+    """devices of an island; else all"""
+    switches: NotRequired[Annotated[int, Field(ge=1, le=64)]]
+    """of PCIe; else 1"""
+    nics: NotRequired[Annotated[int, Field(ge=0, le=64)]]
+    """network cards; else 1"""
 
 
-@with_config(STRICT)
+@form
 class LiveTopology(TypedDict):
     """Servers around one network switch."""
 
     name: NotRequired[Name]
     servers: Annotated[list[LiveServer], Field(min_length=1, max_length=1024)]
-    network: NotRequired[
-        Annotated[LiveLink, Field(description="of every network card; left out of one server")]
-    ]
+    network: NotRequired[LiveLink]
+    """of every network card; left out of one server"""
 
 
-@with_config(STRICT)
+@form
 class LiveStep(TypedDict):
     """A training step to be placed."""
 
-    graph: Annotated[
-        dict[str, Any],
-        Field(
-            description="the object of a graph file in JSON (envs.graphs.storage.graph_document)"
-        ),
-    ]
+    graph: dict[str, Any]
+    """the object of a graph file in JSON (envs.graphs.storage.graph_document)"""
     topology: LiveTopology
 
 
-@with_config(STRICT)
+@form
 class GroupAction(TypedDict):
     """Where a group of operators goes, with the policy's scores."""
 
@@ -97,25 +95,26 @@ class GroupAction(TypedDict):
     operators: list[str]
     device: str
     probability: Annotated[float, Field(ge=0, le=1)]
-    log_probabilities: Annotated[
-        dict[str, float], Field(description="of every device that was allowed")
-    ]
+    log_probabilities: dict[str, float]
+    """of every device that was allowed"""
 
 
-@with_config(STRICT)
+@form
 class PlacementAnswer(TypedDict):
     """Where the operators of a step run."""
 
     kind: Literal["meshwright.placement_decision"]
     schema_version: Literal[1]
     actions: list[GroupAction]
-    plan: Annotated[dict[str, Any], Field(description="a plan file, as experiments.evaluate reads")]
+    plan: dict[str, Any]
+    """a plan file, as experiments.evaluate reads"""
     feasible: bool
-    violations: Annotated[list[str], Field(description="a sentence each; none: feasible")]
-    step_time_s: Annotated[float | None, Field(description="simulated; null: it never ends")]
-    lower_bound_s: Annotated[
-        float | None, Field(description="no plan is faster; null: there is none that fits")
-    ]
+    violations: list[str]
+    """a sentence each; none: feasible"""
+    step_time_s: float | None
+    """simulated; null: it never ends"""
+    lower_bound_s: float | None
+    """no plan is faster; null: there is none that fits"""
 
 
 @bounded
