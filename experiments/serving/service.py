@@ -30,8 +30,9 @@ from prometheus_client import (
     generate_latest,
 )
 from starlette.requests import ClientDisconnect
+from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
-from agents.decision import Decider, StateError
+from agents.decision import Decider, Form, StateError
 from envs.errors import InputError
 from experiments.serving.page import POLICY, page
 
@@ -65,6 +66,19 @@ class Limits:
     timeout_s: float
     token: str | None = None
     hosts: frozenset[str] = frozenset()
+
+
+class Fault(TypedDict):
+    """What is wrong where in a body."""
+
+    loc: list[str | int]
+    msg: str
+
+
+class Refusal(TypedDict):
+    """Why a request is not answered."""
+
+    detail: str | list[Fault]
 
 
 class RefusalError(Exception):
@@ -133,12 +147,13 @@ class Service:
             routes=self.app.routes,
         )
         parts = found.setdefault("components", {}).setdefault("schemas", {})
-        for name, schema in (("State", self._schema), ("Decision", self._answer_schema)):
+        refusal = Form(Refusal, "Refusal").schema()
+        named = {"State": self._schema, "Decision": self._answer_schema, "Refusal": refusal}
+        for name, schema in named.items():
             moved = json.loads(json.dumps(schema).replace("#/$defs/", "#/components/schemas/"))
             parts |= moved.pop("$defs", {})
             moved.pop("$schema", None)
             parts[name] = moved
-        parts["Refusal"] = REFUSAL
         if self.limits.token is not None:
             found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             found["security"] = [{"token": []}]
@@ -146,18 +161,14 @@ class Service:
 
     def _route(self) -> None:
         app = self.app
+        an_object = {JSON: {"schema": {"type": "object"}}}
 
         @app.post(
             "/v1/decide",
             summary="What to do in a state",
             response_class=Response,
-            openapi_extra={
-                "requestBody": {"required": True, "content": {JSON: {"schema": _ref("State")}}}
-            },
-            responses={
-                200: {"description": "The decision.", "content": _json("Decision")},
-                **{status: _refusal(told) for status, told in REFUSALS.items()},
-            },
+            openapi_extra={"requestBody": {"required": True, "content": _json("State")}},
+            responses=_responses("The decision.", _json("Decision"), *REFUSALS),
         )
         async def decide(request: Request) -> Response:
             return await self._answer(request)
@@ -166,10 +177,7 @@ class Service:
             "/v1/schema",
             summary="JSON Schemas of states and decisions",
             response_class=Response,
-            responses={
-                200: {"description": "Both.", "content": {JSON: {"schema": {"type": "object"}}}},
-                **{status: _refusal(REFUSALS[status]) for status in (401, 403, 421)},
-            },
+            responses=_responses("Both.", an_object, 401, 403, 421),
         )
         async def schema() -> Response:
             return _answer({"state": self._schema, "decision": self._answer_schema})
@@ -178,10 +186,7 @@ class Service:
             "/v1/example",
             summary="A state to try",
             response_class=Response,
-            responses={
-                200: {"description": "A state.", "content": _json("State")},
-                **{status: _refusal(REFUSALS[status]) for status in (401, 403, 421)},
-            },
+            responses=_responses("A state.", _json("State"), 401, 403, 421),
         )
         async def example() -> Response:
             return _answer(self.decider.example)
@@ -190,10 +195,7 @@ class Service:
             "/healthz",
             summary="Whether it decides",
             response_class=Response,
-            responses={
-                200: {"description": "Yes.", "content": {JSON: {"schema": {"type": "object"}}}},
-                **{status: _refusal(REFUSALS[status]) for status in (403, 421)},
-            },
+            responses=_responses("Yes.", an_object, 403, 421),
         )
         async def healthz() -> Response:
             return _answer({"status": "ok"})
@@ -347,16 +349,16 @@ def _unprocessable(error: StateError) -> Response:
     return _answer({"detail": detail}, 422)
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
 def _json(name: str) -> dict[str, Any]:
-    return {JSON: {"schema": _ref(name)}}
+    return {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
-def _refusal(told: str) -> dict[str, Any]:
-    return {"description": told, "content": _json("Refusal")}
+def _responses(told: str, content: dict[str, Any], *refused: int) -> dict[int | str, Any]:
+    """An answer, and what may be answered in its place."""
+    refusals = {
+        status: {"description": REFUSALS[status], "content": _json("Refusal")} for status in refused
+    }
+    return {200: {"description": told, "content": content}, **refusals}
 
 
 REFUSALS = {
@@ -368,26 +370,4 @@ REFUSALS = {
     421: "The Host is not one of this service.",
     422: "The body is no state, or one that contradicts itself: every `loc` says where.",
     503: "Too many requests wait, or the decision took too long: come again after Retry-After.",
-}
-REFUSAL: dict[str, Any] = {
-    "type": "object",
-    "required": ["detail"],
-    "properties": {
-        "detail": {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["loc", "msg"],
-                        "properties": {
-                            "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
-                            "msg": {"type": "string"},
-                        },
-                    },
-                },
-            ]
-        }
-    },
 }
