@@ -105,16 +105,34 @@ def read_checked_spec(
     Raises:
         InputError: naming the file that is missing, damaged, or of another kind or version.
     """
-    path = folder / file
-    spec = read_json_object(path)
+    spec = read_kind(folder / file, kind, version)
+    check_listed(folder / file, spec, listed)
+    return spec
+
+
+def read_kind(path: Path, kind: str, version: int) -> dict[str, Any]:
+    """The JSON object in `path`, whose `kind` and `schema_version` are these.
+
+    Raises:
+        InputError: as `read_json_object`; one of them is another.
+    """
+    document = read_json_object(path)
     for key, expected in (("kind", kind), ("schema_version", version)):
-        if spec.get(key) != expected:
-            raise InputError(f"is {spec.get(key)!r}, not {expected!r}", file=path, field=key)
+        if document.get(key) != expected:
+            raise InputError(f"is {document.get(key)!r}, not {expected!r}", file=path, field=key)
+    return document
+
+
+def check_listed(path: Path, spec: Mapping[str, Any], listed: Collection[str]) -> None:
+    """Hold the files that a spec must list against the hashes that it has of them.
+
+    Raises:
+        InputError: it lists others; as `check_hashes`.
+    """
     hashes = spec.get("sha256")
     if not isinstance(hashes, dict) or set(hashes) != set(listed):
         raise InputError(f"must list {', '.join(listed)}", file=path, field="sha256")
-    check_hashes(folder, hashes)
-    return spec
+    check_hashes(path.parent, hashes)
 
 
 def shipped_names(shipped: Path, spec: str) -> tuple[str, ...]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from envs.files import read_json
 from envs.synchronisation.link_graph import LinkGraph, described, description
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from envs.units import check_keys, parse_bytes, read_quantity
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
+from models.artifacts import read_kind
 
 KIND = "meshwright.synchronisation_plan"
 SCHEMA_VERSION = 1
@@ -54,12 +54,7 @@ def read_plan(path: str | Path) -> tuple[SynchronisationProblem, Synchronisation
     Raises:
         InputError: naming the file and the field at fault, or the first violation.
     """
-    document = read_json(path)
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise InputError(f"is no plan: 'kind' is not {KIND!r}", file=path, field="kind")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        told = f"is {document.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
-        raise InputError(told, file=path, field="schema_version")
+    document = read_kind(Path(path), KIND, SCHEMA_VERSION)
     try:
         problem = _problem(document)
         plan = _plan(document, problem.network)

@@ -26,7 +26,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
+from models.artifacts import atomic_folder, check_hashes, check_listed, hashes_of, read_kind
 from models.layout import FieldLayout, Observation, num_cluster_actions
 
 KIND = "meshwright.scheduler"
@@ -122,19 +122,8 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     if not folder.is_dir():
         raise InputError("is not a checkpoint folder", file=folder)
     spec_file = folder / SPEC_FILE
-    spec = read_json_object(spec_file)
-    if spec.get("kind") != KIND:
-        raise InputError(f"is {spec.get('kind')!r}, not {KIND!r}", file=spec_file, field="kind")
-    if spec.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            f"is {spec.get('schema_version')!r}, this version reads {SCHEMA_VERSION}",
-            file=spec_file,
-            field="schema_version",
-        )
-    hashes, expected = spec.get("sha256"), (CARD_FILE,) if PLAN in spec else LISTED_FILES
-    if not isinstance(hashes, dict) or set(hashes) != set(expected):
-        raise InputError(f"must list {', '.join(expected)}", file=spec_file, field="sha256")
-    check_hashes(folder, hashes)
+    spec = read_kind(spec_file, KIND, SCHEMA_VERSION)
+    check_listed(spec_file, spec, (CARD_FILE,) if PLAN in spec else LISTED_FILES)
     folders = spec.get("folders", {})
     known = isinstance(folders, dict) and set(folders) <= {DURATIONS_FOLDER}
     if not known or not all(isinstance(listed, dict) for listed in folders.values()):

@@ -286,6 +286,31 @@ def by_case(outcomes: Mapping[PlanCell, Outcome]) -> dict[Case, dict[str, Outcom
     return found
 
 
+def operators_of(found: Mapping[str, Outcome]) -> int:
+    """Of a case whose plans these are; 0 where there is none."""
+    return max(outcome.operators for outcome in found.values())
+
+
+def figures(found: Mapping[str, Outcome]) -> dict[str, object]:
+    """What the agents came to on one case, for a document."""
+    return {
+        "step_time_s": {name: outcome.objective for name, outcome in found.items()},
+        "search_s": {name: outcome.seconds for name, outcome in found.items()},
+        "reason": {name: x.reason for name, x in found.items() if not x.feasible},
+    }
+
+
+def require_distinct(labels: Sequence[str], field: str) -> None:
+    """Refuse a label that stands twice.
+
+    Raises:
+        InputError: naming it.
+    """
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError("stands twice", file=SUITE_KEY, record=label, field=field)
+
+
 def percent(ratio: float) -> str:
     """A relative difference for a reader; nothing where it is not finite."""
     return f"{ratio:+.1%}" if np.isfinite(ratio) else ""

@@ -22,6 +22,8 @@ from experiments.step.suites.cell import (
     PlanSuite,
     axis,
     cells_of,
+    figures,
+    operators_of,
     positive,
     times,
 )
@@ -156,7 +158,7 @@ class _Row:
         return self.found[name].time(self.found[name].objective)
 
     def cells(self, contenders: Sequence[str]) -> tuple[str, ...]:
-        operators = max(outcome.operators for outcome in self.found.values())
+        operators = operators_of(self.found)
         by = min(self.found, key=self.ratio)
         winner = by if self.found[by].feasible else ""
         cells = [self.case.name, f"{operators:,}", self.shown(by), winner]
@@ -165,12 +167,7 @@ class _Row:
         return tuple(cells)
 
     def document(self) -> dict[str, object]:
-        return {
-            "problem": self.case.name,
-            "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
-            "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
-            "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
-        }
+        return {"problem": self.case.name, **figures(self.found)}
 
 
 def _planner(name: str, rows: Sequence[_Row]) -> tuple[str, ...]:

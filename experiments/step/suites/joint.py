@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from envs.errors import InputError
 from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
-from experiments.run.suite import SUITE_KEY, Report
+from experiments.run.suite import Report
 from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
@@ -23,9 +22,12 @@ from experiments.step.suites.cell import (
     PlanSuite,
     axis,
     by_case,
+    figures,
     left_out_of,
+    operators_of,
     percent,
     positive,
+    require_distinct,
 )
 
 UNIFORM, FAIR = "uniform shares", "fair sharing"  # labels of the two references
@@ -76,10 +78,7 @@ class JointSuite(PlanSuite):
         axis({UNIFORM: self.uniform}, "uniform")
         axis({FAIR: self.fair}, "fair")
         positive(self.budget_s, "budget_s")
-        labels = [UNIFORM, FAIR, *self.methods, *self.placed]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise InputError("stands twice", file=SUITE_KEY, record=label, field="methods")
+        require_distinct([UNIFORM, FAIR, *self.methods, *self.placed], "methods")
 
     @property
     def left_out(self) -> list[str]:
@@ -169,7 +168,7 @@ class _Row:
         return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
     def cells(self, methods: Sequence[str]) -> tuple[str, ...]:
-        operators = max(outcome.operators for outcome in self.found.values())
+        operators = operators_of(self.found)
         cells = [self.case.name, f"{operators:,}" if operators else ""]
         cells += [self.found[name].time(self.found[name].objective) for name in (UNIFORM, FAIR)]
         for name in methods:
@@ -186,14 +185,12 @@ class _Row:
         return {
             "graph": self.case.graph,
             "topology": self.case.topology,
-            "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
-            "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
             "lower_bound_s": self.bound,
             "reduction": {
                 name: {reference: self.reduction(name, reference) for reference in (UNIFORM, FAIR)}
                 for name in methods
             },
-            "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
+            **figures(self.found),
         }
 
 

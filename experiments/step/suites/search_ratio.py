@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import InputError
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
-from experiments.run.suite import SUITE_KEY, Report
+from experiments.run.suite import Report
 from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     Case,
@@ -22,9 +21,12 @@ from experiments.step.suites.cell import (
     axis,
     by_case,
     cells_of,
+    figures,
     left_out_of,
+    operators_of,
     percent,
     positive,
+    require_distinct,
     seconds,
 )
 
@@ -131,10 +133,7 @@ class SearchRatio(PlanSuite):
             axis(getattr(self, name), name)
         for name in ("fused_budget_s", "unfused_limit_s", "reference_budget_s"):
             positive(getattr(self, name), name)
-        labels = [*self.unfused, *self.fused, *self.reference]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise InputError("stands twice", file=SUITE_KEY, record=label, field="reference")
+        require_distinct([*self.unfused, *self.fused, *self.reference], "reference")
 
     @property
     def left_out(self) -> list[str]:
@@ -267,10 +266,8 @@ class _Race:
             "topology": self.case.topology,
             "fused_search": self.label,
             "opponent": self.other,
-            "operators": max(outcome.operators for outcome in self.found.values()),
-            "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
-            "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
-            "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
+            "operators": operators_of(self.found),
+            **figures(self.found),
             "loss_to_best_known": self.loss,
             "near_best_known": self.near.document() if self.near else None,
             "opponent_alone_near_best_known": self.lost,
@@ -294,7 +291,7 @@ def _near_best(found: Mapping[str, Outcome]) -> float:
 
 def _times(case: Case, found: Mapping[str, Outcome]) -> Iterator[tuple[str, ...]]:
     """Rows of `TIME_COLUMNS`."""
-    operators = max(outcome.operators for outcome in found.values())
+    operators = operators_of(found)
     for name, outcome in found.items():
         over = percent(outcome.objective / _best(found) - 1.0) if outcome.feasible else ""
         after = seconds(outcome.curve.time_to(_near_best(found)))
