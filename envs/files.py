@@ -128,9 +128,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` beside `path` and move it there: readers never see half a file.
 
     Raises:
-        InputError: it cannot be written, as on a full disk.
+        InputError: it cannot be written, as on a full disk, or is a device.
     """
     try:
+        if path.exists() and not path.is_file():
+            told = "it is a folder" if path.is_dir() else "it is no regular file"
+            raise InputError(f"cannot be written ({told})", file=path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

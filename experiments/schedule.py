@@ -6,9 +6,11 @@ python -m experiments.schedule name=1f1b ranks=4 micro_batches=8 forward=10 inpu
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 
+from envs.errors import InputError
 from experiments.pictures.step import draw_pipeline
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
@@ -25,6 +27,8 @@ def schedule(config: ScheduleConfig, run: Run) -> Result:
     start = time.perf_counter()
     found = schedule_of(config)
     seconds = time.perf_counter() - start
+    if not math.isfinite(found.played.makespan):
+        raise InputError("config key 'forward': the times of actions have no finite sum")
     title = (
         f"{config.name}: {config.micro_batches} micro-batches on {config.ranks} ranks take "
         f"{found.played.makespan:g}, the longest span of a rank {found.played.max_rank_span:g}"

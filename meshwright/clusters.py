@@ -295,6 +295,11 @@ def replay(
     Raises:
         InputError: an unknown name, a job that can never run, a policy that leaves jobs waiting.
     """
+    for name, given, kind in (("trace", trace, Trace), ("cluster", cluster, Cluster)):
+        if not isinstance(given, kind):
+            raise InputError(f"{given!r} is no {kind.__name__}", field=name)
+    if not isinstance(failures, Failures | None):
+        raise InputError(f"{failures!r} is no {Failures.__name__}", field="failures")
     chosen = _named(policies)
     keys = {name: f"policy_{number}" for number, name in enumerate(chosen)}
     texts = {name: what for name, what in chosen.items() if isinstance(what, str | Path)}

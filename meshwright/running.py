@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from experiments.run.declared import EXPERIMENTS, app_names
+from experiments.run.declared import CONFIG_DIR, EXPERIMENTS, TRUST, app_names
 from experiments.run.faults import EXIT_BAD_INPUT
 
 FAULT = "error: "
@@ -38,6 +38,9 @@ def run(verb: str, *words: str) -> dict[str, Any]:
     """
     if verb not in app_names():
         raise InputError(f"{verb!r} is unknown (known: {', '.join(app_names())})", field="verb")
+    for word in words:
+        if word.startswith("-") and word.partition("=")[0] not in (*CONFIG_DIR, TRUST):
+            raise InputError(f"{word!r} is for the command alone", field="words")
     given = dict(word.split("=", 1) for word in words if "=" in word)
     folder = given.get("hydra.run.dir") or given.get("resume")
     if folder is None:

@@ -137,8 +137,12 @@ def topology(
         if isinstance(made, Topology):
             return made
         raise InputError(f"'{what}' belongs to a graph file: give it to plan", field="topology")
-    servers = [what] if isinstance(what, Server) else list(what)
-    if not servers or not all(isinstance(server, Server) for server in servers):
+    servers = [what] if isinstance(what, Server) else what
+    if (
+        not isinstance(servers, Sequence)
+        or not servers
+        or not all(isinstance(server, Server) for server in servers)
+    ):
         raise InputError("is neither a name, a path nor servers", field="topology")
     if len(servers) == 1:
         return single_server(name, servers[0].build())

@@ -113,7 +113,8 @@ def describe(folder: Path, shards: int, shard_size: int, provenance: Mapping[str
         "provenance": dict(provenance),
     }
     path = folder / DESCRIPTION
-    if path.exists() and {**read_json(path), "shards": 0} != {**document, "shards": 0}:
+    there = read_json(path) if path.exists() else document
+    if not isinstance(there, dict) or {**there, "shards": 0} != {**document, "shards": 0}:
         raise InputError("another dataset stands there; name a new folder", file=folder)
     write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 

@@ -60,6 +60,10 @@ def check_windows(
         raise InputError("config key 'splits': no split")
     if window == exam_window:
         raise InputError(f"config key '{key}': is the window of training")
+    for split in splits.values():
+        if exam_window not in split.shares:
+            known = ", ".join(split.shares)
+            raise InputError(f"config key '{key}': {exam_window!r} is unknown (known: {known})")
 
 
 def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:

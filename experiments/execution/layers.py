@@ -62,6 +62,11 @@ class Transformer:
     micro_batch: int  # samples
     seed: int
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1 and name != "seed":
+                raise ValueError(f"{name}: {value} is below 1")
+
     def layers(self) -> dict[str, nn.Module]:
         """The layers by name, in their order, as they begin."""
         torch.manual_seed(self.seed)

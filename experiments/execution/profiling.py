@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def profile(config: ProfileConfig, run: Run) -> Result:
     """Measure the layers one after the other and write their profile."""
     model = build(config.layers, "layers")
     file = Path(config.profile)
-    if file.exists():
+    if os.path.lexists(file):
         raise InputError("is there already", file=file, field="profile")
     layers = measure(model, config.warm_up, config.repeats)
     edges = [f"{a.name} -- {b.name}" for a, b in pairwise(layers)]

@@ -29,6 +29,7 @@ from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.declared import EXPERIMENTS, TRUST, names_in, own_flags
 from experiments.run.display import ProgressDisplay
 from experiments.run.faults import EXIT_BAD_INPUT
+from experiments.run.folders import require_own_folder
 from experiments.run.one_run import RESULT_FILE
 from experiments.run.processes import Executor, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
@@ -109,7 +110,8 @@ class AppCell:
         """The app's command line; what a killed run that cannot go on has left is removed.
 
         Raises:
-            InputError: as `check_folder`, or another process writes the folder.
+            InputError: as `check_folder`, or another process writes the folder, or somebody's files
+                lie in it.
         """
         wait_until_free(self.beside("lock"), BUSY_S)
         words = [sys.executable, "-m", f"{EXPERIMENTS}.{self.app}"]
@@ -122,6 +124,8 @@ class AppCell:
                 return [*words, *trusted, f"resume={quoted(self.folder)}"]
         self.check_folder()
         if self.folder.exists():
+            if not self.beside("key").is_file():  # which was written before anything of this cell
+                require_own_folder(self.folder)
             shutil.rmtree(self.folder)
         write_text(self.beside("key"), self.key)
         return [*words, *self.overrides, f"hydra.run.dir={quoted(self.folder)}"]

@@ -257,7 +257,10 @@ def saved_keys(folder: str | Path) -> set[str] | None:
 
 def plain_config(config: object) -> dict[str, object]:
     """A typed config as plain mappings, lists and scalars."""
-    container = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
+    try:
+        container = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
+    except OmegaConfBaseException as error:  # a list in a list
+        raise InputError(_omegaconf_line(error)) from error
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
 

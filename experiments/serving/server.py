@@ -10,13 +10,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from threadpoolctl import threadpool_limits
 
 from envs.errors import InputError
+from envs.files import read_content
 from experiments.serving.connections import ConnectionLimits, protocol_within
 from experiments.serving.service import Service
 
@@ -39,8 +39,8 @@ def read_token(file: str | None, host: str) -> str | None:
         told = f"{host} can be reached from outside: name a file that holds a token"
         raise InputError(told, file="config key 'token_file'")
     try:
-        token = Path(file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        token = read_content(file).decode("ascii").strip()
+    except UnicodeDecodeError as error:
         raise InputError(f"cannot be read ({error})", file=file) from error
     if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
         raise InputError(f"is no token of {SHORTEST_TOKEN} characters or more", file=file)

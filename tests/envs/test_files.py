@@ -72,3 +72,14 @@ def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cannot be written"):
         write_atomically(tmp_path / "file" / "below", b"")
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "null").symlink_to(os.devnull)
+    for name in ("pipe", "folder", "null"):
+        with pytest.raises(InputError, match=rf"{name}: cannot be written"):
+            write_atomically(tmp_path / name, b"")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "null", "pipe"]

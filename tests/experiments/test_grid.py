@@ -350,6 +350,9 @@ def test_a_killed_app_begins_again_or_goes_on(tmp_path: Path) -> None:
     folder.mkdir()
     rest.write_text("")
     whole = AppCell("whole", "compare", ("a=b",), folder)
+    with pytest.raises(InputError, match=r"it holds metrics\.csv"):
+        whole.command()  # no cell has begun here: it is somebody's
+    whole.beside("key").write_text("of another release")
     assert whole.command()[1:] == [
         "-m", "experiments.compare", "a=b", f"hydra.run.dir={quoted(folder)}",
     ]  # fmt: skip

@@ -115,6 +115,7 @@ def test_own_servers_are_a_topology() -> None:
     assert float(alone.bandwidth[0, 3]) == 50e9
     assert mw.topology("t4_pcie").num_devices == 4
     assert "unknown device kind 'T5'" in refusal(lambda: mw.topology(mw.Server("T5")))
+    assert "neither a name" in refusal(lambda: mw.topology(3))  # type: ignore[arg-type]
     assert "topology=nowhere" in refusal(lambda: mw.topology("nowhere"))
     assert "give it to plan" in refusal(lambda: mw.topology("from_graph"))
 
@@ -199,6 +200,9 @@ def test_a_comparison_is_a_table_in_every_form(tmp_path: Path) -> None:
     assert found.best in str(found).splitlines()[3]
     assert found.draw(tmp_path / "jct.png").stat().st_size > 0
     assert "policies=srtff" in refusal(lambda: mw.replay(trace, nodes, "srtff"))
+    path: Any = "jobs.csv"
+    assert "'jobs.csv' is no Trace" in refusal(lambda: mw.replay(path, nodes))
+    assert "'jobs.csv' is no Cluster" in refusal(lambda: mw.replay(trace, path))
     assert "stands twice" in refusal(lambda: mw.replay(trace, nodes, ["fifo", "fifo"]))
     assert "neither a name" in refusal(lambda: mw.replay(trace, nodes, [3]))  # type: ignore[list-item]
     big = Trace.of("big", [0], [5], [64])
@@ -225,4 +229,5 @@ def test_an_app_answers_with_its_result_and_refuses_as_an_error(tmp_path: Path) 
     assert found["run_folder"] == str(tmp_path / "run")
     assert "holds a run already" in refusal(lambda: mw.run("evaluate", *words))
     assert "unknown config key 'agnt'" in refusal(lambda: mw.run("evaluate", "agnt=heft"))
+    assert "'-m' is for the command" in refusal(lambda: mw.run("evaluate", "-m", "seed=1,2"))
     assert "'evaluat' is unknown" in refusal(lambda: mw.run("evaluat"))

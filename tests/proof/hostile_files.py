@@ -17,8 +17,9 @@ import yaml
 from envs.graphs.storage import save_graph
 from models.artifacts import hashes_of
 from tests.agents.cluster.exported_schedulers import advised
+from tests.experiments.execution.plans_of_layers import PLANS
 from tests.experiments.layered_step import layered_step
-from tests.paths import CONF
+from tests.paths import CONF, ROOT
 
 HEAD = "job_id,submit_s,duration_s,num_gpus\n"
 SIX = (
@@ -29,6 +30,9 @@ TRACES: Mapping[str, str | bytes] = {
     "six.csv": SIX,
     "crlf.csv": SIX.replace("\n", "\r\n"),
     "bom.csv": b"\xef\xbb\xbf" + SIX.encode(),
+    "beyond.csv": HEAD + "a,0,10,1\nb,9007199254740993,10,1\n",
+    "offset.csv": "at,duration_s,num_gpus\n2026-01-01 00:00:00+99:99,10,1\n",
+    "moments.csv": "submit_s,ran,num_gpus\n0,1e-12,1\n5,10,1\n",
     "unsorted.csv": HEAD + "b,50,10,1\na,0,10,1\n",
     "unicode.csv": HEAD + "Ünî-日本,0,10,1\n../../etc/passwd,5,10,1\n",
     "quoted.csv": HEAD + '"a,b",0,10,1\n"c ""d""",5,10,1\n',
@@ -214,10 +218,22 @@ def _plans(folder: Path) -> None:
     write("plan_list.json", placement=[1, 2])
     write("plan_order.json", order=5)
     write("plan_bandwidth.json", bandwidth={"x": -1})
+    hybrid = PLANS["gpipe"]
+    first, *rest = hybrid["stages"]
+    names = {**hybrid["problem"], "layers": ["a"] * len(hybrid["problem"]["layers"])}
+    for name, changes in (
+        ("hybrid", {}), ("hybrid_many", {"micro_batches": 10**9}),
+        ("hybrid_devices", {"stages": [{**first, "devices": [[]]}, *rest]}),
+        ("hybrid_layers", {"problem": names}),
+    ):  # fmt: skip
+        (folder / f"{name}.json").write_text(json.dumps({**hybrid, **changes}))
 
 
 def _checkpoints(folder: Path) -> None:
     """Copies of an exported scheduler, each with one thing wrong; hashes are mended."""
+    placer = shutil.copytree(ROOT / "agents/placement/shipped/any_step", folder / "placer_sweeps")
+    spec = json.loads((placer / "spec.json").read_text())
+    (placer / "spec.json").write_text(json.dumps({**spec, "sweeps": [[]]}))
     sound = advised(folder / "ck")
 
     def copy(name: str, edit: Callable[[dict[str, Any]], object] | None = None) -> Path:
@@ -296,3 +312,8 @@ def _runs(folder: Path) -> None:
         (folder / name).mkdir()
         (folder / name / "config.yaml").write_text(content)
     shutil.copy(CONF / "topology" / "t4_pcie.yaml", folder / "cluster.yaml")
+    shutil.copy(CONF / "workload" / "itp.yaml", folder / "itp.yaml")
+    (folder / "listed").mkdir()
+    (folder / "listed" / "dataset.json").write_text("[]")
+    (folder / "somebody" / "0").mkdir(parents=True)
+    (folder / "somebody" / "0" / "thesis.txt").write_text("years of work")
