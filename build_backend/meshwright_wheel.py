@@ -27,7 +27,6 @@ from typing import Any
 import yaml
 from setuptools import build_meta
 from setuptools.build_meta import (  # what a backend offers beside what is written here
-    build_editable,
     build_sdist,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
@@ -64,6 +63,16 @@ def build_wheel(
     target = str(Path(wheel_directory).resolve())
     with _staged():
         return build_meta.build_wheel(target, config_settings)
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """PEP 660, by a path: setuptools' own finder would load at every start of the interpreter."""
+    settings = {"editable_mode": "compat", **(config_settings or {})}
+    return build_meta.build_editable(wheel_directory, settings, metadata_directory)
 
 
 def prepare_metadata_for_build_wheel(

@@ -46,16 +46,25 @@ assert not taken, taken
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    program = f"import meshwright_wheel; meshwright_wheel.build_wheel({str(folder)!r})"
+def built(folder: Path, form: str) -> zipfile.ZipFile:
+    program = f"import meshwright_wheel; meshwright_wheel.build_{form}({str(folder)!r})"
     subprocess.run(
         [sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "build_backend")},
     )  # fmt: skip
     (file,) = folder.glob("*.whl")
     return zipfile.ZipFile(file)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return built(tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+def test_an_editable_install_runs_no_code_at_every_start(tmp_path: Path) -> None:
+    editable = built(tmp_path, "editable")
+    (name,) = [x for x in editable.namelist() if x.endswith(".pth")]
+    assert editable.read(name).decode().split() == [str(ROOT)]
 
 
 @pytest.fixture
