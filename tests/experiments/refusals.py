@@ -99,7 +99,8 @@ def run_refused(
     code = run_app(found.config_name, found.schema, found.task, list(arguments))
     out, err = capfd.readouterr()
     assert code == 2, err
-    assert out == ""
+    # where the machine is busy a slow check says that it still runs
+    assert all(line.endswith(" s since its start") for line in out.splitlines()), out
     assert err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1
     for word in words:
