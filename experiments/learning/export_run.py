@@ -147,6 +147,9 @@ def verified(
     checkpoint: Path, verification: Verification, provenance: Provenance, outcome: Outcome
 ) -> Result:
     """What the app tells."""
-    values: dict[str, object] = {"checkpoint": str(checkpoint), "verification": verification.document()}
+    values: dict[str, object] = {
+        "checkpoint": str(checkpoint),
+        "verification": verification.document(),
+    }
     values |= {"verified": verification.passed}
     return Result(values, provenance, warnings=outcome.warnings)

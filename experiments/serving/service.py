@@ -355,10 +355,10 @@ def _json(name: str) -> dict[str, Any]:
 
 def _responses(told: str, content: dict[str, Any], *refused: int) -> dict[int | str, Any]:
     """An answer, and what may be answered in its place."""
-    refusals = {
-        status: {"description": REFUSALS[status], "content": _json("Refusal")} for status in refused
-    }
-    return {200: {"description": told, "content": content}, **refusals}
+    answers: dict[int | str, Any] = {200: {"description": told, "content": content}}
+    for status in refused:
+        answers[status] = {"description": REFUSALS[status], "content": _json("Refusal")}
+    return answers
 
 
 REFUSALS = {
