@@ -79,8 +79,7 @@ def draw_learning_curve(
         label = "PPO, the policy's most probable plan; at 0 untrained"
         axes.plot(own[:, 0], own[:, 1] * 1e3, color=ORANGE, linewidth=1.6, label=label)
     lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
-    learned = np.concatenate([mean, own[:, 1] * 1e3])
-    low, high = _limits(lower_bound * 1e3, best, learned, list(lines.values()))
+    low, high = _limits(lower_bound * 1e3, best, mean, own[:, 1] * 1e3, list(lines.values()))
     near = sorted((name for name in lines if lines[name] <= high), key=lines.__getitem__)
     shown = {name: lines[name] for name in near[:MOST_NAMED]}
     for name in near[MOST_NAMED:]:
@@ -120,13 +119,14 @@ def draw_learning_curve(
 
 
 def _limits(
-    bound: float, best: FloatArray, mean: FloatArray, baselines: list[float]
+    bound: float, best: FloatArray, mean: FloatArray, own: FloatArray, baselines: list[float]
 ) -> tuple[float, float]:
     """From just under the bound to just over the curve's start; far worse baselines lie beyond."""
-    curve = np.concatenate([best, mean])
+    curve = np.concatenate([best, mean, own])
     curve = curve[np.isfinite(curve)]
     floor = min([bound, *baselines, *curve])
     start = float(np.quantile(curve, 0.98)) if len(curve) else min(baselines, default=floor)
+    start = max([start, *own])
     top = max([start, *(value for value in baselines if value <= ABOVE_START * start)])
     margin = 0.05 * max(top - floor, 0.01 * top)
     return floor - margin, top + margin

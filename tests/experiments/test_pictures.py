@@ -138,6 +138,14 @@ def test_learning_curve_shows_near_baselines_and_names_far_ones() -> None:
     assert 400 < high < 9000
 
 
+def test_a_learning_curve_begins_with_the_untrained_policy() -> None:
+    own = [(0.0, 0.9), *((float(k), 0.3) for k in range(1, 100))]
+    curve = Curve([1.0, 2.0], [0.4, 0.3], [0.4, 0.3], own)
+    axes = draw_learning_curve(curve, {}, 0.2, "title").axes[0]
+    assert axes.get_ylim()[1] > 900.0
+    assert axes.lines[2].get_xydata()[0].tolist() == [0.0, 900.0]
+
+
 def test_labels_of_equal_baselines_do_not_overlap() -> None:
     curve = Curve(seconds=[1, 2], mean=[0.4, 0.3], best=[0.4, 0.3])
     baselines = {"a": 0.30, "b": 0.30, "c": 0.3001}
