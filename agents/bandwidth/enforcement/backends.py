@@ -11,6 +11,7 @@ What reaches a server's NIC address unbound goes through the plane of that addre
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
@@ -84,22 +85,19 @@ class PolicyRouting:
             table = self.first_table + number
             lines += ["", comment(f"Sockets bound to {up.nic.address} send through {up.name}.")]
             for lane in up.lanes:
-                lines.append(command(
-                    "ip", "-4", "route", "replace", f"{lane.destination.address}/32",
-                    "via", lane.gateway.address, "dev", device(up.nic), "table", table,
-                ))  # fmt: skip
-            lines.append(self._rule(number, "from", f"{up.nic.address}/32"))
+                way = lane.destination.address, lane.gateway.address, device(up.nic), table
+                lines.append(command("ip -4 route replace {}/32 via {} dev {} table {}", *way))
+            lines.append(self._rule(number, f"from {up.nic.address}/32 "))
         number = len(plan.uplinks)
         lines += ["", comment("Other sockets: to each server by the rates of the plan.")]
         for host in plan.destinations:
-            hops: list[object] = []
-            for (up, lane), weight in _weights(plan, host):
-                hops += ["nexthop", "via", lane.gateway.address, "dev", device(up.nic)]
-                hops += ["weight", weight]
-            lines.append(command(
-                "ip", "-4", "route", "replace", f"{host.address}/32", "src", plan.host.address,
-                "table", self.first_table + number, *hops,
-            ))  # fmt: skip
+            way = host.address, plan.host.address, self.first_table + number
+            hops = (
+                command("nexthop via {} dev {} weight {}", lane.gateway.address, device(up.nic), x)
+                for (up, lane), x in _weights(plan, host)
+            )
+            route = command("ip -4 route replace {}/32 src {} table {}", *way)
+            lines.append(" ".join([route, *hops]))
         return [*lines, self._rule(number)]
 
     def clean(self, plan: ServerPlan) -> list[str]:
@@ -107,9 +105,9 @@ class PolicyRouting:
         lines = [comment("The rules and tables of the plan.")]
         for number in range(len(plan.uplinks) + 1):
             priority, table = self.first_priority + number, self.first_table + number
-            rule = command("ip", "-4", "rule", "del", "priority", priority, "table", table)
+            rule = f"ip -4 rule del priority {priority} table {table}"
             lines.append(f"while {rule} 2>/dev/null; do :; done")
-            lines.append(attempt("ip", "-4", "route", "flush", "table", table))
+            lines.append(attempt("ip -4 route flush table {}", table))
         return lines
 
     def _check(self, count: int) -> None:
@@ -129,9 +127,9 @@ class PolicyRouting:
     def _reserved(self, last: int) -> bool:
         return self.first_table < _RESERVED.stop and last >= _RESERVED.start
 
-    def _rule(self, number: int, *selector: str) -> str:
+    def _rule(self, number: int, selector: str = "") -> str:
         priority, table = self.first_priority + number, self.first_table + number
-        return command("ip", "-4", "rule", "add", *selector, "priority", priority, "table", table)
+        return f"ip -4 rule add {selector}priority {priority} table {table}"
 
 
 def _weights(plan: ServerPlan, host: Host) -> list[tuple[tuple[Uplink, Lane], int]]:
@@ -203,9 +201,7 @@ class TrafficControl(Queues):
         apply, clean = [], [comment("Queue disciplines with the plan's handle, and all in them.")]
         for up in plan.uplinks:
             apply += self._queues(plan, up)
-            clean.append(
-                attempt("tc", "qdisc", "del", "dev", up.nic.interface, "root", "handle", HANDLE)
-            )
+            clean.append(attempt("tc qdisc del dev {} root handle {}", up.nic.interface, HANDLE))
         return Script(
             about=_ABOUT_TC,
             programs=("ip", "tc"),
@@ -221,16 +217,16 @@ class TrafficControl(Queues):
         lines = [
             "",
             comment(f"{up.name} is {device}, {capacity} bit/s."),
-            command("tc", "qdisc", "replace", "dev", device, "root", "handle", HANDLE,
-                    "htb", "default", f"{_REST_CLASS:x}"),
+            command("tc qdisc replace dev {} root handle {} htb default {}", device, HANDLE,
+                    f"{_REST_CLASS:x}"),
             comment("Acknowledgements and what the plan does not name."),
             *self._class(device, _REST_CLASS, rest, 0),
             # An IPv4 header without options, TCP, and a total length below 128.
-            command("tc", "filter", "add", "dev", device, "parent", HANDLE, "protocol", "ip",
-                    "prio", 1, "u32", "match", "u8", "0x05", "0x0f", "at", 0,
-                    "match", "ip", "protocol", 6, "0xff",
-                    "match", "u16", "0x0000", "0xff80", "at", 2, "flowid",
-                    f"{HANDLE}{_REST_CLASS:x}"),
+            command(
+                "tc filter add dev {} parent {} protocol ip prio 1 u32 match u8 0x05 0x0f at 0 "
+                "match ip protocol 6 0xff match u16 0x0000 0xff80 at 2 flowid {}",
+                device, HANDLE, f"{HANDLE}{_REST_CLASS:x}",
+            ),
         ]  # fmt: skip
         for lane in up.lanes:
             bits = lane.bits(plan.framing)
@@ -239,19 +235,19 @@ class TrafficControl(Queues):
                 continue
             lines += self._class(device, lane.number, bits, 1)
             for address in lane.destination.addresses:
+                flow = device, HANDLE, address, f"{HANDLE}{lane.number:x}"
                 lines.append(command(
-                    "tc", "filter", "add", "dev", device, "parent", HANDLE, "protocol", "ip",
-                    "prio", 2, "u32", "match", "ip", "dst", f"{address}/32",
-                    "flowid", f"{HANDLE}{lane.number:x}",
+                    "tc filter add dev {} parent {} protocol ip prio 2 u32 match ip dst {}/32 "
+                    "flowid {}", *flow,
                 ))  # fmt: skip
         return lines
 
     def _class(self, device: str, minor: int, bits: int, priority: int) -> list[str]:
-        burst = self.burst(bits)
+        burst, own = self.burst(bits), f"{HANDLE}{minor:x}"
         return [command(
-            "tc", "class", "add", "dev", device, "parent", HANDLE, "classid",
-            f"{HANDLE}{minor:x}", "htb", "rate", f"{bits}bit", "ceil", f"{bits}bit",
-            "burst", burst, "cburst", burst, "prio", priority, "quantum", self.quantum,
+            "tc class add dev {} parent {} classid {} htb rate {}bit ceil {}bit burst {} cburst {} "
+            "prio {} quantum {}",
+            device, HANDLE, own, bits, bits, burst, burst, priority, self.quantum,
         )]  # fmt: skip
 
 
@@ -319,7 +315,7 @@ class OpenVSwitch(Queues):
         if max(queues) >= _MOST_QUEUES:
             raise InputError(f"Open vSwitch has no more than {_MOST_QUEUES} queues")
         mark = f"{OWNER}={device}"
-        words: list[object] = ["ovs-vsctl", "--", "set", "Port", device, "qos=@plan"]
+        words = ["ovs-vsctl", "--", "set", "Port", device, "qos=@plan"]
         words += ["--", "--id=@plan", "create", "QoS", "type=linux-htb", mark]
         words += [f"other-config:max-rate={capacity}"]
         words += [f"queues:{number}=@queue{number}" for number in queues]
@@ -329,16 +325,13 @@ class OpenVSwitch(Queues):
             words += [f"other-config:{key}-rate={bits}" for key in ("min", "max")]
             words += [f"other-config:burst={burst}", f"other-config:priority={priority}"]
         lines = ["", comment(f"{up.name} is {device} on {switch}, {capacity} bit/s."),
-                 _wrapped(command(*words))]  # fmt: skip
+                 _wrapped(shlex.join(words))]  # fmt: skip
         for lane, bits in given:
             lines.append(comment(lane.about()))
             for address in lane.destination.addresses if bits else ():
-                match = f"in_port=LOCAL,ip,nw_dst={address}"
-                action = f"actions=set_queue:{lane.number},normal"
-                lines.append(command(
-                    "ovs-ofctl", "add-flow", switch,
-                    f"cookie={COOKIE},priority={self.flow_priority},{match},{action}",
-                ))  # fmt: skip
+                match = f"priority={self.flow_priority},in_port=LOCAL,ip,nw_dst={address}"
+                flow = f"cookie={COOKIE},{match},actions=set_queue:{lane.number},normal"
+                lines.append(command("ovs-ofctl add-flow {} {}", switch, flow))
         return lines
 
 
@@ -359,7 +352,7 @@ def _clean(up: Uplink) -> list[str]:
     find = f"ovs-vsctl --bare --columns=_uuid find %s {OWNER}={device}"
     return [
         comment(f"Flows of the plan on {bridge(up.nic)}, queues of the plan on {device}."),
-        command("ovs-ofctl", "del-flows", bridge(up.nic), f"cookie={COOKIE}/-1"),
+        command("ovs-ofctl del-flows {} {}", bridge(up.nic), f"cookie={COOKIE}/-1"),
         f"for qos in $({find % 'QoS'}); do",
         '  for port in $(ovs-vsctl --bare --columns=name find Port "qos=$qos"); do',
         '    ovs-vsctl clear Port "$port" qos',

@@ -82,14 +82,14 @@ class Script:
         )
 
 
-def command(*words: object) -> str:
-    """One shell command, every word quoted where it needs to be."""
-    return shlex.join(str(word) for word in words)
+def command(text: str, *words: object) -> str:
+    """One shell command: each `{}` of its text is one of the words, quoted where it needs to be."""
+    return text.format(*(shlex.quote(str(word)) for word in words))
 
 
-def attempt(*words: object) -> str:
+def attempt(text: str, *words: object) -> str:
     """A command that may fail: there may be nothing to take back."""
-    return f"{command(*words)} 2>/dev/null || true"
+    return f"{command(text, *words)} 2>/dev/null || true"
 
 
 def comment(text: str) -> str:

@@ -18,7 +18,7 @@ def script(*apply: str, clean: str = "ip clean") -> Script:
 
 
 def test_every_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
-    text = script(command("tc", *AWKWARD)).files("node", [])[0].text
+    text = script(command("tc" + " {}" * len(AWKWARD), *AWKWARD)).files("node", [])[0].text
     made = calls(tmp_path, text)
     assert ["tc", *AWKWARD] in made
     assert not (tmp_path / "x").exists()
@@ -74,5 +74,5 @@ def test_a_missing_program_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_attempt_may_fail(tmp_path: Path) -> None:
-    text = script(clean=attempt("ip", "gone")).files("node", [])[1].text
+    text = script(clean=attempt("ip gone")).files("node", [])[1].text
     assert ["ip", "gone"] in calls(tmp_path, text, failing="gone")
