@@ -91,12 +91,12 @@ class PolicyRouting:
         number = len(plan.uplinks)
         lines += ["", comment("Other sockets: to each server by the rates of the plan.")]
         for host in plan.destinations:
-            way = host.address, plan.host.address, self.first_table + number
+            to = host.address, plan.host.address, self.first_table + number
             hops = (
                 command("nexthop via {} dev {} weight {}", lane.gateway.address, device(up.nic), x)
                 for (up, lane), x in _weights(plan, host)
             )
-            route = command("ip -4 route replace {}/32 src {} table {}", *way)
+            route = command("ip -4 route replace {}/32 src {} table {}", *to)
             lines.append(" ".join([route, *hops]))
         return [*lines, self._rule(number)]
 
