@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -87,6 +88,7 @@ def processes_are_slow() -> None:
     from experiments.run.provenance import source_commit
 
     source_commit()  # asks git once a process, for the first test that writes a file
+    platform.processor()  # asks `uname` once a process
 
     def refuse(event: str, _: tuple[Any, ...]) -> None:
         if event in STARTS_A_PROCESS and running and not running[-1].get_closest_marker("slow"):
