@@ -405,7 +405,7 @@ def draw_anytime(panels: Sequence[Panel], title: str, value: str, span: float) -
         handles.append(Line2D([], [], label=_shortened(f"others: {', '.join(grey)}"), **OTHERS))
     if any(panel.best_known < np.inf for panel in panels):
         handles.append(Line2D([], [], label="best known", **BEST))
-    return titled(figure, title, legend=min(len(handles), 3 * columns), handles=handles)
+    return titled(figure, title, legend=min(len(handles), 2 * columns), handles=handles)
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, Mapping[str, Any]]:

@@ -251,7 +251,10 @@ class LearnedPlacement:
             yield mine, other, at, (took, str(len(ratios)), *_spread(ratios))
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
-        """The planners' medians by seconds, of policies the first's, in times of the best."""
+        """The planners' medians by seconds, of policies the first's, in times of the best.
+
+        A search stands where its runs ended: some take longer than they are told.
+        """
         curves, (_, *variants) = {}, (*self.learned, *self.ablations)
         for label in (*self.learned, *self.quick, *self.guided, *self.searches):
             if label in variants:
@@ -263,7 +266,9 @@ class LearnedPlacement:
             for at in whens[:: max(len(whens) // 300, 1)]:
                 value = _median([race.over(label, at) for race in races])
                 if np.isfinite(value) and value < (points[-1][1] if points else np.inf):
-                    points.append((at, value))
+                    told = _told(label, at)
+                    ends = [race.found[told].seconds for race in races if told in race.found]
+                    points.append((_median(ends) if ends else at, value))
             curves[label] = AnytimeCurve(tuple(points), points[-1][0] if points else 0.0)
         panel = Panel(f"median of {len(races)} problems", curves, 0.0, 1.0, "times the best")
         return draw_anytime([panel], self.title, "step time", span=1.5)
