@@ -111,7 +111,8 @@ def run(*command: str, check: bool = True, text: str | None = None) -> str:
     """
     done = _run(*command, text=text)
     if check and done.returncode:
-        raise InputError(f"{' '.join(command)}: {(done.stdout + done.stderr).strip()}")
+        told = " ".join((done.stdout + done.stderr).split())
+        raise InputError(f"{' '.join(command)}: {told}")
     return done.stdout
 
 

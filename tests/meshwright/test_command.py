@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from envs.errors import InputError
 from experiments.run.completion import SCRIPTS, candidates
 from experiments.run.declared import app_form, app_names
 from experiments.run.extras import EXTRAS
@@ -24,6 +23,7 @@ from experiments.run.overrides import take_config_folders
 from meshwright import command
 from meshwright.command import main
 from tests.paths import CONF, ROOT
+from tests.refusal import refusal
 
 HEAVY = (
     "gymnasium", "hydra", "matplotlib", "networkx", "numba", "numpy", "omegaconf", "onnxruntime",
@@ -155,10 +155,10 @@ def test_options_of_ones_own(
 
 
 def test_a_folder_of_options_is_there_and_takes_no_name_twice(own_folders: Path) -> None:
-    with pytest.raises(InputError, match="there is no such folder"):
+    with refusal("there is no such folder"):
         take_config_folders([str(own_folders / "missing")])
     (own_folders / "agent/own_heft.yaml").rename(own_folders / "agent/heft.yaml")
-    with pytest.raises(InputError, match=r"agent/heft\.yaml: there is an option of this name"):
+    with refusal(r"agent/heft\.yaml: there is an option of this name"):
         take_config_folders([str(own_folders)])
 
 

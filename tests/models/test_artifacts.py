@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.errors import InputError
 from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
+from tests.refusal import refusal
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
@@ -50,15 +50,15 @@ def test_a_changed_or_missing_file_is_named(tmp_path: Path) -> None:
     hashes = hashes_of(tmp_path)
     check_hashes(tmp_path, hashes)
     (tmp_path / "a").write_text("2")
-    with pytest.raises(InputError, match=r"a: the file was changed or damaged"):
+    with refusal(r"a: the file was changed or damaged"):
         check_hashes(tmp_path, hashes)
     (tmp_path / "a").unlink()
-    with pytest.raises(InputError, match=r"a: the checkpoint lists this file, but it is missing"):
+    with refusal(r"a: the checkpoint lists this file, but it is missing"):
         check_hashes(tmp_path, hashes)
 
 
 def test_a_listed_path_outside_the_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="missing"):
+    with refusal("missing"):
         check_hashes(tmp_path, {"../a": "0"})
 
 
@@ -67,9 +67,9 @@ def test_a_listed_path_outside_the_folder_is_refused(tmp_path: Path) -> None:
 )
 def test_bad_json_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         read_json_object(tmp_path / "x.json")
     (tmp_path / "run/checkpoint").mkdir(parents=True)
     (tmp_path / "run/checkpoint/spec.json").write_text("{}")
-    with pytest.raises(InputError, match=r"no checkpoint in .*/run: .*in .*/run/checkpoint there"):
+    with refusal(r"no checkpoint in .*/run: .*in .*/run/checkpoint there"):
         read_json_object(tmp_path / "run/spec.json")

@@ -5,7 +5,6 @@ from hypothesis import given
 
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint import Alternation, PlacementAlone
-from envs.errors import InputError
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -17,6 +16,7 @@ from tests.agents.bandwidth.joint_steps import (
     placer,
     unplaced_steps,
 )
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -68,6 +68,6 @@ def test_what_fits_no_server_is_infeasible() -> None:
     [("turn_share", 0.0), ("turn_share", 1.5), ("spared", 0.0), ("spared", 1.0), ("patience", 0)],
 )
 def test_bad_arguments_are_named(field: str, value: object) -> None:
-    with pytest.raises(InputError) as error:
+    with refusal() as error:
         planner(**{field: value})
     assert error.value.field == field

@@ -18,7 +18,6 @@ from agents.bandwidth.rules import (
     UniformShares,
     channel_capacity,
 )
-from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.step.allocated import allocated_problem, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
@@ -33,6 +32,7 @@ from tests.agents.bandwidth.placed_steps import (
     problem_of,
     serial_sends,
 )
+from tests.refusal import refusal
 from tests.strength import examples
 
 GAP = 1e-7
@@ -234,6 +234,6 @@ def test_rounds_are_counted() -> None:
 @pytest.mark.parametrize(("gap", "rounds", "field"), [(-1e-9, 1, "gap"), (np.nan, 1, "gap"),
                                                       (0.1, 0, "rounds")])  # fmt: skip
 def test_bad_values_are_refused(gap: float, rounds: int, field: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         ConvexRates(gap=gap, rounds=rounds)
     assert caught.value.field == field

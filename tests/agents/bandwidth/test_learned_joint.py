@@ -14,7 +14,6 @@ from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.learned import LearnedJoint
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.step.grouping import GroupedProblem
-from envs.errors import InputError
 from envs.joint.whole import PipedGroups
 from envs.step.problem import StepProblem
 from models.export.allocator import OnnxAllocator, export_allocator
@@ -22,6 +21,7 @@ from models.export.placer import PlacerCard
 from models.step.pipes import PipesConfig, PipesPolicy
 from tests.agents.bandwidth.joint_steps import check_promises, diamond_step, unplaced_steps
 from tests.agents.placement.test_guided_search import search
+from tests.refusal import refusal
 from tests.strength import examples
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def test_the_policies_alone_take_the_levels_of_the_allocators(
 def test_the_shipped_allocators_have_a_name() -> None:
     found = planner("any_network", searches=False).plan_jointly(diamond_step(1e9), 60.0)
     check_promises(diamond_step(1e9), found)
-    with pytest.raises(InputError, match="neither a folder nor shipped"):
+    with refusal("neither a folder nor shipped"):
         planner("no_such_network", searches=False)
 
 
@@ -96,5 +96,5 @@ def test_no_room_is_said_and_found_out_by_the_search(folder: str) -> None:
     impossible = planner(folder, searches=True).plan_jointly(diamond_step(3.0), 5.0)
     assert impossible.plan is None
     assert impossible.status == "infeasible"
-    with pytest.raises(InputError, match="not a checkpoint folder"):
+    with refusal("not a checkpoint folder"):
         planner(folder, searches=False, allocator="absent/folder")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from agents.bandwidth.piped_step import PipedStep
 from agents.bandwidth.rules import PipeTraffic
-from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.step.allocated import allocated_problem, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Plan
@@ -24,6 +23,7 @@ from tests.agents.bandwidth.placed_steps import (
     problem_of,
     serial_sends,
 )
+from tests.refusal import refusal
 from tests.strength import examples
 
 SETTINGS = examples(150)
@@ -130,12 +130,12 @@ def test_nothing_passes_a_pipe_of_rate_zero() -> None:
 def test_links_without_bandwidth_cannot_be_allocated() -> None:
     problem, plan = serial_sends([1.0], cluster(2))
     topology = replace(problem.topology, class_bandwidth=np.full(2, np.inf))
-    with pytest.raises(InputError, match="has no bandwidth to allocate"):
+    with refusal("has no bandwidth to allocate"):
         PipedStep(replace(problem, topology=topology), plan)
 
 
 def test_a_tensor_faster_than_the_latency_of_its_way_is_refused() -> None:
     problem, plan = serial_sends([1.0], cluster(2, latency=1.0))
     seconds = np.where(problem.transfer_seconds > 0, 0.5, 0.0)
-    with pytest.raises(InputError, match="whose latency alone is 1 s"):
+    with refusal("whose latency alone is 1 s"):
         PipedStep(replace(problem, transfer_seconds=seconds), plan)

@@ -6,13 +6,13 @@ from hypothesis import given
 
 from agents.bandwidth.shared_placement import SharedPlacement
 from agents.step.lower_bound import lower_bound
-from envs.errors import InputError
 from envs.step.fair import Fair
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import SINGLE_PORT
 from tests.agents.bandwidth.joint_steps import AMPLE_S, diamond_step
 from tests.agents.bandwidth.placed_steps import placed_steps, plan_of
+from tests.refusal import refusal
 from tests.strength import examples
 
 FAIR = Fair(name="fair", multipath=True)
@@ -49,6 +49,6 @@ def test_it_leaves_a_plan_on_one_device() -> None:
 
 
 def test_levels_are_needed() -> None:
-    with pytest.raises(InputError) as error:
+    with refusal() as error:
         planner(levels=())
     assert error.value.field == "levels"

@@ -40,12 +40,12 @@ from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.durations.network import DurationPosterior, save_durations
 from models.export.checkpoint import export_plan, load_checkpoint
 from tests.paths import CONF
+from tests.refusal import refusal
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
@@ -263,7 +263,7 @@ def test_durations_that_are_missing_or_damaged(
     folder = tmp_path / "c"
     shutil.copytree(learned.folder, folder)
     change(folder)
-    with pytest.raises(InputError, match=told) as caught:
+    with refusal(told) as caught:
         scheduler(folder)
     assert caught.value.file == folder / file
 
@@ -291,7 +291,7 @@ def test_an_adviser_that_is_not_known(
     folder = tmp_path / "c"
     shutil.copytree(learned.folder, folder)
     changed(folder, ("adviser", *path), value)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         scheduler(folder)
     assert (caught.value.file, caught.value.field) == (folder / "spec.json", field)
 
@@ -346,7 +346,7 @@ def test_a_plan_that_is_not_known(
 ) -> None:
     folder, _ = planned(tmp_path, "learned_gittins")
     changed(folder, ("plan", *path), value)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         scheduler(folder)
     assert (caught.value.file, caught.value.field) == (folder / "spec.json", field)
 
@@ -370,18 +370,18 @@ class Mine:
 def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
     assert described(None) is None
     for foreign in (MigrationAdviser(Mine, 1.33, 600.0), Mine()):  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="Mine cannot go into a checkpoint"):
+        with refusal("Mine cannot go into a checkpoint"):
             described(foreign)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="cannot make its order"):
+    with refusal("cannot make its order"):
         described(MigrationAdviser(AttainedServiceClasses, 1.33, 600.0))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no such file"):
+    with refusal("no such file"):
         described(MigrationAdviser(partial(from_folder, "absent", WEIGHTS), 1.33, 600.0))
 
 
 def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:
     env = environment(CLUSTER, jobs(), trained_config(), schedulers=2, partition=MixedRacks())
     adviser = described(MigrationAdviser(RemainingTime, 1.33, 600.0))
-    with pytest.raises(InputError, match="shown nobody's advice"):
+    with refusal("shown nobody's advice"):
         exported(tmp_path / "c", env, trained_config(), MODEL, adviser)
     assert not (tmp_path / "c").exists()
 

@@ -19,7 +19,7 @@ from agents.cluster.replay import replay
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 
 @given(st.data(), st.integers(1, 3))
@@ -108,5 +108,5 @@ def test_no_job() -> None:
 
 def test_a_job_that_runs_nowhere_is_named() -> None:
     trace = Trace.of("lost", [0, 0], [5, 5], [1, 1])
-    with pytest.raises(InputError, match=r"lost.*1.*runs on no GPU"):
+    with refusal(r"lost.*1.*runs on no GPU"):
         completion_bound(trace, Cluster.uniform(1, 1), Speeds(np.array([[1.0], [0.0]])))

@@ -12,8 +12,8 @@ from agents.cluster.replay import simulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from tests.agents.cluster.small_clusters import LowestNodes
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -76,5 +76,5 @@ def test_the_job_more_likely_to_finish_goes_first() -> None:
     ("limits", "quanta"), [([5.0, 5.0], [1, 1, 1]), ([5.0], [1.0]), ([5.0], [0.0, None])]
 )
 def test_what_is_refused(limits: list[float], quanta: list[float | None]) -> None:
-    with pytest.raises(InputError):
+    with refusal():
         Gittins(LowestNodes(), limits, quanta, None, 0)

@@ -20,7 +20,7 @@ from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 SETTINGS: dict[str, Any] = {
     "order": "queue", "first": 8, "joint": False, "blocking": False, "share": True,
@@ -66,7 +66,7 @@ def test_more_replays_are_no_worse_and_a_seed_makes_one_schedule() -> None:
 
 
 def test_hindsight_asks_no_posterior() -> None:
-    with pytest.raises(InputError, match="durations are known"):
+    with refusal("durations are known"):
         Hindsight(JointChoice(**{**SETTINGS, "posterior": WorkLeft("unknown_durations")}), 1, 0)
 
 
@@ -91,7 +91,7 @@ def test_the_search_finds_the_least_and_tells_all_that_it_tried() -> None:
 
 @pytest.mark.parametrize("among", [[], {"least": 1.0}, {"least": 1.0, "most": 1.0}, "gain"])
 def test_a_number_needs_a_range_or_a_list(among: object) -> None:
-    with pytest.raises(InputError, match="neither a least and a most nor a list") as caught:
+    with refusal("neither a least and a most nor a list") as caught:
         NumberSearch({"own": among}, drawn=1, rounds=1, near=1, spread=0.1)
     assert caught.value.field == "numbers.own"
 
@@ -121,6 +121,6 @@ def test_a_file_of_numbers_says_what_is_wrong_with_it(
 ) -> None:
     path = tmp_path / "rule.json"
     path.write_text(json.dumps({"kind": "meshwright.rule_numbers", "numbers": numbers}))
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         JointChoice(**SETTINGS, numbers=str(path))
     assert (caught.value.file, caught.value.field) == (str(path), told)

@@ -18,7 +18,7 @@ from agents.decision import Decider, StateError
 from agents.exported import load_decider
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 SHIPPED = "unknown_durations"
 WITHOUT = """
@@ -197,7 +197,7 @@ def test_a_wrong_state_is_refused(decider: Decider, path: str, value: Any, told:
     for key in keys:
         node = node[key]
     node[last] = value
-    with pytest.raises(InputError, match=told):
+    with refusal(told):
         decider.decide(wrong)
 
 

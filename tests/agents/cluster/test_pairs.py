@@ -22,11 +22,11 @@ from agents.cluster.paired_futures import PairedFutures
 from agents.cluster.replay import replay, simulate
 from envs.cluster.interference.rates import SHARED
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.errors import InputError
 from models.cluster.pairs import PairsConfig, PairsPolicy
 from models.export.pairs import export_pairs
 from models.export.placer import PlacerCard
 from tests.agents.cluster.test_joint_choice import PowersOfTwo, drawn
+from tests.refusal import refusal
 from tests.strength import examples
 
 FIRST, HEAD_START = 3, 2.0
@@ -206,15 +206,15 @@ def test_what_a_candidate_saves_is_what_the_base_comes_to_after_it() -> None:
 
 
 def test_a_folder_of_another_kind_or_damaged_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="shipped"):
+    with refusal("shipped"):
         PairScorer("nobody", first=1, sure=0.0, patience_s=1.0)
     folder = scorer(tmp_path, 0).folder
     weights = folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(InputError, match="sha256"):
+    with refusal("sha256"):
         PairScorer(str(folder), first=1, sure=0.0, patience_s=1.0)
     wide = policy_of(0)
     wide.node = torch.nn.Parameter(torch.zeros(NODE_WIDTH + 1, 8))
     path = export_pairs(wide, tmp_path / "wide", CARD)
-    with pytest.raises(InputError, match="node is not of shape"):
+    with refusal("node is not of shape"):
         PairScorer(str(path), first=1, sure=0.0, patience_s=1.0)

@@ -12,8 +12,8 @@ from agents.cluster.replay import simulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Labels, Trace
-from envs.errors import InputError
 from tests.agents.cluster.small_clusters import LowestNodes
+from tests.refusal import refusal
 
 
 def labelled(users: list[str], gangs: list[int], seconds: list[int]) -> Trace:
@@ -71,7 +71,7 @@ def test_what_is_left() -> None:
 
 @pytest.mark.parametrize(("prior", "recency"), [(0.0, 0.5), (1.0, 0.0), (1.0, 1.5)])
 def test_what_is_refused(prior: float, recency: float) -> None:
-    with pytest.raises(InputError):
+    with refusal():
         RollingDuration(prior, recency, None)
 
 

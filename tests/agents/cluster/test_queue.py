@@ -38,7 +38,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.trace import EXACT, Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 Policy = NonPreemptive | EASY | ShortestRemaining | AttainedService
@@ -142,7 +142,7 @@ def test_failing_nodes_and_restarts(kind: type) -> None:
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_job_larger_than_the_cluster(kind: type) -> None:
     trace = Trace.of("large.csv", [0, 0], [1, 1], [1, 9], job_id=["small", "large"])
-    with pytest.raises(InputError, match="'large' asks for 9 GPUs") as error:
+    with refusal("'large' asks for 9 GPUs") as error:
         replay(policy_of(kind, Count()), Cluster.uniform(1, 8), trace)
     assert (error.value.file, error.value.record, error.value.field) == ("large.csv", 1, "num_gpus")
 
@@ -156,7 +156,7 @@ def test_an_empty_trace(kind: type) -> None:
 
 def test_times_too_long_for_the_loop() -> None:
     trace = Trace.of("long", [0] * 200, [EXACT] * 200, [1] * 200)
-    with pytest.raises(InputError, match="too long"):
+    with refusal("too long"):
         FIFO(Count(), seed=0).replay(Cluster.uniform(1, 8), trace)
 
 
@@ -168,7 +168,7 @@ def test_keys_that_are_no_exact_floats_are_left_to_the_simulator() -> None:
 
 @pytest.mark.parametrize("limits", [[5, 5], [0], [3.5], [7, 3]])
 def test_limits_of_queues(limits: list[int]) -> None:
-    with pytest.raises(InputError, match="whole numbers above 0, ascending") as error:
+    with refusal("whole numbers above 0, ascending") as error:
         LAS2D(Count(), limits=limits, seed=0)
     assert error.value.field == "limits"
 

@@ -22,9 +22,9 @@ from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from models.durations.bins import middles, upper_edges_s
 from tests.agents.cluster.random_clusters import clusters, traces
+from tests.refusal import refusal
 from tests.strength import examples
 
 FAR_S = 1e9
@@ -177,5 +177,5 @@ def test_what_it_can_be_about() -> None:
     assert not isinstance(FIFO(BestFit(), 0), Continuing)
     assert rollout(joint_choice()).knows == "durations"
     assert rollout(joint_choice(), WorkLeft(POSTERIOR)).knows == "predictions"
-    with pytest.raises(InputError, match="neither a folder nor shipped"):
+    with refusal("neither a folder nor shipped"):
         WorkLeft("no_such_scheduler")

@@ -9,8 +9,8 @@ import pytest
 
 from agents.cluster.checkpoint_adviser import plan_of
 from agents.cluster.shipped import SHIPPED, scheduler_folder, shipped_schedulers
-from envs.errors import InputError
 from models.export.checkpoint import load_checkpoint
+from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
 
@@ -56,5 +56,5 @@ def test_a_folder_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"neither a folder nor shipped.*unknown_durations"):
+    with refusal(r"neither a folder nor shipped.*unknown_durations"):
         scheduler_folder("nobody")

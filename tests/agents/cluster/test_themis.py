@@ -14,8 +14,8 @@ from agents.cluster.themis import Themis, knapsack
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from tests.agents.cluster.small_clusters import LowestNodes
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -83,5 +83,5 @@ def test_rho() -> None:
 
 @pytest.mark.parametrize(("fairness", "lease"), [(1.0, 10.0), (-0.1, 10.0), (0.5, 0.0)])
 def test_what_is_refused(fairness: float, lease: float) -> None:
-    with pytest.raises(InputError):
+    with refusal():
         Themis(LowestNodes(), fairness, lease, 0)

@@ -22,7 +22,7 @@ from agents.data_pipeline.locality import (
 )
 from envs.data_pipeline.graph import GeneratedGraph, Graph
 from envs.data_pipeline.pipeline import Demand
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -46,7 +46,7 @@ def test_every_node_is_in_one_block_and_every_training_node_comes_once(
     near = ProximityOrder(sequences, most).near(graph, training, rng)
     order = shifted(near, rng.integers(0, 100 // sequences, sequences))
     assert sorted(order) == sorted(training)
-    with pytest.raises(InputError, match="no multiple of 7"):
+    with refusal("no multiple of 7"):
         ProximityOrder(7, most).near(graph, training, rng)
 
 

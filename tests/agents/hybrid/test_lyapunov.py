@@ -27,9 +27,9 @@ from agents.hybrid.lyapunov import (
     even,
     play,
 )
-from envs.errors import InputError
 from envs.hybrid.batch_time import Batch, BatchTime, Groups, transformer
 from envs.hybrid.slots import GeneratedSlots, Markov
+from tests.refusal import refusal
 from tests.strength import examples, trials
 
 FloatArray = NDArray[np.float64]
@@ -184,7 +184,7 @@ def test_policies_side_by_side() -> None:
 def test_budgets_that_nothing_keeps_to() -> None:
     slots = slots_of(2, 5, 1e9, 0)
     known: list[list[Batch]] = [[search(batch, price=FREE)] for batch in slots]
-    with pytest.raises(InputError, match="no plans keep to the budgets"):
+    with refusal("no plans keep to the budgets"):
         clairvoyant(slots, np.array([1e-3, np.inf]), known)
     found = clairvoyant(slots, UNLIMITED, known)
     assert found.seconds == pytest.approx(np.mean([own.seconds for (own,) in known]))

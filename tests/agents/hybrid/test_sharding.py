@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 
 from agents.hybrid import sharding
 from agents.hybrid.sharding import sharding_of
-from envs.errors import InputError
 from envs.graphs.motifs import Sketch, step_graph
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+from tests.refusal import refusal
 
 ROWS, WIDTH = 2048.0, 1024.0
 ACTIVATION = 4 * ROWS * WIDTH  # bytes
@@ -88,7 +88,7 @@ def test_equal_layers_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("degrees", [(), (2, 4), (1, 4, 2), (1, 1)])
 def test_degrees_ascend_from_one(degrees: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="ascend from 1"):
+    with refusal("ascend from 1"):
         sharding_of(*transformer(1), degrees)
 
 

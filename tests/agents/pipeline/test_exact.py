@@ -16,6 +16,7 @@ from agents.pipeline.zero_bubble import Memory
 from agents.placement.constraint_program.solver import CpSettings
 from envs.errors import InputError
 from envs.step.pipeline import Action, Pipeline, Work, play
+from tests.refusal import refusal
 from tests.strength import at_full_strength
 
 ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
@@ -107,10 +108,10 @@ def test_a_span_is_proved_by_a_second_search() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(InputError, match="whole numbers"):
+    with refusal("whole numbers"):
         best((0, 1), 1, (1, 1, 1), communication=0.5)
     pipeline = Pipeline((0,), 1, (1,), (1,), (1,), 0, ((0,),))
     odd = Memory((2.0,), (-1.0,), (0.0,), 4.0)
     settings = CpSettings(workers=1, seed=0)
-    with pytest.raises(InputError, match="give back"):
+    with refusal("give back"):
         optimum(pipeline, odd, split=True, span=False, seconds=1, settings=settings)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agents.pipeline.filling import Facts, fill
 from agents.pipeline.published import looped, v_shaped, zb_v
 from agents.pipeline.zero_bubble import Memory, zero_bubble
-from envs.errors import InputError
 from envs.step.pipeline import Action, Pipeline, PlayedPipeline, Work, play
+from tests.refusal import refusal
 from tests.strength import at_full_strength
 
 ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
@@ -111,7 +111,7 @@ def test_one_micro_batch_at_a_time_where_memory_holds_no_more() -> None:
     pipe = pipeline(2, 3, 1)
     played = play(pipe, zero_bubble(pipe, memory(2, 2.0), None, 100, 0, 0.0))
     assert played.peak_live(Work.WEIGHT) == [1, 1]
-    with pytest.raises(InputError, match="does not hold one micro-batch"):
+    with refusal("does not hold one micro-batch"):
         zero_bubble(pipe, memory(2, 1.0), None, 100, 0, 0.0)
 
 

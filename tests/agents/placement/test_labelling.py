@@ -13,12 +13,12 @@ from agents.partition.dp import ContiguousDP
 from agents.placement.labelled import describe, read_dataset, shard_path, write_shard
 from agents.placement.labelling import aligned, label
 from agents.placement.local_search import LocalSearch
-from envs.errors import InputError
 from envs.placement.distribution import TrainingProblems
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.stored_problem import problem_arrays, restored_problem
+from tests.refusal import refusal
 from tests.strength import trials
 
 SOURCE = TrainingProblems((), 0.0, 0.1, 0.2, 32, 8)
@@ -131,22 +131,22 @@ def test_problems_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
         assert [getattr(one, f) for f in facts] == [getattr(item, f) for f in facts]
         price = Pricer(one.problem).price(one.fusion.expand_pieces(one.device))
         assert price.seconds == item.seconds
-    with pytest.raises(InputError, match="another dataset"):
+    with refusal("another dataset"):
         describe(tmp_path, 3, 3, {"seed": 2})
 
 
 def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     arrays = problem_arrays(drawn(0))
-    with pytest.raises(InputError, match="field 'capacity': is missing"):
+    with refusal("field 'capacity': is missing"):
         restored_problem({k: v for k, v in arrays.items() if k != "capacity"}, "file")
-    with pytest.raises(InputError, match="file: field 'tensor_bytes'"):
+    with refusal("file: field 'tensor_bytes'"):
         restored_problem({**arrays, "producer": arrays["producer"][:-1]}, "file")
-    with pytest.raises(InputError, match="cannot be read"):
+    with refusal("cannot be read"):
         read_dataset(tmp_path)
     describe(tmp_path, 1, 1, {})
     (tmp_path / "shard00000.npz").write_bytes(b"PK no archive")
-    with pytest.raises(InputError, match=r"shard00000.npz: is truncated or damaged"):
+    with refusal(r"shard00000.npz: is truncated or damaged"):
         read_dataset(tmp_path)
     (tmp_path / "dataset.json").write_text('{"format": "meshwright.graph"}')
-    with pytest.raises(InputError, match="is no dataset"):
+    with refusal("is no dataset"):
         read_dataset(tmp_path)

@@ -10,13 +10,13 @@ import pytest
 from agents.placement.baselines import SingleDevice
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.step.grouping import GroupedProblem
-from envs.errors import InputError
 from envs.placement.outcome import GroupPricer
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 from tests.conformance.test_planners import make
 from tests.envs.placement.test_episodes import DISTRIBUTION
+from tests.refusal import refusal
 from tests.strength import trials
 
 GROUPS = 24
@@ -132,10 +132,10 @@ def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> 
 
 
 def test_no_policy_of_that_name_is_an_error() -> None:
-    with pytest.raises(InputError, match="from nothing"):
+    with refusal("from nothing"):
         LearnedPlanner(
             checkpoint=None, groups=8, samples=1, starts=[0], rounds=1, moves=1, temperature=1.0,
             search=None, levels=(), descent=0.0, guided=0.5, seed=0,
         )  # fmt: skip
-    with pytest.raises(InputError, match="neither a folder nor shipped"):
+    with refusal("neither a folder nor shipped"):
         planner(checkpoint="no_such_policy")

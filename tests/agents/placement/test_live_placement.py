@@ -17,7 +17,6 @@ from agents.exported import decider_kind, load_decider
 from agents.placement.live import STARTING, PlacementDecider
 from agents.placement.policy import LearnedPlanner
 from envs.cost import CostByGraph
-from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.storage import graph_document
 from envs.graphs.synthetic import synthetic_training_graph
@@ -27,6 +26,7 @@ from envs.step.problem import StepProblem
 from envs.step.timeline import single_device_peak
 from models.export.placer import PlacerCard, export_placer
 from tests.models.step.test_placer import SEQUENTIAL, policy_of
+from tests.refusal import refusal
 
 pytestmark = pytest.mark.proof
 
@@ -135,7 +135,7 @@ def test_wrong_steps_are_refused(folder: str) -> None:
     for state, told in wrong:
         with pytest.raises(StateError, match=f"(?i){told}"):
             decider.decide(state)
-    with pytest.raises(InputError, match="known: most_operators, most_devices"):
+    with refusal("known: most_operators, most_devices"):
         load_decider(folder, window=3)
 
 
@@ -163,5 +163,5 @@ def test_what_the_policy_would_overfill_is_fitted(folder: str) -> None:
 def test_one_that_is_shipped_has_a_name() -> None:
     assert decider_kind("any_step") == "placement"
     assert decider_kind("unknown_durations") == "cluster"
-    with pytest.raises(InputError, match="neither a folder nor shipped"):
+    with refusal("neither a folder nor shipped"):
         decider_kind("nobody")

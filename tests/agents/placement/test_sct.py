@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from agents.placement.list_planners import MEtf, MSct, schedule_by
 from agents.placement.list_scheduling.earliest import EarliestStart
 from agents.placement.list_scheduling.rank import favourite_children, upward_rank
 from agents.step.grouping import GroupedProblem
-from envs.errors import InputError
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from tests.agents.placement.test_heft import dag
+from tests.refusal import refusal
 
 NO_LIMIT = 60.0
 
@@ -69,5 +68,5 @@ def test_a_program_stopped_by_its_limit_is_reported_and_the_plan_is_that_of_etf(
 
 
 def test_a_time_limit_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(InputError, match="lp_seconds"):
+    with refusal("lp_seconds"):
         MSct(groups=(4,), lp_seconds=0.0)

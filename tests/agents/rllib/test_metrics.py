@@ -9,8 +9,8 @@ import pytest
 
 from agents.rllib.metrics import MetricsLog, TensorBoard, Tracker, columns
 from agents.rllib.mlflow_tracking import MLflow
-from envs.errors import InputError
 from experiments.run.extras import missing_extra
+from tests.refusal import refusal
 
 ONE = columns(["failed"], ["default_policy"])
 
@@ -54,7 +54,7 @@ def test_a_fresh_run_starts_with_an_empty_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "garbage\n1\n", "iteration\n1\n2\n"])
 def test_a_table_that_is_not_the_runs_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "metrics.csv").write_text(content)
-    with pytest.raises(InputError, match="does not hold iterations 1 to 2"):
+    with refusal("does not hold iterations 1 to 2"):
         MetricsLog(tmp_path, 2, ONE, TensorBoard())
 
 

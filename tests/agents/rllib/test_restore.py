@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from agents.rllib import restore as restore_file
 from agents.rllib.restore import KEPT, has_checkpoint, load_best, restore, save, save_best
-from envs.errors import InputError
 from models.architecture import Policy
 from tests.agents.rllib.toys import CHOICES, SPACE, Linear
+from tests.refusal import refusal
 
 IDENTITY = {"seed": 0, "ppo": {"discounting": (0.5, 0.9)}}
 STATE = {"progress": {"iteration": 3, "best": float("inf")}, "scales": [1.5, None]}
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_named(name: str, missing: bool, tmp_path: Path) -> No
     content[-1] ^= 1
     (folder / name).unlink() if missing else (folder / name).write_bytes(content)
     message = "it is missing" if missing else "the file was changed or damaged"
-    with pytest.raises(InputError, match=rf"{name}: .*{message}"):
+    with refusal(rf"{name}: .*{message}"):
         restore(tmp_path, IDENTITY)
 
 
@@ -95,16 +95,16 @@ def test_a_state_that_is_not_this_runs_is_refused(
 ) -> None:
     path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         restore(tmp_path, IDENTITY)
 
 
 def test_an_unreadable_state_and_no_state_are_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="checkpoints: holds no checkpoint to resume from"):
+    with refusal("checkpoints: holds no checkpoint to resume from"):
         restore(tmp_path, IDENTITY)
     path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
     path.write_text("{")
-    with pytest.raises(InputError, match=r"state\.json: .*is not JSON"):
+    with refusal(r"state\.json: .*is not JSON"):
         restore(tmp_path, IDENTITY)
 
 
@@ -122,7 +122,7 @@ def weights_of(policies: dict[str, Policy]) -> dict[str, torch.Tensor]:
 
 
 def test_the_best_policies_are_those_saved_last(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"score\.json: no such file"):
+    with refusal(r"score\.json: no such file"):
         load_best(tmp_path, fresh())
     for score in (1.5, 1.2):
         best = fresh()
@@ -137,9 +137,9 @@ def test_the_best_policies_are_those_saved_last(tmp_path: Path) -> None:
 
 def test_best_weights_that_do_not_fit_or_were_changed_are_refused(tmp_path: Path) -> None:
     save_best(tmp_path, weights_of({"a": fresh()["a"]}), {"score": 1.0})
-    with pytest.raises(InputError, match=r"weights\.safetensors: .*Missing key"):
+    with refusal(r"weights\.safetensors: .*Missing key"):
         load_best(tmp_path, fresh())
     path = tmp_path / "best" / "weights.safetensors"
     path.write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"weights\.safetensors: the file was changed or damaged"):
+    with refusal(r"weights\.safetensors: the file was changed or damaged"):
         load_best(tmp_path, fresh())

@@ -33,9 +33,9 @@ from agents.rllib.runner import (
     within,
 )
 from agents.rllib.subject import Stepped
-from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
 from tests.agents.rllib.toys import LENGTH, SPACE, Guess, Linear, small_ppo, small_training
+from tests.refusal import refusal
 from tests.strength import examples
 
 TEAM = ("a1", "a2", "b1")
@@ -294,14 +294,14 @@ def test_a_teacher_that_does_what_is_not_allowed_is_refused(
         "tests.agents.rllib.toys.GuessLane.advice",
         lambda lane, agent: int(lane.banned[lane.decided, agent]),
     )
-    with pytest.raises(InputError, match="field 'teacher': does what is not allowed"):
+    with refusal("field 'teacher': does what is not allowed"):
         made.sample(Order(0, 1.0, LENGTH, 0.0))
 
 
 def test_what_carries_over_has_one_length(modules: Any) -> None:
     made = runner(modules, **GOES_ON)
     made.sample(Order(0, 1.0, 5))
-    with pytest.raises(InputError, match="field 'steps'"):
+    with refusal("field 'steps'"):
         made.sample(Order(1, 1.0, 6))
 
 

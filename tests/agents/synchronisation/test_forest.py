@@ -23,12 +23,12 @@ from agents.synchronisation.optimum import (
     reverse,
     supply_of_few,
 )
-from envs.errors import InputError
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, residual
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from envs.synchronisation.published import Rate, switched
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -235,7 +235,7 @@ def test_a_forest_packs_what_other_jobs_leave() -> None:
     assert plan is not None
     held_right(beside, plan)
     assert plan.busiest_seconds(beside) == pytest.approx(1e9 / (4 / 3 * 4e9 - 1e9))
-    with pytest.raises(InputError, match="others take"):
+    with refusal("others take"):
         residual(network, np.full(network.num_links, 5e9))
 
 

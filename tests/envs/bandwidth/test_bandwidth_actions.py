@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.bandwidth.actions import ContinuousWeights, WeightLevels
-from envs.errors import InputError
+from tests.refusal import refusal
 
 
 def test_levels_are_equal_factors_from_the_smallest_weight_to_the_largest() -> None:
@@ -31,13 +31,13 @@ def test_a_channel_whose_weight_does_not_count_has_level_0_alone() -> None:
 
 
 def test_bad_arguments_are_input_errors() -> None:
-    with pytest.raises(InputError, match="levels"):
+    with refusal("levels"):
         WeightLevels(levels=1)
     for octaves in (0.0, np.inf):
-        with pytest.raises(InputError, match="octaves"):
+        with refusal("octaves"):
             ContinuousWeights(octaves=octaves)
     for action in ([0, 21], [-1, 0], [0.0, 3.5], [0.0, np.nan]):
-        with pytest.raises(InputError, match="level outside"):
+        with refusal("level outside"):
             WeightLevels().weights(np.array(action))
-    with pytest.raises(InputError, match="outside -1"):
+    with refusal("outside -1"):
         ContinuousWeights().weights(np.array([0.0, np.nan]))

@@ -10,7 +10,7 @@ import pytest
 
 from envs.bandwidth.env import BandwidthEnv, continuous_environment, continuous_toy_environment
 from envs.bandwidth.observation import BandwidthBounds, BandwidthObservation
-from envs.errors import InputError
+from tests.refusal import refusal
 
 U = 54.0  # seconds with uniform shares
 Observation = dict[str, np.ndarray[Any, Any]]
@@ -103,10 +103,10 @@ def test_larger_bounds_are_padded_and_smaller_ones_refused(env: BandwidthEnv) ->
     np.testing.assert_array_equal(seen["channel_features"][:12], plain["channel_features"])
     for field in ("channels", "links", "incidences", "servers", "phases"):
         small = replace(bounds, **{field: 1})
-        with pytest.raises(InputError, match="needed") as refused:
+        with refusal("needed") as refused:
             continuous_toy_environment(observation=BandwidthObservation(small)).reset()
         assert refused.value.field == field
-        with pytest.raises(InputError, match="below 1"):
+        with refusal("below 1"):
             replace(bounds, **{field: 0})
 
 

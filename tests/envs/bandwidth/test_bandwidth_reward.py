@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
-from envs.errors import InputError
+from tests.refusal import refusal
 
 OUTCOME = PhaseOutcome(phase_s=36.0, uniform_phase_s=42.0, reference_s=54.0, overflow=None)
 
@@ -28,5 +28,5 @@ def test_what_does_not_fit_costs_more_than_a_step_can_save() -> None:
 
 
 def test_unknown_terms_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown reward term"):
+    with refusal("unknown reward term"):
         BandwidthReward({"speed": 1.0})

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
-from envs.errors import InputError
+from tests.refusal import refusal
 
 NAMES = tuple(f"G{number}" for number in range(MAX_GPU_TYPES + 1))
 
@@ -22,7 +20,7 @@ def test_there_are_no_more_gpu_types_than_bits_of_a_mask() -> None:
     masks = most.type_masks(NAMES[:-1]).tolist()
     assert masks[:-1] == [1 << bit for bit in range(MAX_GPU_TYPES)]
     assert masks[-1] == (1 << MAX_GPU_TYPES) - 1
-    with pytest.raises(InputError, match="gpu_types"):
+    with refusal("gpu_types"):
         Cluster.uniform(len(NAMES), 1, gpu_types=NAMES)
 
 

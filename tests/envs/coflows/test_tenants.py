@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agents.coflows.tenants import BASELINES, WEIGHTINGS, CoInNetFlow, fair
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
-from envs.errors import InputError
 from envs.synchronisation.layerwise import LayeredModel, training_seconds
+from tests.refusal import refusal
 from tests.strength import examples
 
 RATE = 1e6  # bytes/s
@@ -113,5 +113,5 @@ def test_the_authors_weighting_finishes_what_was_begun_however_long_a_job_trains
 
 
 def test_an_unknown_weighting_is_refused() -> None:
-    with pytest.raises(InputError, match="'most' is none of none, layer"):
+    with refusal("'most' is none of none, layer"):
         CoInNetFlow("most")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envs.data_pipeline.graph import GeneratedGraph, Graph, graph_of, read_graph
 from envs.data_pipeline.requests import Policy, hits, sample
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -111,7 +111,7 @@ def test_generated_graphs_have_the_edges_degrees_and_communities_asked_for() -> 
     between = (graph.label[ends] != graph.label[graph.neighbour]).mean()
     assert between == pytest.approx(0.1 * 0.9, abs=0.02)
     assert graph.degree.max() > 5 * graph.degree.mean()  # a heavy tail
-    with pytest.raises(InputError, match="no room for 100 edges"):
+    with refusal("no room for 100 edges"):
         GeneratedGraph(9, 100, 2.5, 1, 1.0, 1).draw(np.random.default_rng(0))
 
 
@@ -144,7 +144,7 @@ BAD = {
 def test_a_wrong_file_of_edges_is_told_by_line_and_field(text: str, tmp_path: Path) -> None:
     path = tmp_path / "edges.txt"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError) as raised:
+    with refusal() as raised:
         read_graph(path, None)
     assert BAD[text] in str(raised.value)
     assert str(path) in str(raised.value)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
-from envs.errors import InputError
 from envs.graphs.capture import capture_training_step
 from envs.graphs.one_operator import Calls
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.unroll import MicroBatch
+from tests.refusal import refusal
 
 TOTALS = (
     "flop", "bytes_read", "bytes_written", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
@@ -158,7 +158,7 @@ def test_a_call_that_waits_for_itself_is_refused() -> None:
         tensor_bytes=np.ones(2), tensor_dtype=column[:2], producer=np.array([0, 1]),
         uses=np.array([[0, 1], [1, 2]]),
     )  # fmt: skip
-    with pytest.raises(InputError, match=r"record m/loop: .*cannot be one operator: it waits for"):
+    with refusal(r"record m/loop: .*cannot be one operator: it waits for"):
         Calls(np.array([0, NONE, 0]), ["m/loop"]).merged(step, [], [])
     merged, _, _ = Calls(np.array([0, 0, NONE]), ["m/loop"]).merged(step, [], [])
     assert merged.names == ("forward/m/loop", "c")
@@ -176,7 +176,7 @@ def test_a_call_that_waits_for_itself_is_refused() -> None:
 def test_names_that_mean_nothing_are_refused(names: list[str], message: str) -> None:
     module = Recurrent(nn.GRU)
     module.add_module("idle", nn.Linear(2, 2))
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         capture(module, names)
 
 
@@ -188,5 +188,5 @@ class Scanned(nn.Module):
 
 @pytest.mark.proof  # loads the compiler of torch
 def test_a_loop_that_torch_runs_itself_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"the model: scan runs operators of its own; write its"):
+    with refusal(r"the model: scan runs operators of its own; write its"):
         capture(Scanned(), [])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.hardware import builders
 from envs.hardware.devices import custom_device
 from envs.hardware.servers import (
@@ -17,6 +16,7 @@ from envs.hardware.servers import (
     NvswitchServer,
     PcieServer,
 )
+from tests.refusal import refusal
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 NVLINK = {"medium": "NVLink", "bandwidth": "25GB/s", "latency": "1us"}
@@ -203,5 +203,5 @@ WRONG_UNIT = {**PCIE, "bandwidth": "16GB"}
     ],
 )
 def test_a_bad_value_is_refused_by_its_key(build: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         build()

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import InputError
 from envs.hardware.devices import device_spec
 from envs.hardware.fabric import Fabric, LinkSpec, NodeKind
 from envs.hardware.routes import Routes
 from envs.hardware.topology import Topology, fabric_topology
+from tests.refusal import refusal
 from tests.strength import examples
 
 V100 = device_spec("V100-16GB")
@@ -149,29 +149,29 @@ def test_devices_without_a_route_are_refused() -> None:
     fabric = Fabric("islands")
     fabric.add_device("a", V100, 0)
     fabric.add_device("b", V100, 0)
-    with pytest.raises(InputError, match="fabric islands: no route from 'a' to 'b'"):
+    with refusal("fabric islands: no route from 'a' to 'b'"):
         fabric_topology("t", fabric)
 
 
 def test_a_server_among_several_needs_a_nic() -> None:
     fabric = two_servers(nics=1)
     fabric.connect(fabric.add_device("lone", V100, 2), fabric.add_switch("host2", 2), PCIE)
-    with pytest.raises(InputError, match="'lone' reaches no NIC"):
+    with refusal("'lone' reaches no NIC"):
         fabric_topology("t", fabric)
 
 
 def test_a_fabric_without_devices_is_refused() -> None:
-    with pytest.raises(InputError, match="topology empty: has no devices"):
+    with refusal("topology empty: has no devices"):
         fabric_topology("empty", Fabric("empty"))
 
 
 def test_a_node_or_link_cannot_stand_twice() -> None:
     fabric = two_servers(nics=1)
-    with pytest.raises(InputError, match="'d00' stands twice"):
+    with refusal("'d00' stands twice"):
         fabric.add_device("d00", V100, 0)
-    with pytest.raises(InputError, match="already joined"):
+    with refusal("already joined"):
         fabric.connect("host0", "d00", PCIE)
-    with pytest.raises(InputError, match="unknown node 'd99'"):
+    with refusal("unknown node 'd99'"):
         fabric.connect("d99", "host0", PCIE)
 
 

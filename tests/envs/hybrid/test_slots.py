@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.hybrid.batch_time import transformer
 from envs.hybrid.slots import GeneratedSlots, Markov, SlotFile, Walk, read_slots, write_slots
+from tests.refusal import refusal
 
 HEADER = "slot,worker,speed,bandwidth,rent\n"
 GOOD = HEADER + "0,a,1,2,3\n0,b,1,2,3\n1,a,1,2,3\n1,b,0.5,2,0\n"
@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_a_file_that_holds_no_slots_is_refused(name: str, tmp_path: Path) -> None:
     text, words = REFUSED[name]
     (tmp_path / "slots.csv").write_text(text)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         read_slots(tmp_path / "slots.csv")
     assert words in str(caught.value)
     assert "slots.csv" in str(caught.value)
@@ -92,5 +92,5 @@ def test_a_file_that_holds_no_slots_is_refused(name: str, tmp_path: Path) -> Non
     ],
 )
 def test_bounds_of_generators(make: Callable[[], object], field: str) -> None:
-    with pytest.raises(InputError, match=field):
+    with refusal(field):
         make()

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.pipedream import read_pipedream
 from envs.hybrid.states import LayerGraph, antichain_states, layers_in_a_row
+from tests.refusal import refusal
 
 
 def graph_of(
@@ -84,5 +84,5 @@ def test_states_are_the_sets_closed_under_what_they_need(tmp_path: Path, seed: i
 
 
 def test_a_forward_graph_has_no_states(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="one micro-batch of training"):
+    with refusal("one micro-batch of training"):
         LayerGraph.of(graph_of(tmp_path, [(1, 2)], 2, training=False))

@@ -13,7 +13,6 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from envs.errors import InputError
 from envs.joint.env import PLACER, JointEnv, toy_environment
 from envs.joint.toy import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, default_generator, toy_stages
 from envs.placement.env import PlacementEnv
@@ -24,6 +23,7 @@ from envs.step.fusion import fused_problem
 from envs.step.ready import FasterOrder
 from envs.step.step import StepSimulator
 from tests.paths import CONF
+from tests.refusal import refusal
 
 ENVIRONMENTS = CONF / "env"
 SMALL: Mapping[str, Any] = {"octaves": 1, "levels_per_octave": 1}
@@ -321,23 +321,23 @@ def test_a_run_of_groups_is_decided_together_and_looked_ahead_together() -> None
 
 def test_bad_arguments_are_input_errors() -> None:
     for field in ("servers", "octaves", "levels_per_octave"):
-        with pytest.raises(InputError, match="below") as refused:
+        with refusal("below") as refused:
             JointEnv(**{field: 0})
         assert refused.value.field == field
     for sweeps in ((), (2, 0)):
-        with pytest.raises(InputError, match="sweeps"):
+        with refusal("sweeps"):
             JointEnv(sweeps=sweeps)
-    with pytest.raises(InputError, match="3 servers"):
+    with refusal("3 servers"):
         JointEnv(toy_environment().generator, servers=4).reset()
-    with pytest.raises(InputError, match="no bandwidth to allocate"):
+    with refusal("no bandwidth to allocate"):
         JointEnv.of_problem(toy_pipeline(), max_groups=6).reset()
     env = toy_environment(**SMALL)
     for options in ({"levels": np.full((3, 3), 2)}, {"levels": [0]}, {"start": [0]}):
-        with pytest.raises(InputError, match="options"):
+        with refusal("options"):
             env.reset(options=options)
     env.reset()
     for actions in ({PLACER: 0}, joint(3), joint(0, 5), joint(0.5), joint(np.inf)):
-        with pytest.raises(InputError, match="actions"):
+        with refusal("actions"):
             env.step(actions)
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.network.pipes import check_bandwidth, pipe_topology
 from experiments.step.problem import topology_file
 from tests.paths import CONF
+from tests.refusal import refusal
 
 TOPOLOGIES = CONF / "topology"
 
@@ -50,5 +50,5 @@ def test_classes_are_pairs_of_old_class_and_mark(topology: Topology, marks: int)
 def test_links_without_bandwidth_cannot_be_shared_out(topology: Topology) -> None:
     check_bandwidth(topology)
     unknown = replace(topology, class_bandwidth=np.full_like(topology.class_bandwidth, np.inf))
-    with pytest.raises(InputError, match="no bandwidth to allocate"):
+    with refusal("no bandwidth to allocate"):
         check_bandwidth(unknown)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.placement.env import PlacementEnv
 from envs.placement.generator import FixedInstance, RandomStarts
 from envs.placement.toy import toy_pipeline
+from tests.refusal import refusal
 
 
 def fixed() -> FixedInstance:
@@ -26,7 +26,7 @@ def test_an_episode_can_start_from_a_given_placement():
 
 @pytest.mark.parametrize("start", [[0, 0], [0, 0, 0, 0, 0, 3], [0, 0, 0, 0, 0, -1]])
 def test_a_start_that_is_no_placement_is_refused(start):
-    with pytest.raises(InputError, match=r"options\.start"):
+    with refusal(r"options\.start"):
         PlacementEnv(fixed()).reset(seed=0, options={"start": start})
 
 

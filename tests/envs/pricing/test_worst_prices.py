@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import InputError
 from envs.pricing import closed_forms
 from envs.pricing.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT, PricingEnv
 from envs.pricing.problem import Kind, PricingProblem, price_search, rentals
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio, worst_sales_ratio
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -163,5 +163,5 @@ def test_a_tree_has_the_values_and_scores_that_playing_has() -> None:
     ],
 )
 def test_bad_problems_name_their_field(make: Callable[[], object], field: str) -> None:
-    with pytest.raises(InputError, match=f"'{field}'"):
+    with refusal(f"'{field}'"):
         make()

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.cost import RooflineCost
-from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes, uniform
 from envs.hardware.servers import PcieServer
@@ -20,6 +19,7 @@ from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from tests.refusal import refusal
 from tests.strength import examples
 
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
@@ -119,7 +119,7 @@ def test_control_dependencies_need_no_pipe() -> None:
 def test_an_infeasible_allocation_is_an_input_error() -> None:
     topology = two_links(servers=2)
     too_much = BandwidthAllocation(np.full(topology.network.num_channels, 2 * NIC))
-    with pytest.raises(InputError, match="too many"):
+    with refusal("too many"):
         allocated_problem(sends(topology, [1.0]), too_much)
 
 
@@ -127,7 +127,7 @@ def test_tabulated_times_without_bandwidth_cannot_be_allocated() -> None:
     problem = toy_pipeline()
     apart = tuple(replace(d, server=n) for n, d in enumerate(problem.topology.devices))
     problem = replace(problem, topology=replace(problem.topology, devices=apart))
-    with pytest.raises(InputError, match="no bandwidth to allocate"):
+    with refusal("no bandwidth to allocate"):
         allocated_problem(problem, uniform_allocation(problem.topology.network))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from envs.errors import InputError
 from envs.synchronisation.layerwise import JITTER, read_layered_models, training_seconds
 from envs.synchronisation.switch_aggregation import SlotPool
+from tests.refusal import refusal
 
 HEADER = "gpu,model,layer,elements,forward_ps,backward_ps,update_ps\n"
 TOY = "x,toy,0,1114500,1000000000,3000000000,1000000000\nx,toy,1,1114500,3000000000,2000000000,0\n"
@@ -47,7 +47,7 @@ def test_iterations_by_hand(tmp_path: Path) -> None:
 def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "layers.csv"
     path.write_text(HEADER + TOY + line)
-    with pytest.raises(InputError, match=told):
+    with refusal(told):
         read_layered_models(path, "x")
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import InputError
 from envs.network.closed_forms import ring_seconds
 from envs.synchronisation.link_graph import VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, Tree
@@ -22,6 +21,7 @@ from envs.synchronisation.problem import SynchronisationProblem
 from tests.envs.network.reference_max_min import exact_max_min
 from tests.envs.synchronisation.made_networks import networks, plans
 from tests.envs.synchronisation.test_synchronisation_plan import ring, star
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -175,7 +175,7 @@ def test_a_chain_in_chunks_is_a_pipeline() -> None:
     for overhead in (0.0, 2e-4):
         found = play(problem, plan, overhead=overhead)
         assert found.seconds == pytest.approx((6 + 8 - 1) * (1e-3 + overhead) + 6e-6)
-    with pytest.raises(InputError, match="48,000,000 messages"):
+    with refusal("48,000,000 messages"):
         play(problem, SynchronisationPlan("x", plan.trees, 1.0))
 
 

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agents.synchronisation.in_network import OmniReduce
-from envs.errors import InputError
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import (
@@ -23,6 +22,7 @@ from envs.synchronisation.sparse_aggregation import (
 )
 from envs.synchronisation.switch_aggregation import HEADERS
 from experiments.network.gradients import embedding_gradients, largest_entries
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -117,5 +117,5 @@ def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
 
 
 def test_workers_cannot_have_more_blocks_to_themselves_than_there_are() -> None:
-    with pytest.raises(InputError, match=r"density.*3 workers cannot have 0\.4"):
+    with refusal(r"density.*3 workers cannot have 0\.4"):
         drawn_blocks(Pattern.DISJOINT, 3, 10, 0.4, 0)

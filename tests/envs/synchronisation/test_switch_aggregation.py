@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import InputError
 from envs.synchronisation.block_floating import error_bound, largest_integer
 from envs.synchronisation.switch_aggregation import (
     HEADERS,
@@ -19,6 +18,7 @@ from envs.synchronisation.switch_aggregation import (
     time_sum,
 )
 from experiments.network.gradients import embedding_gradients
+from tests.refusal import refusal
 from tests.strength import examples
 
 RACKS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
@@ -104,9 +104,9 @@ def _within_bounds(pool: SlotPool, tree: SwitchTree, values: np.ndarray, faults:
 
 def test_what_cannot_be_summed_is_refused() -> None:
     tree = SwitchTree.racks([2], 1e9, 0.0)
-    with pytest.raises(InputError, match="worker 1: holds a value that is not finite"):
+    with refusal("worker 1: holds a value that is not finite"):
         sum_floats(SlotPool(exponents=True), tree, np.array([[1.0], [np.inf]]))
-    with pytest.raises(InputError, match="8 bits cannot hold the sum of 128 workers"):
+    with refusal("8 bits cannot hold the sum of 128 workers"):
         largest_integer(128, 8)
-    with pytest.raises(InputError, match="3 vectors for 2 workers"):
+    with refusal("3 vectors for 2 workers"):
         sum_integers(SlotPool(), tree, np.zeros((3, 4), dtype=np.int64))

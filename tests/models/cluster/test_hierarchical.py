@@ -23,12 +23,12 @@ from torch import Tensor
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.env import ClusterEnv
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.errors import InputError
 from models.architecture import Architecture
 from models.cluster.batch import ClusterBatch
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy, Outlook
 from models.durations.network import GittinsIndex
 from models.layout import cluster_layout
+from tests.refusal import refusal
 from tests.strength import examples
 
 CONFIG = HierarchicalConfig(
@@ -436,27 +436,27 @@ def test_weights_and_whole_policies_survive_storage() -> None:
     ],
 )
 def test_senseless_settings_are_named(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError, match=f"field '{field}'"):
+    with refusal(f"field '{field}'"):
         replace(CONFIG, **change)
 
 
 def test_foreign_spaces_are_named() -> None:
     observation, action = SIZES.spaces()
     assert isinstance(CONFIG, Architecture)
-    with pytest.raises(InputError, match="chooses one action"):
+    with refusal("chooses one action"):
         CONFIG.policy(observation, spaces.MultiDiscrete([2, 2]))
-    with pytest.raises(InputError, match=r"field 'action_mask': .* do not go with"):
+    with refusal(r"field 'action_mask': .* do not go with"):
         CONFIG.policy(observation, spaces.Discrete(int(action.n) + 1))
     without = spaces.Dict({k: v for k, v in observation.items() if k != "rack_features"})
-    with pytest.raises(InputError, match="field 'rack_features'"):
+    with refusal("field 'rack_features'"):
         CONFIG.policy(without, action)
     narrow: dict[str, spaces.Space[Any]] = dict(observation.spaces)
     narrow["pending_features"] = spaces.Box(0, 1, (4, 20), np.float32)
-    with pytest.raises(InputError, match="field 'pending_features': jobs of 20"):
+    with refusal("field 'pending_features': jobs of 20"):
         CONFIG.policy(spaces.Dict(narrow), action)
     peers: dict[str, spaces.Space[Any]] = dict(observation.spaces)
     peers["peer_features"] = spaces.Box(0, 1, (2, 7), np.float32)
-    with pytest.raises(InputError, match="field 'peer_features': peers of 7 columns"):
+    with refusal("field 'peer_features': peers of 7 columns"):
         CONFIG.policy(spaces.Dict(peers), action)
 
 

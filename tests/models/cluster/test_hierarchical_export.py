@@ -15,7 +15,6 @@ import torch
 from cluster_observations import Observation, Sizes, padded_cluster, random_cluster
 from safetensors.torch import load_file
 
-from envs.errors import InputError
 from experiments.learning.replay import Pt2Runtime
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
@@ -27,6 +26,7 @@ from models.export.checkpoint import (
 )
 from models.export.exporter import ModelCard, export_scheduler
 from tests.paths import ROOT
+from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
 
@@ -142,13 +142,13 @@ def test_a_foreign_observation_is_named(exported: tuple[HierarchicalPolicy, Size
     _, sizes, folder = exported
     checkpoint = load_checkpoint(folder)
     seen = random_cluster(np.random.default_rng(0), replace(sizes, state=0))
-    with pytest.raises(InputError, match="field 'rack_mask': the observation has no such array"):
+    with refusal("field 'rack_mask': the observation has no such array"):
         checkpoint.arrays({name: seen[name] for name in seen if name != "rack_mask"})
-    with pytest.raises(InputError, match="field 'running_features': the policy takes float32"):
+    with refusal("field 'running_features': the policy takes float32"):
         checkpoint.arrays({**seen, "running_features": seen["running_features"][:, 1:]})
-    with pytest.raises(InputError, match=r"field 'action_mask': the policy gives .* logits"):
+    with refusal(r"field 'action_mask': the policy gives .* logits"):
         checkpoint.arrays({**seen, "action_mask": seen["action_mask"][1:]})
-    with pytest.raises(InputError, match="field 'server_mask': the policy takes int8"):
+    with refusal("field 'server_mask': the policy takes int8"):
         checkpoint.arrays({**seen, "server_mask": seen["server_mask"][1:]})
 
 
@@ -164,13 +164,13 @@ def test_a_damaged_file_is_named(copied: Path, name: str) -> None:
     data = bytearray((copied / name).read_bytes())
     data[len(data) // 2] ^= 1
     (copied / name).write_bytes(data)
-    with pytest.raises(InputError, match=rf"{name}: the file was changed or damaged"):
+    with refusal(rf"{name}: the file was changed or damaged"):
         load_checkpoint(copied)
 
 
 def test_a_missing_file_is_named(copied: Path) -> None:
     (copied / "policy.onnx").unlink()
-    with pytest.raises(InputError, match=r"policy\.onnx: .*missing"):
+    with refusal(r"policy\.onnx: .*missing"):
         load_checkpoint(copied)
 
 
@@ -187,7 +187,7 @@ def test_a_missing_file_is_named(copied: Path) -> None:
 def test_a_foreign_spec_is_named(copied: Path, change: dict[str, Any], message: str) -> None:
     spec = json.loads((copied / "spec.json").read_text())
     (copied / "spec.json").write_text(json.dumps({**spec, **change}))
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         load_checkpoint(copied)
 
 
@@ -196,14 +196,14 @@ def test_a_model_that_is_no_onnx_is_named(copied: Path) -> None:
     spec = json.loads((copied / "spec.json").read_text())
     spec["sha256"]["policy.onnx"] = sha256_of(copied / "policy.onnx")
     (copied / "spec.json").write_text(json.dumps(spec))
-    with pytest.raises(InputError, match=r"policy\.onnx: not a readable ONNX model"):
+    with refusal(r"policy\.onnx: not a readable ONNX model"):
         OnnxRuntime(load_checkpoint(copied))
 
 
 def test_something_else_than_a_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a checkpoint folder"):
+    with refusal("is not a checkpoint folder"):
         load_checkpoint(tmp_path / "absent")
-    with pytest.raises(InputError, match=r"spec\.json: no such file"):
+    with refusal(r"spec\.json: no such file"):
         load_checkpoint(tmp_path)
 
 

@@ -25,7 +25,6 @@ from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from models.artifacts import sha256_of
 from models.durations.bins import middles
 from models.durations.index import GittinsPriority
@@ -44,6 +43,7 @@ from models.durations.network import (
     save_durations,
     stretched,
 )
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -227,7 +227,7 @@ def test_one_seed_one_posterior_whatever_else_is_drawn() -> None:
 
 def test_rows_of_another_history_are_refused() -> None:
     rows, work = like_their_neighbours(0, 10, 3)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         fit(SMALL, rows, work, seed=0)
     assert caught.value.field == "history"
 
@@ -241,7 +241,7 @@ def test_rows_of_another_history_are_refused() -> None:
     ],
 )  # fmt: skip
 def test_settings_out_of_range_name_themselves(field: str, value: float) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         DurationConfig(**{**asdict(SMALL), field: value})
     assert caught.value.field == field
 
@@ -408,7 +408,7 @@ def test_a_spec_that_does_not_hold_is_refused(
     spec = json.loads((folder / SPEC_FILE).read_text())
     change(spec)
     (folder / SPEC_FILE).write_text(json.dumps(spec))
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         load_durations(folder)
     assert caught.value.file == folder / SPEC_FILE
     assert caught.value.field == field
@@ -417,25 +417,25 @@ def test_a_spec_that_does_not_hold_is_refused(
 def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
     tensors = {name: value.clone() for name, value in load_file(folder / WEIGHTS_FILE).items()}
     (folder / WEIGHTS_FILE).write_bytes(b"damaged")
-    with pytest.raises(InputError, match="sha256 differs") as caught:
+    with refusal("sha256 differs") as caught:
         load_durations(folder)
     assert caught.value.file == folder / WEIGHTS_FILE
     spec = json.loads((folder / SPEC_FILE).read_text())
     spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
     (folder / SPEC_FILE).write_text(json.dumps(spec))
-    with pytest.raises(InputError, match="does not fit"):
+    with refusal("does not fit"):
         load_durations(folder)
     del tensors["bins.bias"]
     save_file(tensors, folder / WEIGHTS_FILE)
     spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
     (folder / SPEC_FILE).write_text(json.dumps(spec))
-    with pytest.raises(InputError, match=r"bins\.bias"):
+    with refusal(r"bins\.bias"):
         load_durations(folder)
     (folder / WEIGHTS_FILE).unlink()
-    with pytest.raises(InputError, match="missing"):
+    with refusal("missing"):
         load_durations(folder)
     (folder / SPEC_FILE).write_text("[]")
-    with pytest.raises(InputError):
+    with refusal():
         load_durations(folder)
-    with pytest.raises(InputError, match="no such file"):
+    with refusal("no such file"):
         load_durations(folder / "nowhere")

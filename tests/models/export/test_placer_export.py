@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.placement import sweeps
 from models.export.placer import OnnxPlacer, PlacerCard, export_placer, trained_placer
 from models.step.decoding import Network, compose, views_of
@@ -19,6 +18,7 @@ from models.step.placer import PlacerPolicy, PresentNetwork
 from tests.envs.placement.test_sweeps import drawn
 from tests.models.step.test_placer import SEQUENTIAL, policy_of
 from tests.paths import ROOT
+from tests.refusal import refusal
 
 KINDS = ("sequential", "parallel")
 CARD = PlacerCard("A policy", "It was never trained.", "seed: 0\n", {"seed": 0})
@@ -121,5 +121,5 @@ def test_a_damaged_or_foreign_folder_is_named(
     else:
         text = (tmp_path / file).read_text(encoding="utf-8").replace(*change)
         (tmp_path / file).write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=told):
+    with refusal(told):
         OnnxPlacer(tmp_path)

@@ -18,7 +18,6 @@ from envs.cluster.interference.tabulated import number_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from models.interference.crossval import (
     Calibration,
     calibration_on,
@@ -47,6 +46,7 @@ from models.interference.rates import (
     predictor_of,
     save_predictor,
 )
+from tests.refusal import refusal
 from tests.strength import examples
 
 FEW = examples(25)
@@ -251,14 +251,14 @@ def test_the_quantile_is_that_of_split_conformal_prediction() -> None:
     ],
 )
 def test_a_bad_fit_is_named(change: dict[str, object], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+    with refusal(told):
         small_fit(**change)
 
 
 def test_too_few_models_or_jobs_are_told() -> None:
-    with pytest.raises(InputError, match="2 models, fewer than 3"):
+    with refusal("2 models, fewer than 3"):
         cross_validate(pairs(models=2), small_fit(), 1, (0.8,), 0, quiet)
-    with pytest.raises(InputError, match="4 probes of 3 jobs"):
+    with refusal("4 probes of 3 jobs"):
         cross_validate(pairs(models=3), small_fit(), 4, (0.8,), 0, quiet)
 
 
@@ -322,12 +322,12 @@ def test_a_damaged_folder_is_told(
     (tmp_path / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes())
     spec = json.loads((folder / SPEC_FILE).read_text())
     (tmp_path / SPEC_FILE).write_text(json.dumps({**spec, key: value}))
-    with pytest.raises(InputError, match=told):
+    with refusal(told):
         load_predictor(tmp_path)
 
 
 def test_a_folder_without_predictor_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no predictor of source 'gavel'"):
+    with refusal("no predictor of source 'gavel'"):
         find_predictor(tmp_path, "gavel")
 
 
@@ -366,12 +366,12 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
         beside = np.sort(np.delete(rows, job))[None]
         expected = made.rates(1, rows[[job]], beside)[0]
         assert simulator.state.jobs[job]["rate"] == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(InputError, match=r"table.*'k80' is none of table0, table1"):
+    with refusal(r"table.*'k80' is none of table0, table1"):
         LearnedInterference(str(run), "made up", "k80", 2, NoInterference(), 3)
     told = PredictedPairs(str(run), "made up", "table1")(["job4", "job2"])
     expected = made.rates(1, np.array([4, 4, 2, 2]), np.array([[4], [2], [4], [2]]))
     np.testing.assert_array_equal(told, np.minimum(expected, 1.0).reshape(2, 2))
-    with pytest.raises(InputError, match=r"predicted.*knows no 'nobody'"):
+    with refusal(r"predicted.*knows no 'nobody'"):
         PredictedPairs(str(run), "made up", "table1")(["job4", "nobody"])
 
 

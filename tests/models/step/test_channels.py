@@ -17,8 +17,8 @@ from random_channels import (
 )
 from torch import Tensor
 
-from envs.errors import InputError
 from models.step.channels import ChannelPolicy, ChannelPolicyConfig
+from tests.refusal import refusal
 from tests.strength import examples
 
 sizes = st.tuples(
@@ -180,15 +180,15 @@ def test_it_exports_with_any_sizes() -> None:
     ],
 )
 def test_senseless_settings_are_named(chosen: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError, match=f"field '{field}'"):
+    with refusal(f"field '{field}'"):
         make_policy(None, **chosen)
 
 
 def test_other_agents_are_refused() -> None:
     config = ChannelPolicyConfig(8, 1, 0.1, 0.1)
-    with pytest.raises(InputError, match="chooses levels or weights"):
+    with refusal("chooses levels or weights"):
         config.policy(channel_space(3, 2, 4, None), spaces.Discrete(3))
-    with pytest.raises(InputError, match="different numbers of levels"):
+    with refusal("different numbers of levels"):
         config.policy(channel_space(3, 2, 4, 2), spaces.MultiDiscrete([2, 3, 2]))
-    with pytest.raises(InputError, match="field 'channel_features'"):
+    with refusal("field 'channel_features'"):
         config.policy(spaces.Dict({"x": spaces.Box(0, 1, (2,))}), spaces.MultiDiscrete([2, 2]))

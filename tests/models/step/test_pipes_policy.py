@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.errors import InputError
 from envs.joint.whole import PIPE, SERVER, TOP, Traffic
 from models.export.allocator import OnnxAllocator, export_allocator
 from models.export.placer import PlacerCard
 from models.step.pipes import PipesConfig, PipesPolicy
+from tests.refusal import refusal
 
 ROWS, PIPES = 6, 5
 
@@ -90,5 +90,5 @@ def test_the_program_gives_the_most_probable_levels(tmp_path: Path) -> None:
         assert (allocator.levels(traffic(given))[known] == expected[known]).all()
     spec = tmp_path / "levels" / "spec.json"
     spec.write_text(spec.read_text().replace('"octave": 2', '"octave": 3'))
-    with pytest.raises(InputError, match="other features"):
+    with refusal("other features"):
         OnnxAllocator(tmp_path / "levels")

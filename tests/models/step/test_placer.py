@@ -9,13 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.facts import PlacementFacts
 from envs.placement.whole import WholeLayout, boards_of
 from models.step.decoding import compose, views_of
 from models.step.placer import PlacerConfig, PlacerPolicy, PresentNetwork
 from tests.envs.placement.test_sweeps import drawn
+from tests.refusal import refusal
 
 SEQUENTIAL = PlacerConfig(hidden=16, rounds=2, heads=2, sweeps=("sequential",), topology=True)
 KINDS = [("sequential",), ("parallel", "parallel"), ("sequential", "parallel")]
@@ -131,5 +131,5 @@ def test_without_the_topology_links_change_nothing() -> None:
     ("chosen", "field"), [({"sweeps": ("sideways",)}, "sweeps"), ({"heads": 3}, "hidden")]
 )
 def test_a_config_that_makes_no_policy_is_an_error(chosen: dict[str, object], field: str) -> None:
-    with pytest.raises(InputError, match=f"field '{field}'"):
+    with refusal(f"field '{field}'"):
         replace(SEQUENTIAL, **chosen)  # type: ignore[arg-type]

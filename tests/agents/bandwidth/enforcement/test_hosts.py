@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from three_servers import PLANES, SERVERS, machines, network_of, rates
 
 from agents.bandwidth.enforcement.hosts import Framing, Hosts, server_plans
-from envs.errors import InputError
 from envs.hardware.builders import leaf_spine
 from envs.hardware.servers import PcieServer
 from envs.step.plans import BandwidthAllocation
+from tests.refusal import refusal
 
 
 def test_full_segments_of_a_usual_mtu_carry_1448_of_1514_bytes() -> None:
@@ -42,7 +42,7 @@ def test_queues_get_whole_bytes_rounded_down(rate: float, bits: int) -> None:
     [(575, 0, "mtu"), (65_536, 0, "mtu"), (1500, -1, "line_overhead"), (1500, 1001, "line_o")],
 )
 def test_what_no_link_has_is_refused(mtu: int, overhead: int, field: str) -> None:
-    with pytest.raises(InputError, match=field):
+    with refusal(field):
         Framing(mtu, overhead)
 
 
@@ -69,14 +69,14 @@ def test_every_channel_is_one_lane_of_its_server(values: list[float]) -> None:
 
 def test_an_allocation_that_is_too_large_is_refused() -> None:
     rate = rates(NETWORK, {(0, 1): (LINK, 0.0), (0, 2): (1.0, 0.0)})
-    with pytest.raises(InputError, match=r"'bandwidth'.*server0/nic0 -> plane0"):
+    with refusal(r"'bandwidth'.*server0/nic0 -> plane0"):
         server_plans(BandwidthAllocation(rate), NETWORK, machines())
 
 
 def test_a_missing_machine_is_refused() -> None:
     hosts = machines()
     less = Hosts(hosts.framing, hosts.hosts[:2])
-    with pytest.raises(InputError, match="'nics': no server has the NIC 'server2/nic0'"):
+    with refusal("'nics': no server has the NIC 'server2/nic0'"):
         server_plans(BandwidthAllocation(np.zeros(12)), NETWORK, less)
 
 
@@ -86,7 +86,7 @@ def test_two_servers_on_one_machine_are_refused() -> None:
             for name, nic in two.nics.items()}  # fmt: skip
     both = replace(one, nics={**one.nics, **nics})
     hosts = Hosts(machines().framing, (both, three))
-    with pytest.raises(InputError, match="record node0: field 'nics'"):
+    with refusal("record node0: field 'nics'"):
         server_plans(BandwidthAllocation(np.zeros(12)), NETWORK, hosts)
 
 
@@ -95,5 +95,5 @@ def test_channels_that_only_switches_tell_apart_are_refused() -> None:
     server = PcieServer("V100-16GB", 1, link, 1, 1)
     spines = leaf_spine("spines", server, 2, 1, 2, 1.0, link).network
     assert spines.num_channels == 4
-    with pytest.raises(InputError, match=r"spine0.*spine1.* leave the same NIC"):
+    with refusal(r"spine0.*spine1.* leave the same NIC"):
         server_plans(BandwidthAllocation(np.zeros(4)), spines, machines())

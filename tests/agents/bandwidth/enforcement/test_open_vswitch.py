@@ -17,8 +17,8 @@ from three_servers import backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforcement.hosts import Hosts
 from agents.bandwidth.enforcement.scripts import enforcement_files
-from envs.errors import InputError
 from envs.step.plans import BandwidthAllocation
+from tests.refusal import refusal
 
 LINK = 1e6
 NETWORK = network_of(LINK)
@@ -119,12 +119,12 @@ def test_a_nic_on_no_bridge_is_refused() -> None:
         hosts.framing, (hosts.hosts[0], replace(hosts.hosts[1], nics=nics), hosts.hosts[2])
     )
     allocation = BandwidthAllocation(rates(NETWORK, PLAN))
-    with pytest.raises(InputError, match="field 'bridge': nic0 is on no Open vSwitch bridge"):
+    with refusal("field 'bridge': nic0 is on no Open vSwitch bridge"):
         enforcement_files(allocation, NETWORK, bare, backend_of("ovs"))
 
 
 def test_a_priority_no_flow_can_have_is_refused() -> None:
-    with pytest.raises(InputError, match="flow_priority"):
+    with refusal("flow_priority"):
         backend_of("ovs", flow_priority=65_536)
 
 

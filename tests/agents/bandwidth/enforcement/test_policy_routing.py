@@ -11,8 +11,8 @@ from three_servers import backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforcement.backends import PolicyRouting, interface
 from agents.bandwidth.enforcement.hosts import ServerPlan, server_plans
-from envs.errors import InputError
 from envs.step.plans import BandwidthAllocation
+from tests.refusal import refusal
 
 LINK = 1e6
 NETWORK = network_of(LINK)
@@ -100,7 +100,7 @@ def test_a_strict_filter_of_reverse_paths_is_refused(
     ],
 )  # fmt: skip
 def test_numbers_that_are_the_kernels_own_are_refused(table: int, priority: int, key: str) -> None:
-    with pytest.raises(InputError, match=key):
+    with refusal(key):
         PolicyRouting(table, priority)
 
 
@@ -108,7 +108,7 @@ def test_numbers_that_are_the_kernels_own_are_refused(table: int, priority: int,
 def test_a_plan_may_not_run_into_the_kernels_own_numbers(table: int, priority: int) -> None:
     routing = PolicyRouting(table, priority)
     plan = plan_of({})
-    with pytest.raises(InputError, match="first_"):
+    with refusal("first_"):
         routing.apply(plan, interface)
 
 

@@ -12,8 +12,8 @@ from recorded_shell import calls
 from three_servers import backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforcement.scripts import enforcement_files
-from envs.errors import InputError
 from envs.step.plans import BandwidthAllocation
+from tests.refusal import refusal
 
 LINK = 1e6
 NETWORK = network_of(LINK)
@@ -94,5 +94,5 @@ def test_fast_classes_may_catch_up_on_a_late_timer() -> None:
     ],
 )  # fmt: skip
 def test_settings_no_queue_can_have_are_refused(key: str, value: float) -> None:
-    with pytest.raises(InputError, match=key):
+    with refusal(key):
         backend_of("tc", **{key: value})

@@ -13,7 +13,7 @@ from agents.cluster.allocation.exact import ExactAllocation, configurations
 from agents.cluster.allocation.relaxation import levels_of, relaxed
 from envs.cluster.allocation.generated import SpeedName, UtilityName, random_problem
 from envs.cluster.allocation.problem import AllocationProblem, violations
-from envs.errors import InputError
+from tests.refusal import refusal
 
 SPEEDS = get_args(SpeedName)
 
@@ -116,5 +116,5 @@ def test_the_relaxation_is_the_linear_program() -> None:
 
 def test_too_large_to_prove_is_said() -> None:
     problem = random_problem(np.random.default_rng(0), machines=6)
-    with pytest.raises(InputError, match="too many to prove"):
+    with refusal("too many to prove"):
         ExactAllocation(most=10).give(problem)

@@ -11,7 +11,7 @@ import pytest
 from agents.cluster.allocation.gadget import Gadget, GainWeights, gains
 from agents.cluster.rule_numbers import NUMBERS_KIND
 from envs.cluster.allocation.generated import random_problem
-from envs.errors import InputError
+from tests.refusal import refusal
 
 
 @pytest.mark.parametrize("utility", ["linear", "log"])
@@ -48,5 +48,5 @@ def test_gadgets_own_weights_make_its_own_plan(tmp_path: Path) -> None:
 def test_weights_that_make_no_sense(tmp_path: Path, numbers: object, says: str) -> None:
     path = tmp_path / "gains.json"
     path.write_text(json.dumps({"kind": NUMBERS_KIND, "numbers": numbers}))
-    with pytest.raises(InputError, match=says):
+    with refusal(says):
         Gadget(weights=str(path))

@@ -15,10 +15,10 @@ from agents.rllib.subject import ArrayMemory
 from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.problem import violations
-from envs.errors import InputError
 from models.cluster.pairs import PairsConfig
 from models.export.pairs import export_pairs
 from models.export.placer import PlacerCard
+from tests.refusal import refusal
 
 
 def env_of(queues: int = 1) -> AllocationParallelEnv:
@@ -57,7 +57,7 @@ def test_a_policy_decides_as_it_did_in_training(tmp_path: Path) -> None:
         allowed = one["action_mask"] > 0
         np.testing.assert_allclose(planner.scores(one)[allowed], logits[allowed], atol=1e-4)
         seen = env.step({"queue_0": int(logits.argmax())})[0]
-    with pytest.raises(InputError, match="checkpoint folder"):
+    with refusal("checkpoint folder"):
         LearnedAllocation(str(tmp_path / "nowhere"))
 
 

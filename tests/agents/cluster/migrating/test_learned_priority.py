@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,9 +28,9 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from models.durations.index import GittinsPriority
 from models.durations.network import DurationConfig, DurationPosterior, save_durations
+from tests.refusal import refusal
 from tests.strength import examples
 
 CONFIG = DurationConfig(
@@ -153,10 +152,10 @@ def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) 
 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no checkpoint in .*nowhere"):
+    with refusal(r"no checkpoint in .*nowhere"):
         from_folder(str(tmp_path / "nowhere"), WEIGHTS)
     saved(tmp_path, 0)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         from_folder(str(tmp_path), weights_of(gpus=float("nan")))
     assert caught.value.field == "weights.gpus"
 

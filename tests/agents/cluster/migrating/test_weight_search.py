@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
-from envs.errors import InputError
+from tests.refusal import refusal
 
 CONFIG = WeightSearchConfig(
     rounds=100, pairs=8, spread=0.3, memory=80, fade=0.98, prior=4.0, step=0.1, limit=5.0
@@ -75,6 +75,6 @@ def test_one_wild_pair_counts_as_the_limit() -> None:
      ("step", -1.0), ("limit", 0.0), ("fade", 0.0), ("fade", 1.5)],
 )  # fmt: skip
 def test_a_number_out_of_range_is_named(field: str, value: float) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         replace(CONFIG, **{field: value})
     assert caught.value.field == field

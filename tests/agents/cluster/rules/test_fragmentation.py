@@ -13,7 +13,7 @@ from slow_fragmentation import Job, Node, expected_fragments, popularity
 
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent, fragments, typical_jobs
 from envs.cluster.workload.requests import ResourceRequests
-from envs.errors import InputError
+from tests.refusal import refusal
 
 CLUSTER = cluster_of([(8000, 8192, 4, kind) for kind in KINDS])
 lefts = st.lists(st.sampled_from([0, 1, 190, 250, 500, 670, 1000]), min_size=1, max_size=4)
@@ -69,7 +69,7 @@ def test_the_rarest_jobs_are_not_typical() -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_a_share_is_above_0_and_at_most_1(share: float) -> None:
-    with pytest.raises(InputError, match="typical_share"):
+    with refusal("typical_share"):
         FragmentationGradientDescent(share, 0)
 
 
@@ -84,5 +84,5 @@ def test_nothing_is_typical_of_nothing() -> None:
         memory_mib=one.memory_mib[:0],
         gpu_type=one.gpu_type.take(np.arange(0)),
     )
-    with pytest.raises(InputError, match="empty workload"):
+    with refusal("empty workload"):
         typical_jobs(none, CLUSTER, 0.95)

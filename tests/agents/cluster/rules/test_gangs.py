@@ -22,7 +22,7 @@ from agents.cluster.rules.gangs import (
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Labels, Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 RULES: list[type[GangRule]] = [
@@ -148,7 +148,7 @@ def test_jobs_without_gpus_have_a_place(rule: type[GangRule]) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_fractions_are_refused(rule: type[GangRule]) -> None:
     simulator = waiting(nodes_of(2, 2), 1, gpu_milli=500)
-    with pytest.raises(InputError, match="500 thousandths") as error:
+    with refusal("500 thousandths") as error:
         placed(rule, simulator)
     assert error.value.record == 0
 

@@ -25,7 +25,7 @@ from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from agents.cluster.rules.packing import Packed, draw_arrivals, pack
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 FGD, FGD_EXACT = FragmentationGradientDescent(0.95, 100), FragmentationGradientDescent(1.0, 0)
@@ -185,7 +185,7 @@ def test_random_fit_chooses_every_spot() -> None:
 
 
 def test_a_score_has_no_negative_number_of_levels() -> None:
-    with pytest.raises(InputError, match="score_levels"):
+    with refusal("score_levels"):
         FragmentationGradientDescent(0.95, -1)
 
 
@@ -200,7 +200,7 @@ def test_arrivals_ask_for_the_load_and_not_for_a_job_more(seed: int, load: float
 
 @pytest.mark.parametrize("load", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_load_is_positive_and_finite(load: float) -> None:
-    with pytest.raises(InputError, match="load"):
+    with refusal("load"):
         draw_arrivals(
             requests_of([(0, 0, 1, 500, "")]),
             cluster_of([(0, 0, 1, "A")]),
@@ -211,5 +211,5 @@ def test_a_load_is_positive_and_finite(load: float) -> None:
 
 def test_jobs_without_gpus_never_ask_for_a_load() -> None:
     workload: ResourceRequests = requests_of([(1000, 0, 0, 1000, "")])
-    with pytest.raises(InputError, match="no GPUs"):
+    with refusal("no GPUs"):
         draw_arrivals(workload, cluster_of([(0, 0, 1, "A")]), 1.3, np.random.default_rng(0))

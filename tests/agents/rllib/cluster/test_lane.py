@@ -15,8 +15,8 @@ from agents.rllib.cluster.memory import NO_BIN, NO_JOB, ObservationMemory
 from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
 from envs.cluster.environment.reward import TERMS, ClusterReward, OwnCredit
 from envs.cluster.simulation.cluster_state import NONE
-from envs.errors import InputError
 from models.durations.network import bins_of
+from tests.refusal import refusal
 
 EVERYTHING = {
     "state_in_observation": True,
@@ -135,7 +135,7 @@ def test_a_snapshot_of_another_instance_is_refused() -> None:
     lane, other = seated(environment())[0], seated(toy_environment())[0]
     lane.reset(0)
     other.reset(0)
-    with pytest.raises(InputError, match="is not of this run's episode"):
+    with refusal("is not of this run's episode"):
         restored(other.episode, snapshot(lane.episode))
 
 

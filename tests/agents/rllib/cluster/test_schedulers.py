@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 from schedulers import MODEL, SMALL, environment, schedulers, training
 
 from agents.cluster.teachers import FirstFit, ShownAdvice
@@ -16,7 +15,7 @@ from agents.rllib.cluster.lane import SchedulingLane
 from agents.rllib.config import Cloning
 from agents.rllib.runner import Fragment, Order
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.errors import InputError
+from tests.refusal import refusal
 
 CLONING = Cloning(iterations=9, learning_rate=2e-3, num_epochs=4, first_share=0.0, last_share=0.0)
 
@@ -79,7 +78,7 @@ def test_shown_advice_is_the_teacher_that_the_observation_has() -> None:
     advised = part.observations["advised"].reshape(24, 2)
     np.testing.assert_array_equal(part.actions[part.decides], advised[part.decides])
     lane = SchedulingLane(environment(), per_gpu=True)
-    with pytest.raises(InputError, match="shows nobody's advice"):
+    with refusal("shows nobody's advice"):
         lane.reset(0, adviser=ShownAdvice())
 
 
@@ -113,10 +112,10 @@ class Forbidden(FirstFit):
 
 def test_a_teacher_that_does_what_is_not_allowed_is_refused() -> None:
     made = built({}, {"cloning": CLONING}, teacher=Forbidden())
-    with pytest.raises(InputError, match="field 'teacher': does what is not allowed"):
+    with refusal("field 'teacher': does what is not allowed"):
         sampled(made, pupil=0.0)
 
 
 def test_no_policy_is_refused() -> None:
-    with pytest.raises(InputError, match="field 'model': int describes no policy"):
+    with refusal("field 'model': int describes no policy"):
         schedulers().architectures(3)

@@ -19,9 +19,9 @@ from agents.rllib.subject import Solution
 from agents.rllib.training import train
 from envs.bandwidth.env import BandwidthEnv, continuous_toy_environment, toy_environment
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S, toy_sends
-from envs.errors import InputError
 from tests.agents.rllib.toys import small_training
 from tests.paths import CONF
+from tests.refusal import refusal
 
 
 def training(**chosen: Any) -> Training:
@@ -95,7 +95,7 @@ def test_the_best_goes_on_from_its_document() -> None:
 
 def test_episodes_do_not_go_on() -> None:
     config = training()
-    with pytest.raises(InputError, match="field 'steps'"):
+    with refusal("field 'steps'"):
         BandwidthSubject(
             toy_environment(),
             replace(config, ppo=replace(config.ppo, steps=5, episodes=None)),

@@ -16,7 +16,6 @@ from agents.rllib.runner import SUBJECT, LockStepRunner, Order, Shared, policies
 from agents.rllib.step.bandwidth import ALLOCATOR
 from agents.rllib.step.joint_problems import MASK, PLACER, JointProblems
 from agents.rllib.training import train
-from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem
 from envs.placement.distribution import TrainingProblems
 from envs.placement.whole import WholeLayout
@@ -24,6 +23,7 @@ from models.step.pipes import PipesConfig, TeamConfig
 from models.step.placer import PlacerConfig
 from tests.agents.rllib.step.test_problems import Guesses
 from tests.agents.rllib.toys import small_ppo, small_training
+from tests.refusal import refusal
 
 ALIKE, SERVERS = 4, 4
 MODEL = TeamConfig(
@@ -118,5 +118,5 @@ def test_allocators_learn_more_than_equal_weights(tmp_path: Path) -> None:
 
 
 def test_a_source_without_pipes_is_refused() -> None:
-    with pytest.raises(InputError, match="env=joint_problems"):
+    with refusal("env=joint_problems"):
         JointProblems(Guesses(), training())

@@ -13,7 +13,6 @@ from agents.placement.labelled import LabelledProblem, describe, write_shard
 from agents.rllib.step.labels import LabelledProblems
 from agents.rllib.step.problems import PLANNER, Continued, Problems, sweeps_of
 from agents.rllib.training import train
-from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.distribution import TrainingProblems
 from envs.placement.outcome import ORDER_CLASSES
@@ -25,6 +24,7 @@ from models.step.channels import ChannelPolicyConfig
 from models.step.placer import PlacerConfig, PlacerPolicy
 from tests.agents.rllib.step.test_problems import training
 from tests.agents.rllib.toys import small_training
+from tests.refusal import refusal
 
 LAYOUT = WholeLayout(groups=40, devices=8, edges=200, classes=16)
 MODEL = PlacerConfig(hidden=16, rounds=1, heads=2, sweeps=("sequential",), topology=True)
@@ -67,7 +67,7 @@ def test_what_is_taught_is_the_label_and_comes_to_its_seconds(folder: Path) -> N
     trained = {labelled.draw(seed, 1.0).number for seed in range(50)}
     assert trained == set(range(COUNT - 2))
     assert {labelled.exam(k).number for k in range(4)} == {COUNT - 2, COUNT - 1}
-    with pytest.raises(InputError, match="field 'kept_back'"):
+    with refusal("field 'kept_back'"):
         source(folder, kept_back=COUNT)
 
 
@@ -88,7 +88,7 @@ def test_a_placer_imitates_labels_and_goes_on_from_its_folder(folder: Path, tmp_
     spaces = Problems(source(folder), chosen).spaces_of(PLANNER)
     for name, value in model.policy(*spaces).state_dict().items():
         assert torch.equal(value, policy.state_dict()[name])
-    with pytest.raises(InputError, match="1 sweeps make"):
+    with refusal("1 sweeps make"):
         model.policy(*Problems(source(folder, sweeps=2), chosen).spaces_of(PLANNER))
 
 
@@ -98,5 +98,5 @@ def test_a_placer_imitates_labels_and_goes_on_from_its_folder(folder: Path, tmp_
     ids=["other", "absent"],
 )
 def test_what_makes_no_whole_plans_is_said(model: Any) -> None:
-    with pytest.raises(InputError, match=r"makes no whole plans|neither a folder nor shipped"):
+    with refusal(r"makes no whole plans|neither a folder nor shipped"):
         sweeps_of(model)

@@ -24,9 +24,9 @@ from agents.rllib.ppo import Instruction, PPOLearner
 from agents.rllib.runner import SUBJECT, LockStepRunner, Order, Part, Shared, policies, specs
 from agents.rllib.step.problems import PLANNER, Problems
 from agents.rllib.training import train
-from envs.errors import InputError
 from tests.agents.rllib.composing import CHOICES, TOKENS, ChainConfig, Guesses
 from tests.agents.rllib.toys import small_ppo, small_training
+from tests.refusal import refusal
 
 ALIKE = 4
 ONE_STEP = Instruction(seed=0, num_epochs=1, parts=1, learning_rate=1e-2, entropy_coefficient=0.01)
@@ -240,5 +240,5 @@ def test_a_run_about_problems_that_goes_on_is_the_run_that_did_not_stop(tmp_path
 
 
 def test_what_whole_plans_cannot_do_is_said() -> None:
-    with pytest.raises(InputError, match="field 'steps'"):
+    with refusal("field 'steps'"):
         Problems(Guesses(), training(steps=2, episodes=None))

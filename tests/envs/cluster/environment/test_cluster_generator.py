@@ -9,7 +9,7 @@ from envs.cluster.environment.env import ClusterEnv
 from envs.cluster.environment.generator import FixedCluster, RandomJobs, TraceWindows
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 CLUSTER = Cluster.uniform(4, 4, nodes_per_rack=2)
 
@@ -85,13 +85,13 @@ def test_random_jobs_have_their_gang_sizes_durations_and_load() -> None:
 def test_bad_arguments_are_input_errors() -> None:
     trace = long_trace(10)
     for jobs in ((5, 4), (0, 4), (3,)):
-        with pytest.raises(InputError, match="jobs"):
+        with refusal("jobs"):
             TraceWindows(CLUSTER, trace, jobs=jobs)
-    with pytest.raises(InputError, match="load"):
+    with refusal("load"):
         TraceWindows(CLUSTER, trace, jobs=(2, 3), load=(0, 1))
-    with pytest.raises(InputError, match="11 are needed"):
+    with refusal("11 are needed"):
         TraceWindows(CLUSTER, trace, jobs=(2, 11))
-    with pytest.raises(InputError, match="no job"):
+    with refusal("no job"):
         FixedCluster(CLUSTER, trace.take(slice(0, 0)))
-    with pytest.raises(InputError, match="max_gpus"):
+    with refusal("max_gpus"):
         RandomJobs(CLUSTER, jobs=(1, 2), load=(1, 1), max_gpus=17, duration_s=(1, 2))

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +22,8 @@ from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.simulation.cluster_state import Overheads
-from envs.errors import InputError
 from tests.envs.cluster.environment.reference_observation import Reference, count, time
+from tests.refusal import refusal
 from tests.strength import examples
 
 ORDERS = (QueueOrder(), LeastService(), ShortestRemainingTime(), SmallestRemainingService())
@@ -184,14 +183,14 @@ def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataO
 def test_bad_sizes_are_input_errors() -> None:
     bounds = ClusterBounds(servers=2, racks=1, rack_servers=2, gpus=4, gpu_types=1)
     for field in ("window", "running", "shares"):
-        with pytest.raises(InputError, match="below 1") as refused:
+        with refusal("below 1") as refused:
             ClusterObservation(bounds, **{field: 0})
         assert refused.value.field == field
-    with pytest.raises(InputError, match="is negative") as refused:
+    with refusal("is negative") as refused:
         ClusterObservation(bounds, history=-1)
     assert refused.value.field == "history"
-    with pytest.raises(InputError, match="below 1"):
+    with refusal("below 1"):
         ClusterBounds(servers=2, racks=0, rack_servers=2, gpus=4, gpu_types=1)
-    with pytest.raises(InputError, match="1 racks for 2 schedulers"):
+    with refusal("1 racks for 2 schedulers"):
         bounds.part(2)
     assert ClusterParallelEnv().bounds.servers == 4

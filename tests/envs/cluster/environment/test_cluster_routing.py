@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from cluster_instances import clusters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from envs.cluster.environment.generator import cluster_of_racks
 from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, RackOwners
 from envs.cluster.nodes import Cluster
-from envs.errors import InputError
+from tests.refusal import refusal
 
 PARTITIONS: tuple[RackOwners, ...] = (ConsecutiveRacks(), MixedRacks())
 
@@ -49,7 +48,7 @@ def test_of_each_type_nobody_has_two_racks_more(racks: list[int], schedulers: in
     named = dict(zip("ABC", racks, strict=False))
     cluster = cluster_of_racks(named, nodes_per_rack=1, gpus_per_node=2)
     if sum(racks) < schedulers:
-        with pytest.raises(InputError, match=f"{sum(racks)} racks for {schedulers} schedulers"):
+        with refusal(f"{sum(racks)} racks for {schedulers} schedulers"):
             MixedRacks()(cluster, schedulers)
         return
     owner = MixedRacks()(cluster, schedulers)
@@ -63,7 +62,7 @@ def test_every_part_is_within_the_bounds(cluster: Cluster, schedulers: int, numb
     partition = PARTITIONS[number]
     racks = len(np.unique(cluster.rack))
     if racks < schedulers:
-        with pytest.raises(InputError, match=f"{racks} racks for {schedulers} schedulers"):
+        with refusal(f"{racks} racks for {schedulers} schedulers"):
             partition(cluster, schedulers)
         return
     owner = partition(cluster, schedulers)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from envs.cluster.interference.cases import assign
 from envs.cluster.workload.trace import Labels, Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 NAMES = ("small", "any", "large")
 
@@ -52,9 +51,9 @@ def test_a_draw_depends_on_seed_and_id_alone() -> None:
 
 
 def test_what_no_profile_knows_is_refused() -> None:
-    with pytest.raises(InputError, match=r"record 1: field 'model': 'huge' is none of small"):
+    with refusal(r"record 1: field 'model': 'huge' is none of small"):
         assign(trace([1, 1], ["any", "huge"]), NAMES, suits, 0)
-    with pytest.raises(InputError, match=r"no profile suits a job of 128 GPUs"):
+    with refusal(r"no profile suits a job of 128 GPUs"):
         assign(trace([1, 128]), NAMES, suits, 0)
     unused = replace(trace([1]), model=Labels(np.zeros(1, np.int32), ("any", "huge")))
     assert assign(unused, NAMES, suits, 0).tolist() == [1]

@@ -19,7 +19,7 @@ from envs.cluster.interference.deepshare import (
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.errors import InputError
+from tests.refusal import refusal
 
 
 def folder(
@@ -115,14 +115,14 @@ def test_the_floor(tmp_path: Path) -> None:
 def test_a_malformed_file_names_the_place(
     tmp_path: Path, files: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         DeepShareContention(folder(tmp_path, **files), 0.35, 0)
 
 
 def test_other_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with refusal("cannot be read"):
         DeepShareContention(str(tmp_path / "none"), 0.35, 0)
     model = DeepShareContention(folder(tmp_path), 0.35, 0)
     mixed = Cluster.uniform(2, 2, gpu_types=("V100", "P100"))
-    with pytest.raises(InputError, match="measured on one GPU type"):
+    with refusal("measured on one GPU type"):
         model.tables(named_trace(["m"], [1]), mixed)

@@ -9,10 +9,10 @@ import yaml
 
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.interference.zoo_profiles import GPUS, input_bytes, zoo_profile
-from envs.errors import InputError
 from envs.graphs.zoo_models import zoo_model
 from envs.hardware.devices import CATALOGUE
 from tests.paths import CONF
+from tests.refusal import refusal
 
 FILE = CONF / "interference/profiles/zoo.yaml"
 
@@ -72,10 +72,10 @@ def test_every_profile_runs_on_every_gpu_of_the_catalogue() -> None:
     ],
 )
 def test_a_wrong_profile_names_its_key(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         Profiles(section(**changes))
 
 
 def test_a_device_without_seconds_is_named() -> None:
-    with pytest.raises(InputError, match=r"profiles.net.step.H100': is missing \(known: T4\)"):
+    with refusal(r"profiles.net.step.H100': is missing \(known: T4\)"):
         Profiles(section()).all[0].seconds_on("H100")

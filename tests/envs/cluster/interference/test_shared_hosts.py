@@ -19,8 +19,8 @@ from envs.cluster.interference.shared_hosts import SharedHosts
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from tests.agents.cluster.further_policies import joint_choice
+from tests.refusal import refusal
 
 A, B = "('a', 1)", "('b', 1)"
 PAIR = {("a", "a"): 0.6, ("a", "b"): 0.8, ("b", "a"): 0.75, ("b", "b"): 0.25}
@@ -138,5 +138,5 @@ def test_it_can_be_believed_without_a_look_at_durations(model: SharedHosts) -> N
     [("turns", 0.75), ("table", "x"), ("cores", 0), ("core_input", "3kg"), ("uplink", 49.0)],
 )
 def test_wrong_numbers_are_named(model: SharedHosts, field: str, value: Any) -> None:
-    with pytest.raises(InputError, match="no table of GPU type 'x'" if value == "x" else field):
+    with refusal("no table of GPU type 'x'" if value == "x" else field):
         hosts(model.pairs.path, **{field: value})

@@ -13,7 +13,7 @@ from envs.cluster.interference.kernel import NOBODY, multisets
 from envs.cluster.interference.rates import ON_GPU, ON_NODE, NoInterference
 from envs.cluster.interference.tabulated import TabulatedRates, number_of, tabulate
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 WEIGHT = np.array([0.1, 0.5, 0.8, 0.0])  # of each profile; the last is of nobody
 
@@ -93,9 +93,9 @@ def test_a_function_of_its_own_gives_the_rates_of_the_analytic_model() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="'largest': 4 is not between 1 and 3"):
+    with refusal("'largest': 4 is not between 1 and 3"):
         TabulatedRates("t", gentle, 3, modulo, NoInterference(), 4, ON_NODE, 0)
-    with pytest.raises(InputError, match="'predict': is not 9 finite numbers above 0"):
+    with refusal("'predict': is not 9 finite numbers above 0"):
         tabulate(lambda own, neighbours: np.zeros(len(own)), 3, 1)
-    with pytest.raises(InputError, match="'predict'"):
+    with refusal("'predict'"):
         tabulate(lambda own, neighbours: np.ones(2), 3, 1)

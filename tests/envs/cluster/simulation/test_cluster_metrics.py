@@ -25,7 +25,7 @@ from envs.cluster.simulation.cluster_metrics import (
     running_jobs,
 )
 from envs.cluster.simulation.cluster_state import RUN, Schedule
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -124,7 +124,7 @@ def test_the_document_is_flat_and_names_units() -> None:
 
 
 def test_a_cluster_without_gpus_is_refused() -> None:
-    with pytest.raises(InputError, match="num_gpus"):
+    with refusal("num_gpus"):
         measure(two_jobs(), 0)
 
 
@@ -222,10 +222,10 @@ def test_a_job_that_never_starts_waits_to_the_end() -> None:
 def test_without_a_log_nothing_is_made_up() -> None:
     schedule, _ = preempted_schedule()
     for usage in (busy_gpus, running_jobs, pending_jobs):
-        with pytest.raises(InputError, match="job"):
+        with refusal("job"):
             usage(replace(schedule, runs=None))
     running = replace(schedule_of(np.zeros(0, RUN), jobs=1), finish=np.array([-1.0]), runs=None)
-    with pytest.raises(InputError, match="job 0"):
+    with refusal("job 0"):
         busy_gpus(running)
 
 

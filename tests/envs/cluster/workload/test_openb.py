@@ -11,7 +11,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import UNKNOWN, Labels
-from envs.errors import InputError
+from tests.refusal import refusal
 
 HEADER = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
@@ -126,7 +126,7 @@ BAD_TIMES = {
 def test_a_faulty_pod_is_named_or_counted(row: str, tmp_path: Path) -> None:
     field, reason = (BAD_PODS | BAD_TIMES)[row]
     path = pods(tmp_path, WHOLE, row)
-    with pytest.raises(InputError, match=reason) as caught:
+    with refusal(reason) as caught:
         OpenbReader().read(path)
     assert caught.value.field == field
     assert "row 2 (line 3)" in str(caught.value)
@@ -138,7 +138,7 @@ def test_a_faulty_pod_is_named_or_counted(row: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [*BAD_PODS, WHOLE])
 def test_a_faulty_request_is_refused(row: str, tmp_path: Path) -> None:
     field, reason = {**BAD_PODS, WHOLE: ("name", "stands twice")}[row]
-    with pytest.raises(InputError, match=reason) as caught:
+    with refusal(reason) as caught:
         OpenbReader().read_requests(pods(tmp_path, WHOLE, row))
     assert caught.value.field == field
 
@@ -159,7 +159,7 @@ def test_requests_do_not_look_at_times(row: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_faulty_node_is_refused(row: str, field: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="row 2") as caught:
+    with refusal("row 2") as caught:
         read_openb_nodes(nodes(tmp_path, "n0,1,1,1,P100", row))
     assert caught.value.field == field
 
@@ -178,9 +178,9 @@ def test_impossible_requests_are_refused() -> None:
 
     assert requests(1, 1000).gpu_type.codes.tolist() == [UNKNOWN]
     for values in ((1, 0), (1, 1001), (-1, 1000), (1, 1000, -1)):
-        with pytest.raises(InputError, match="impossible"):
+        with refusal("impossible"):
             requests(*values)
-    with pytest.raises(InputError, match="as many labels"):
+    with refusal("as many labels"):
         ResourceRequests(
             "r",
             np.array(["a"]),

@@ -9,7 +9,7 @@ import pytest
 
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.cluster.workload.readers.read_trace import ReadTrace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 NAMES = {"id": "name", "submit": "created_at", "duration": "runtime", "gpus": "gpu_count"}
 
@@ -123,7 +123,7 @@ def test_parquet_with_dates_of_its_own(tmp_path: Path) -> None:
 def test_faults_name_the_row_and_the_column(
     text: str, columns: dict[str, str], units: dict[str, str], told: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError) as refused:
+    with refusal() as refused:
         read(tmp_path, text, columns, units)
     assert told in str(refused.value)
 
@@ -131,6 +131,6 @@ def test_faults_name_the_row_and_the_column(
 def test_a_job_that_ends_before_it_starts_is_a_fault_or_left_out(tmp_path: Path) -> None:
     text = "submit_s,b,e,num_gpus\n0,5,9,1\n0,9,5,1\n"
     columns = {"start": "b", "end": "e"}
-    with pytest.raises(InputError, match=r"row 2 .*field 'e': '5' is before 'b'"):
+    with refusal(r"row 2 .*field 'e': '5' is before 'b'"):
         read(tmp_path, text, columns)
     assert len(read(tmp_path, text, columns, strict=False).trace) == 1

@@ -23,7 +23,7 @@ from envs.cluster.workload.readers.job_logs import (
 )
 from envs.cluster.workload.readers.philly_json import PhillyJsonReader
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -135,11 +135,11 @@ def test_pai_in_the_other_unit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pai.csv"
     path.write_text(in_gpus(PAI))
     for strict in (True, False):
-        with pytest.raises(InputError, match=r"row 2 .line 3.*'0.25'.*pai_sample"):
+        with refusal(r"row 2 .line 3.*'0.25'.*pai_sample"):
             PaiReader(10).read(path, strict)
     path.write_text(PAI)
     for strict in (True, False):
-        with pytest.raises(InputError, match=r"row 2 .line 3.*'25'.*format pai"):
+        with refusal(r"row 2 .line 3.*'25'.*format pai"):
             PaiReader(1000).read(path, strict)
 
 
@@ -209,7 +209,7 @@ def test_philly_json(tmp_path: Path) -> None:
 def test_a_faulty_entry(bad: object, field: str | None, words: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(json.dumps([entry("a", FIRST), bad]))
-    with pytest.raises(InputError, match=words) as error:
+    with refusal(words) as error:
         PhillyJsonReader().read(path)
     assert (error.value.file, error.value.record, error.value.field) == (path, "entry 2", field)
     found = PhillyJsonReader().read(path, strict=False)
@@ -222,7 +222,7 @@ def test_a_faulty_entry(bad: object, field: str | None, words: str, tmp_path: Pa
 )
 def test_a_log_that_is_none(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(text)
-    with pytest.raises(InputError, match=words):
+    with refusal(words):
         PhillyJsonReader().read(tmp_path / "log")
 
 
@@ -262,6 +262,6 @@ def test_jobs_without_gpu_are_read_back(tmp_path: Path) -> None:
 def test_what_would_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     for job in ("", " a"):
         trace = Trace.of("t", [0], [5], [1], job_id=[job])
-        with pytest.raises(InputError, match="read back"):
+        with refusal("read back"):
             write_csv(trace, tmp_path / "t.csv")
     assert not list(tmp_path.iterdir())

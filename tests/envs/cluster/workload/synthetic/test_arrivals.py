@@ -21,7 +21,7 @@ from envs.cluster.workload.synthetic.arrivals import (
     gap_scores,
     normal_scores,
 )
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 WEEKDAYS = np.array([1.3, 1.3, 1.3, 1.3, 1.3, 0.25, 0.25])
@@ -114,7 +114,7 @@ def test_few_arrivals_have_no_shape() -> None:
     ],
 )
 def test_what_is_no_clock_is_refused(daily: np.ndarray, weekly: np.ndarray) -> None:
-    with pytest.raises(InputError):
+    with refusal():
         WeeklyClock(daily, weekly)
 
 

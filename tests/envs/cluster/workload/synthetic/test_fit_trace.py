@@ -26,7 +26,7 @@ from envs.cluster.workload.synthetic.fit import (
 from envs.cluster.workload.synthetic.generate import _latent, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 
 SEEDS = range(5)
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     whole = Trace.of("t", range(90), [5] * 90, [1] * 90)
     shared = replace(whole, gpu_milli=np.r_[np.full(89, 1000), 500].astype(np.int32))
     for trace, word in ((few, "few"), (at_once, "at once"), (shared, "gpu_milli")):
-        with pytest.raises(InputError, match=word):
+        with refusal(word):
             fit(trace, name="x", origin_s=0)
 
 

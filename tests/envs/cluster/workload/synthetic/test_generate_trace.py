@@ -14,7 +14,7 @@ from envs.cluster.workload.synthetic.fit import agreement
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from tests.refusal import refusal
 from tests.strength import examples
 
 ITP = workload_parameters(**document("itp"))
@@ -103,12 +103,12 @@ def test_models_are_dealt_from_the_names_given() -> None:
 
 def test_bad_requests_are_refused() -> None:
     for jobs, seed in ((0, 0), (5, -1)):
-        with pytest.raises(InputError):
+        with refusal():
             generate(ITP, jobs, seed)
     for load, gpus in ((0.0, 8), (0.5, 0), (float("nan"), 8)):
-        with pytest.raises(InputError):
+        with refusal():
             TargetLoad(load, gpus)
-    with pytest.raises(InputError, match="all be submitted at once"):
+    with refusal("all be submitted at once"):
         generate(ITP, 3, 0, load=TargetLoad(1e9, 10**6))
-    with pytest.raises(InputError, match="reach no such load"):
+    with refusal("reach no such load"):
         generate(ITP, 1, 0, load=TargetLoad(0.5, 8))

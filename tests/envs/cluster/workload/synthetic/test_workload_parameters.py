@@ -17,7 +17,7 @@ from envs.cluster.workload.synthetic.parameters import (
     QuantileTable,
     workload_parameters,
 )
-from envs.errors import InputError
+from tests.refusal import refusal
 
 
 @pytest.mark.parametrize("name", ["itp", "philly"])
@@ -63,7 +63,7 @@ def spoiled(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_entry_is_named(path: tuple[Any, ...], value: Any, named: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         workload_parameters(**spoiled(path, value))
     assert named in str(caught.value)
 
@@ -120,5 +120,5 @@ def test_between_entries_the_logarithm_rises_evenly() -> None:
     ],
 )
 def test_what_is_no_table_is_refused(probability: list[float], quantile: list[float]) -> None:
-    with pytest.raises(InputError):
+    with refusal():
         QuantileTable(np.array(probability), np.array(quantile))
