@@ -12,7 +12,7 @@ from envs.errors import InputError
 
 @contextmanager
 def refusal(words: str | None = None) -> Iterator[pytest.ExceptionInfo[InputError]]:
-    """What is done in its block is refused with a line in which `words`, an expression, is found."""
+    """What its block does is refused with a line in which `words`, an expression, is found."""
     with pytest.raises(InputError, match=words) as caught:
         yield caught
     assert "\n" not in str(caught.value).strip()
