@@ -10,8 +10,10 @@ import os
 from typing import Any
 
 from hypothesis import Phase, settings
+from hypothesis import strategies as st
 
 DAILY, PROOF, QUICK = "daily", "proof", "quick"
+SEEDS = st.integers(0, 2**32 - 1)  # of what a property draws by itself
 # No deadline: the first example of a property may compile a kernel. Under CI the sample is the same
 # every time, elsewhere it is drawn anew.
 settings.register_profile(DAILY, deadline=None, max_examples=10, derandomize="CI" in os.environ)

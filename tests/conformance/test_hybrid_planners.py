@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hypothesis import given
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from agents.base import HybridPlanner
@@ -17,7 +16,7 @@ from envs.hybrid.simulation import simulate
 from experiments.run.targets import build
 from tests.envs.hybrid.rows_of_layers import random_row, servers
 from tests.paths import CONF
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 NAMES = ("alpa", "dapple", "pipedream", "sbp", "spp", "fused_stages")
 BUDGET, LIMIT = 20.0, 40
@@ -34,7 +33,7 @@ def planner(request: pytest.FixtureRequest) -> HybridPlanner:
 
 
 @examples(60)
-@given(seed=st.integers(0, 2**32 - 1))
+@given(seed=SEEDS)
 def test_plans_are_feasible_or_said_not_to_be(planner: HybridPlanner, seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_row(

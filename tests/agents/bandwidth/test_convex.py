@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.bandwidth.convex import ConvexRates, PipeRange, dual_bound
 from agents.bandwidth.piped_step import PipedStep
@@ -33,7 +32,7 @@ from tests.agents.bandwidth.placed_steps import (
     serial_sends,
 )
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 GAP = 1e-7
 VOLUMES = [1.0, 4.0, 9.0]
@@ -106,7 +105,7 @@ def test_two_pipes_agree_with_a_fine_grid() -> None:
 
 
 @examples(100)
-@given(placed=placed_steps(), seed=st.integers(0, 999))
+@given(placed=placed_steps(), seed=SEEDS)
 def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
     placed: tuple[StepProblem, Plan], seed: int
 ) -> None:
@@ -130,7 +129,7 @@ def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
 
 
 @examples(100)
-@given(placed=placed_steps(), seed=st.integers(0, 999))
+@given(placed=placed_steps(), seed=SEEDS)
 def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: int) -> None:
     problem, plan = placed
     network, generator = problem.topology.network, np.random.default_rng(seed)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.bandwidth.piped_step import PipedStep
 from agents.bandwidth.rules import PipeTraffic
@@ -24,7 +23,7 @@ from tests.agents.bandwidth.placed_steps import (
     serial_sends,
 )
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 SETTINGS = examples(150)
 
@@ -41,7 +40,7 @@ def simulated(problem: StepProblem, plan: Plan, allocation: BandwidthAllocation)
 
 
 @SETTINGS
-@given(placed=placed_steps(), seed=st.integers(0, 999))
+@given(placed=placed_steps(), seed=SEEDS)
 def test_the_longest_path_is_the_simulated_step(
     placed: tuple[StepProblem, Plan], seed: int
 ) -> None:
@@ -56,7 +55,7 @@ def test_the_longest_path_is_the_simulated_step(
 
 
 @SETTINGS
-@given(placed=placed_steps(), seed=st.integers(0, 999))
+@given(placed=placed_steps(), seed=SEEDS)
 def test_a_path_is_no_longer_than_the_step_at_any_other_rates(
     placed: tuple[StepProblem, Plan], seed: int
 ) -> None:
@@ -71,7 +70,7 @@ def test_a_path_is_no_longer_than_the_step_at_any_other_rates(
 
 
 @SETTINGS
-@given(placed=placed_steps(), seed=st.integers(0, 999))
+@given(placed=placed_steps(), seed=SEEDS)
 def test_the_step_is_convex_and_monotone_in_the_rates(
     placed: tuple[StepProblem, Plan], seed: int
 ) -> None:

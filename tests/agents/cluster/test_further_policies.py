@@ -22,14 +22,14 @@ from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import POLICIES
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
 from tests.paths import CONF
-from tests.strength import examples, trials
+from tests.strength import SEEDS, examples, trials
 
 AGENTS = CONF / "agent"
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @examples(15)
-@given(seed=st.integers(0, 10**6), types=st.integers(1, 2))
+@given(seed=SEEDS, types=st.integers(1, 2))
 def test_gangs_are_whole_and_work_is_done(name: str, seed: int, types: int) -> None:
     cluster, trace = random_case(seed, types=types)
     simulator = ClusterSimulator(cluster, trace, keep_runs=True)

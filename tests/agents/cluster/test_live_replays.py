@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from exported_schedulers import environment, exported, trained_config
 from hypothesis import given
-from hypothesis import strategies as st
 from live_replays import agrees_with_the_simulator
 from small_clusters import Speeds
 
@@ -20,7 +19,7 @@ from agents.cluster.migrating.priorities import AttainedServiceClasses, Remainin
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Labels, Trace
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(1800)]
 
@@ -57,7 +56,7 @@ def drawn(seed: int) -> tuple[Cluster, Trace, Any, Any]:
 
 
 @examples(40)
-@given(st.integers(0, 2**31 - 1))
+@given(SEEDS)
 def test_the_shipped_scheduler(seed: int) -> None:
     cluster, trace, rates, incidents = drawn(seed)
     agrees_with_the_simulator(
@@ -82,7 +81,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @examples(25)
-@given(st.integers(0, 2**31 - 1))
+@given(SEEDS)
 def test_untrained_schedulers(folder: str, seed: int) -> None:
     cluster, trace, rates, incidents = drawn(seed)
     agrees_with_the_simulator(
@@ -91,7 +90,7 @@ def test_untrained_schedulers(folder: str, seed: int) -> None:
 
 
 @examples(25)
-@given(st.integers(0, 2**31 - 1))
+@given(SEEDS)
 def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> None:
     cluster, trace, rates, _ = drawn(seed)
     if "las" in folder or "srsf" in folder:

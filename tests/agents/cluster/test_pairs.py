@@ -27,7 +27,7 @@ from models.export.pairs import export_pairs
 from models.export.placer import PlacerCard
 from tests.agents.cluster.test_joint_choice import PowersOfTwo, drawn
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 FIRST, HEAD_START = 3, 2.0
 CARD = PlacerCard("A policy", "for a test", "seed: 0\n", {"seed": 0})
@@ -72,7 +72,7 @@ def decisions(
 
 
 @examples(100, 12)
-@given(seed=st.integers(0, 10**6), schedulers=st.sampled_from([1, 3]))
+@given(seed=SEEDS, schedulers=st.sampled_from([1, 3]))
 def test_the_first_candidate_is_what_the_rule_does(seed: int, schedulers: int) -> None:
     cluster, trace, settings = drawn(seed, schedulers)
     rates = PowersOfTwo(seed, SHARED)
@@ -94,7 +94,7 @@ def test_the_first_candidate_is_what_the_rule_does(seed: int, schedulers: int) -
 
 
 @examples(60, 10)
-@given(seed=st.integers(0, 10**6))
+@given(seed=SEEDS)
 def test_compiled_scores_are_those_of_the_network(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
@@ -121,7 +121,7 @@ def test_compiled_scores_are_those_of_the_network(
 
 
 @examples(60, 8)
-@given(seed=st.integers(0, 10**6), schedulers=st.sampled_from([1, 3]))
+@given(seed=SEEDS, schedulers=st.sampled_from([1, 3]))
 def test_a_scorer_overrules_the_rule_and_no_job_starves(
     tmp_path_factory: pytest.TempPathFactory, seed: int, schedulers: int
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_scorer_overrules_the_rule_and_no_job_starves(
 
 
 @examples(60, 8)
-@given(seed=st.integers(0, 10**6))
+@given(seed=SEEDS)
 def test_the_rule_decides_while_a_job_has_waited_for_long(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:

@@ -23,7 +23,7 @@ from agents.data_pipeline.locality import (
 from envs.data_pipeline.graph import GeneratedGraph, Graph
 from envs.data_pipeline.pipeline import Demand
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 def drawn(seed: int, nodes: int = 300, classes: int = 4) -> Graph:
@@ -100,7 +100,7 @@ def test_no_batch_is_expected_further_from_the_labels_than_the_bound() -> None:
 
 
 @examples(25, 4)
-@given(st.integers(0, 10**6))
+@given(SEEDS)
 def test_the_integer_program_finds_what_enumeration_finds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     units = tuple(int(x) for x in rng.integers(2, 7, 3))

@@ -9,7 +9,6 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.hybrid.fusion import FusedStages
 from agents.hybrid.stage_program import Column, StageProgram, fused
@@ -18,8 +17,7 @@ from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
 from tests.envs.hybrid.rows_of_layers import random_row, row, servers
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.strength import SEEDS
 
 
 def planner(**given: object) -> FusedStages:

@@ -30,7 +30,7 @@ from agents.hybrid.lyapunov import (
 from envs.hybrid.batch_time import Batch, BatchTime, Groups, transformer
 from envs.hybrid.slots import GeneratedSlots, Markov
 from tests.refusal import refusal
-from tests.strength import examples, trials
+from tests.strength import SEEDS, examples, trials
 
 FloatArray = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ numbers = st.integers(0, 40).map(lambda x: x / 4)
         )
     ),
     st.floats(0.01, 100.0),
-    st.integers(0, 2**32 - 1),
+    SEEDS,
 )
 @examples(300)
 def test_costs_are_within_the_budget_and_the_last_queue(

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.partition.dp import ContiguousDP
 from agents.partition.ideals import search
@@ -33,7 +32,7 @@ from tests.agents.partition.dp_graphs import (
     transformer_like,
     translator_like,
 )
-from tests.strength import examples, trials
+from tests.strength import SEEDS, examples, trials
 
 PLANNER = ContiguousDP(ideals=200_000, groups=16)
 MILLISECOND = 1e-3
@@ -64,7 +63,7 @@ def exhaustive(problem: PartitionProblem) -> float:
     return float("inf")
 
 
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 @examples(150)
 def test_the_split_is_the_best_of_all_contiguous_placements(seed: int) -> None:
     problem = MaxLoadProblem(small_problem(seed), contiguous=True)
@@ -183,7 +182,7 @@ def test_reasons_are_about_what_was_found() -> None:
         assert result.reason.startswith("does not fit")
 
 
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 @examples(40)
 def test_chains_and_other_objectives_get_feasible_plans_and_true_bounds(seed: int) -> None:
     step = small_problem(seed)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
 from tests.agents.partition.dp_graphs import small_problem
 from tests.agents.placement.random_problems import cluster, pipeline
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 PLANNER = ContiguousDP(ideals=10_000, groups=16)
 
@@ -49,7 +48,7 @@ def test_less_room_is_left_until_the_peak_fits() -> None:
             assert result.plan.violations(problem) == []
 
 
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 @examples(100)
 def test_plans_of_random_steps_keep_every_rule(seed: int) -> None:
     problem = small_problem(seed)

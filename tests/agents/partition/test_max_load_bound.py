@@ -7,15 +7,13 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.partition.atoms import PartitionAtoms
 from agents.partition.bound import Cuts, dearest, max_load_bound
 from envs.partition.max_load import MaxLoadProblem
 from tests.agents.partition.dp_graphs import Sketch, small_problem
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
-SEEDS = st.integers(0, 2**32 - 1)
 FREE = np.zeros((0, 2), dtype=np.int64)
 
 

@@ -12,9 +12,7 @@ from agents.partition.search import LatencyWalk, LoadWalk
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from tests.agents.partition.dp_graphs import braided, small_problem
-from tests.strength import examples
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.strength import SEEDS, examples
 
 
 def problem_of(seed: int):

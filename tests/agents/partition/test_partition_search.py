@@ -23,9 +23,8 @@ from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.partition.dp_graphs import small_problem, transformer_like
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
-SEEDS = st.integers(0, 2**32 - 1)
 LIMIT = 2_000_000  # proposed moves, about a second
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 from agents.partition.dp import ContiguousDP
 from agents.placement.local_search import Guide, LocalSearch
@@ -16,9 +15,7 @@ from agents.step.grouping import atoms
 from agents.step.incumbent import StepIncumbent
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline, problems
-from tests.strength import examples
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.strength import SEEDS, examples
 
 
 def search(seed: int) -> LocalSearch:

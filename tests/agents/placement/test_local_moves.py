@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.placement.neighbourhood.levels import Level, levels_of
 from agents.placement.neighbourhood.moves import (
@@ -25,9 +24,8 @@ from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import problems
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
-SEEDS = st.integers(0, 2**32 - 1)
 ROOMY = problems(max_operators=25, max_devices=4, tight=False, unsupported=False)
 
 

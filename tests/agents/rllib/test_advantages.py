@@ -21,7 +21,7 @@ from agents.rllib.advantages import (
     standardised,
     without_shared,
 )
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 CLOCK, STEPS = PerTime(tau=100.0, credit=30.0), PerStep(gamma=0.9, gae_lambda=0.7)
 
@@ -72,7 +72,7 @@ def test_advantages_are_what_the_definition_says(seed: int, discounting: Discoun
 
 
 @examples(50)
-@given(st.integers(0, 2**32 - 1), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@given(SEEDS, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_with_steps_that_count_alike_targets_are_rllibs(
     seed: int, gamma: float, gae_lambda: float
 ) -> None:
@@ -117,7 +117,7 @@ def test_what_was_observed_does_not_depend_on_the_critic(discounting: Discountin
 
 
 @examples(50)
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
     """The same process with such steps merged has the same advantages and targets."""
     rng = np.random.default_rng(seed)

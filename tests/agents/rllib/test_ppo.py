@@ -11,7 +11,6 @@ import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import given
-from hypothesis import strategies as st
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
@@ -28,7 +27,7 @@ from agents.rllib.ppo import Instruction, PPOLearner, parts_of
 from agents.rllib.restore import restore, save
 from agents.rllib.runner import Shared
 from tests.agents.rllib.toys import CHOICES, SPACE, Linear, small_ppo, small_training
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "discrete": spaces.Discrete(CHOICES),
@@ -229,7 +228,7 @@ def gradients_of(made: Any, batch: Table) -> tuple[float, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("kind", SPACES)
 @examples(20, 8)
-@given(seed=st.integers(0, 2**32 - 1))
+@given(seed=SEEDS)
 def test_loss_and_gradients_are_rllibs(pairs: Any, kind: str, seed: int) -> None:
     ours, theirs = pairs[kind]
     ours.entropy_coefficient = 0.01

@@ -26,7 +26,7 @@ from experiments.step.problem import topology_file
 from tests.envs.synchronisation.made_networks import networks
 from tests.envs.synchronisation.test_synchronisation_plan import star
 from tests.paths import CONF
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 @given(networks(most=4, latencies=False))
@@ -51,7 +51,7 @@ def test_no_rings_over_the_same_ways_keep_the_busiest_link_less_busy(network: Li
     assert found.busiest_seconds(problem) == pytest.approx(best, rel=1e-3)
 
 
-@given(st.integers(2, 7), st.integers(0, 2**32))
+@given(st.integers(2, 7), SEEDS)
 @examples(100, daily=8)
 def test_the_cheapest_cycle_is_the_best_of_all_orders(n: int, seed: int) -> None:
     cost = np.random.default_rng(seed).random((n, n))

@@ -29,7 +29,7 @@ from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from envs.synchronisation.published import Rate, switched
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 def random_graph(seed: int, most: int = 8) -> LinkGraph:
@@ -90,7 +90,7 @@ def held_right(problem: SynchronisationProblem, plan: SynchronisationPlan) -> No
 
 
 @examples(300, 10)
-@given(st.integers(0, 2**32), st.sampled_from(Primitive))
+@given(SEEDS, st.sampled_from(Primitive))
 def test_a_forest_reaches_the_worst_cut(seed: int, primitive: Primitive) -> None:
     network = random_graph(seed)
     problem = SynchronisationProblem(network, 1e9, primitive)
@@ -107,7 +107,7 @@ def test_a_forest_reaches_the_worst_cut(seed: int, primitive: Primitive) -> None
 
 
 @examples(200, 8)
-@given(st.integers(0, 2**32))
+@given(SEEDS)
 def test_the_optimum_is_the_worst_of_all_cuts(seed: int) -> None:
     network = random_graph(seed, 7)
     assert optimum(SynchronisationProblem(network, 1.0, Primitive.ALL_GATHER)) == least_cut(network)
@@ -118,7 +118,7 @@ def test_the_optimum_is_the_worst_of_all_cuts(seed: int) -> None:
 
 
 @examples(60)
-@given(st.integers(0, 2**32))
+@given(SEEDS)
 def test_no_all_reduce_over_trees_passes_more(seed: int) -> None:
     """The linear program with the rows of all cuts at once, without switches."""
     network = random_graph(seed, 5)
@@ -185,7 +185,7 @@ def test_forests_reach_published_optima(name: str) -> None:
 
 
 @examples(40, 4)
-@given(st.integers(0, 2**32), st.integers(1, 3))
+@given(SEEDS, st.integers(1, 3))
 def test_no_equal_trees_pass_more_than_the_best_few(seed: int, most: int) -> None:
     """Against every bandwidth of a tree at which a link carries another number of them."""
     network = random_graph(seed, 5)

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.storage import graph_hash
 from envs.graphs.synthetic import synthetic_training_graph
-from tests.strength import examples
-
-SEEDS = st.integers(0, 10**6)
+from tests.strength import SEEDS, examples
 
 
 def test_a_seed_gives_one_graph_and_another_another() -> None:

@@ -18,9 +18,9 @@ from envs.hybrid.layers import hybrid_problem, layers_of
 from envs.hybrid.problem import HybridProblem, Sharding
 from envs.step.problem import StepProblem
 from tests.refusal import refusal
+from tests.strength import SEEDS
 
 LINK = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
-SEEDS = st.integers(0, 2**32 - 1)
 
 
 def drawn(seed: int) -> StepProblem:

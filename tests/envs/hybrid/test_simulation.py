@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from agents.pipeline.published import gpipe, one_f_one_b
 from agents.synchronisation.classical import DoubleTree, Ring
@@ -19,8 +18,7 @@ from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import Action, Work, play
 from envs.synchronisation.planned import PlannedSums
 from tests.envs.hybrid.rows_of_layers import random_row, random_stages, row, servers
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.strength import SEEDS
 
 
 def test_replicas_with_uneven_shares_pass_on_what_overlaps() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from envs.cost import TabulatedCost
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
@@ -15,7 +14,7 @@ from envs.partition.latency import LatencyProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import Sketch, small_problem
 from tests.envs.partition.test_max_load import slow_loads
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 def replay(step: StepProblem, host: int, device: list[int]) -> float:
@@ -45,7 +44,7 @@ def replay(step: StepProblem, host: int, device: list[int]) -> float:
     return max(ready.values())
 
 
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 @examples(200)
 def test_latency_is_that_of_the_replay(seed: int) -> None:
     step = small_problem(seed)

@@ -7,15 +7,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from envs.graphs.op_graph import NONE, Phase
 from envs.partition.max_load import MaxLoadProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import small_problem
-from tests.strength import examples
-
-SEEDS = st.integers(0, 2**32 - 1)
+from tests.strength import SEEDS, examples
 
 
 def slow_loads(step: StepProblem, host: int, device: list[int]) -> list[float]:

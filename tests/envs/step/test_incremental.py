@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from random_steps import placed_problems
 
 from envs.step.incremental import Schedule, schedule_of, settle, settle_all, sort_row, within
 from envs.step.step import StepSimulator
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 SLACK = 1e-11  # relative: tails are summed in another order than times
 
@@ -46,7 +45,7 @@ def swap(schedule: Schedule, at: int) -> tuple[int, int] | None:
 
 
 @examples(150)
-@given(placed=placed_problems(max_operators=40), seed=st.integers(0, 2**32 - 1))
+@given(placed=placed_problems(max_operators=40), seed=SEEDS)
 def test_times_are_the_simulators_and_changes_are_judged_rightly(placed, seed: int) -> None:
     problem, device, order = placed
     random = np.random.default_rng(seed)
@@ -91,7 +90,7 @@ def test_starts_arrivals_and_tails_are_those_of_the_timeline(placed) -> None:
 
 
 @examples(60)
-@given(placed=placed_problems(max_operators=20), seed=st.integers(0, 2**32 - 1))
+@given(placed=placed_problems(max_operators=20), seed=SEEDS)
 def test_delaying_an_operator_within_its_slack_delays_nothing(placed, seed: int) -> None:
     """A tail is the longest chain of waits: a delay of the slack is free, a longer one is not."""
     problem, device, order = placed

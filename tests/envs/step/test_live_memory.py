@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
-from hypothesis import strategies as st
 from random_steps import placed_problems
 
 from envs.step.incremental import Schedule, schedule_of, settle_all
 from envs.step.live_memory import peak_bytes, stored_of, streams_of
 from envs.step.step import StepSimulator
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 @examples(100)
-@given(placed=placed_problems(max_operators=40), seed=st.integers(0, 2**32 - 1))
+@given(placed=placed_problems(max_operators=40), seed=SEEDS)
 def test_the_peak_of_a_schedule_is_that_of_its_timeline(placed, seed: int) -> None:
     problem, device, order = placed
     random = np.random.default_rng(seed)

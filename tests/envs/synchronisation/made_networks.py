@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import SynchronisationProblem
+from tests.strength import SEEDS
 
 
 @st.composite
@@ -18,7 +19,7 @@ def networks(
     draw: st.DrawFn, most: int = 5, symmetric: bool = False, latencies: bool = True
 ) -> LinkGraph:
     """Strongly connected: participants, some of which relay, switches, and links of all speeds."""
-    rng = random.Random(draw(st.integers(0, 2**32)))
+    rng = random.Random(draw(SEEDS))
     n, switches = draw(st.integers(2, most)), draw(st.integers(0, 2))
     names = [f"w{i}" for i in range(n)] + [f"s{i}" for i in range(switches)]
     relays = rng.random() < 0.5
@@ -44,7 +45,7 @@ def networks(
 @st.composite
 def plans(draw: st.DrawFn, problem: SynchronisationProblem) -> SynchronisationPlan:
     """Random trees with random shares; ways of fewest links."""
-    rng = random.Random(draw(st.integers(0, 2**32)))
+    rng = random.Random(draw(SEEDS))
     network = problem.network
     parts = [rng.randint(1, 4) for _ in range(draw(st.integers(1, 3)))]
     trees = []

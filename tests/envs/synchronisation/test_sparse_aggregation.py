@@ -23,7 +23,7 @@ from envs.synchronisation.sparse_aggregation import (
 from envs.synchronisation.switch_aggregation import HEADERS
 from experiments.network.gradients import embedding_gradients, largest_entries
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 def executed(streaming: Streaming, values: np.ndarray, aggregators: int, seed: int) -> Traffic:
@@ -39,7 +39,7 @@ def executed(streaming: Streaming, values: np.ndarray, aggregators: int, seed: i
 
 @given(
     st.sampled_from(Pattern), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3),
-    st.integers(1, 2), st.integers(1, 60), st.floats(0.0, 1.0), st.integers(0, 10**6),
+    st.integers(1, 2), st.integers(1, 60), st.floats(0.0, 1.0), SEEDS,
 )  # fmt: skip
 @example(Pattern.DISJOINT, 2, 1, 1, 1, 3, 1.0, 0)  # half of three blocks each
 @examples(300)

@@ -29,7 +29,7 @@ from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy, 
 from models.durations.network import GittinsIndex
 from models.layout import cluster_layout
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 CONFIG = HierarchicalConfig(
     hidden=16,
@@ -58,7 +58,6 @@ clusters = st.builds(
     peers=st.just(2),
     state=st.just(6),
 )
-seeds = st.integers(0, 2**32 - 1)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -85,7 +84,7 @@ def close(first: Tensor, second: Tensor) -> None:
 
 
 @examples(15)
-@given(seeds, clusters)
+@given(SEEDS, clusters)
 def test_any_sizes_give_one_finite_logit_per_action(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes
 ) -> None:
@@ -103,7 +102,7 @@ def test_any_sizes_give_one_finite_logit_per_action(
 
 
 @examples(15)
-@given(seeds, clusters, st.lists(st.integers(0, 5), min_size=5, max_size=5))
+@given(SEEDS, clusters, st.lists(st.integers(0, 5), min_size=5, max_size=5))
 def test_padding_changes_nothing(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes, more: list[int]
 ) -> None:
@@ -202,7 +201,7 @@ def renamed(
 
 
 @examples(15)
-@given(seeds, clusters)
+@given(SEEDS, clusters)
 def test_renaming_nodes_permutes_the_logits_alone(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes
 ) -> None:
@@ -215,7 +214,7 @@ def test_renaming_nodes_permutes_the_logits_alone(
 
 
 @examples(15)
-@given(seeds, st.permutations(range(3)))
+@given(SEEDS, st.permutations(range(3)))
 def test_the_order_of_gpu_types_does_not_matter(
     policy: HierarchicalPolicy, seed: int, order: list[int]
 ) -> None:

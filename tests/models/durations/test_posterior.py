@@ -44,12 +44,12 @@ from models.durations.network import (
     stretched,
 )
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 @examples(20)
 @given(
-    st.integers(0, 2**31 - 1),
+    SEEDS,
     st.integers(1, 4),
     st.integers(1, 3),
     st.sampled_from([0.5, 1.0, 3.0]),

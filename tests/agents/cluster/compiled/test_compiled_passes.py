@@ -38,7 +38,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, Overheads
 from envs.cluster.workload.trace import Trace
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 Policy = Callable[[PlacementRule, int], NonPreemptive | ShortestRemaining | AttainedService]
 
@@ -76,7 +76,7 @@ class Neighbours:
 
 @examples(120)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=SEEDS,
     policy=st.sampled_from(POLICIES),
     rule=st.sampled_from(RULES),
     disturbed=st.booleans(),

@@ -25,6 +25,7 @@ from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, PENDING, RUNNING, Overheads
 from envs.cluster.workload.trace import Labels, Trace
+from tests.strength import SEEDS
 
 TYPES = ("A", "B", "C")
 Target = tuple[int, int]  # kind, index
@@ -102,7 +103,7 @@ def states(draw: st.DrawFn) -> tuple[ClusterSimulator, View, NDArray[np.int64]]:
     The servers are all, or those of one of two owners; the jobs are those that wait and those that
     run on the servers alone. Sometimes a node is down.
     """
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rng = np.random.default_rng(draw(SEEDS))
     cluster = random_cluster(rng)
     trace = random_trace(rng, cluster)
     down = [(500.0, int(rng.integers(cluster.num_nodes)), 0)] if draw(st.booleans()) else []

@@ -25,13 +25,12 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 CLUSTER = Cluster.uniform(4, 4, nodes_per_rack=2, gpu_types=("A", "B", "C"))
 RATES = OneSpeed(0.9, 1 / 3, 0.7)  # most sums of progress are rounded
 OVERHEADS = Overheads(restart_s=30.0, checkpoint_s=100.0)
 FAILURES = np.array([(700.0, 1, 0), (1100.0, 1, 1)], INCIDENT)
-SEEDS = st.integers(0, 2**32 - 1)
 Floats = NDArray[np.float64]
 
 

@@ -26,7 +26,7 @@ from envs.cluster.environment.observation import ADVISED, ClusterObservation
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 ACTIONS = ClusterActions(preempt_after_s=60.0, longest_wait_s=600.0)
 CLASSES = partial(AttainedServiceClasses, 600.0)
@@ -97,7 +97,7 @@ def follow(episode: SchedulingEpisode, most_decisions: int = 10**9) -> list[tupl
 
 
 @examples(25)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 2))
+@given(SEEDS, st.integers(1, 3), st.integers(0, 2))
 def test_advice_is_allowed_and_every_job_finishes(
     seed: int, schedulers: int, forwards: int
 ) -> None:
@@ -166,7 +166,7 @@ def test_the_last_in_the_order_stops_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @examples(15)
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 def test_where_jobs_cannot_stop_nobody_waits_for_them_beside_idle_gpus(seed: int) -> None:
     """Jobs of one GPU: whoever waits does so because all GPUs are held."""
     cluster = Cluster.uniform(4, 2, nodes_per_rack=1, gpu_types=("A", "B"))

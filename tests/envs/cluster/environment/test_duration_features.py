@@ -17,9 +17,8 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Labels, Trace
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
-SEEDS = st.integers(0, 2**32 - 1)
 CLUSTER = Cluster.uniform(3, 4, gpu_types=("A", "B", "C"))
 
 

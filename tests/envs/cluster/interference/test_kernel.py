@@ -33,14 +33,14 @@ from envs.cluster.interference.kernel import (
 from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SHARED, SPANNING, NoInterference
 from envs.cluster.interference.tabulated import number_of
 from envs.cluster.simulation.cluster import ClusterSimulator
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 KINDS = st.integers(ALONE, SHARED)
 SCOPES = st.sampled_from([ON_NODE, ON_GPU, SPANNING])
 
 
 @examples(120)
-@given(st.integers(0, 2**32), KINDS, SCOPES, st.integers(1, 3))
+@given(SEEDS, KINDS, SCOPES, st.integers(1, 3))
 def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = two_type_cluster()
@@ -54,7 +54,7 @@ def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: 
 
 
 @examples(80)
-@given(st.integers(0, 2**32), KINDS, SCOPES)
+@given(SEEDS, KINDS, SCOPES)
 def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = two_type_cluster()
@@ -73,7 +73,7 @@ def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> 
 
 
 @examples(40)
-@given(st.integers(0, 2**32), KINDS, SCOPES)
+@given(SEEDS, KINDS, SCOPES)
 def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = two_type_cluster()
@@ -90,7 +90,7 @@ def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -
 
 
 @examples(40)
-@given(st.integers(0, 2**32), KINDS, SCOPES)
+@given(SEEDS, KINDS, SCOPES)
 def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = two_type_cluster()
@@ -105,7 +105,7 @@ def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None
 
 
 @examples(80)
-@given(st.integers(0, 2**32))
+@given(SEEDS)
 def test_no_host_and_no_uplink_gives_more_than_it_has(seed: int) -> None:
     """But for what a single job asks for by itself, which is in its trace already."""
     rng, cluster = np.random.default_rng(seed), two_type_cluster()

@@ -17,7 +17,6 @@ from crowds import (
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from omegaconf.errors import MissingMandatoryValue
 
 from envs.cluster.interference.rates import RateModel
@@ -25,7 +24,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from tests.paths import CONF
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 OWN = ("none", "analytic", "contention")
 MEASURED = {
@@ -34,7 +33,6 @@ MEASURED = {
     "pollux": "pollux",
     "shared": "gavel/simulation_throughputs.json.gz",
 }
-SEEDS = st.integers(0, 2**32)
 
 
 def configured(name: str, *overrides: str) -> RateModel:

@@ -26,7 +26,7 @@ from envs.cluster.simulation.cluster_metrics import (
 )
 from envs.cluster.simulation.cluster_state import RUN, Schedule
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 def two_jobs() -> Schedule:
@@ -57,7 +57,7 @@ def test_two_jobs_by_hand() -> None:
 
 
 @examples(40)
-@given(st.integers(0, 2**32), st.booleans())
+@given(SEEDS, st.booleans())
 def test_all_is_as_a_loop_over_seconds_finds_it(seed: int, preempt: bool) -> None:
     schedule, num_gpus = random_schedule(seed, preempt=preempt)
     found = measure(schedule, num_gpus)
@@ -157,7 +157,7 @@ SECONDS = np.arange(0.0, 400.0)
 
 
 @examples(40)
-@given(st.integers(0, 2**32), st.booleans())
+@given(SEEDS, st.booleans())
 def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
     schedule, num_gpus = random_schedule(seed, preempt=preempt)
     assert schedule.runs is not None
@@ -180,7 +180,7 @@ def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
 
 
 @examples(20)
-@given(st.integers(0, 2**32))
+@given(SEEDS)
 def test_without_preemption_starts_and_finishes_say_as_much_as_the_log(seed: int) -> None:
     schedule, _ = random_schedule(seed, preempt=False)
     short = replace(schedule, runs=None)
@@ -270,7 +270,7 @@ def test_finish_time_fairness_of_two_jobs_by_hand() -> None:
 
 
 @examples(30)
-@given(st.integers(0, 2**32), st.booleans())
+@given(SEEDS, st.booleans())
 def test_rho_is_that_of_a_loop_over_seconds(seed: int, preempt: bool) -> None:
     result, num_gpus = random_schedule(seed, preempt=preempt)
     for job, rho in enumerate(finish_time_fairness(result, num_gpus)):

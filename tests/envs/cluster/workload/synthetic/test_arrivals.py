@@ -22,7 +22,7 @@ from envs.cluster.workload.synthetic.arrivals import (
     normal_scores,
 )
 from tests.refusal import refusal
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 WEEKDAYS = np.array([1.3, 1.3, 1.3, 1.3, 1.3, 0.25, 0.25])
 
@@ -126,7 +126,7 @@ def shape_of(length: list[float]) -> SessionShape:
 @examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.floats(1, 30)), min_size=1, max_size=6),
-    st.integers(0, 2**32),
+    SEEDS,
 )
 def test_every_size_has_exactly_its_jobs(sizes: list[tuple[int, float]], seed: int) -> None:
     count = np.array([jobs for jobs, _ in sizes])
