@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import highspy
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from envs.arrays import FloatArray
-
-IntArray = NDArray[np.int64]
+from envs.arrays import BoolArray, FloatArray, IntArray
 
 _KINDS = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
 
@@ -27,7 +25,7 @@ class LinearProgram:
         self._cost: list[FloatArray] = []
         self._lower: list[FloatArray] = []
         self._upper: list[FloatArray] = []
-        self._integer: list[NDArray[np.bool_]] = []
+        self._integer: list[BoolArray] = []
         self._entry_row: list[IntArray] = []
         self._entry_column: list[IntArray] = []
         self._entry_value: list[FloatArray] = []

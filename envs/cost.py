@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.kineto import read_trace
 from envs.graphs.traced_times import traced_times
 from envs.hardware.devices import DeviceSpec
-from envs.hardware.topology import FloatArray, Topology
+from envs.hardware.topology import Topology
 from envs.units import DTYPES
 
 _LOG = logging.getLogger(__name__)

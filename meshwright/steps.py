@@ -9,11 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agents.base import PlannerResult
 from agents.placement.baselines import SingleDevice
+from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers import read_graph_file
@@ -234,7 +232,7 @@ class PlanResult:
         }
 
     @property
-    def device(self) -> NDArray[np.int64]:
+    def device(self) -> IntArray:
         """(N,) the device of every operator, by number.
 
         Raises:

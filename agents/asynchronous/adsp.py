@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from envs.asynchronous.simulation import IntArray
-from envs.asynchronous.workers import FloatArray, Workers
+from envs.arrays import FloatArray, IntArray
+from envs.asynchronous.workers import Workers
 from envs.bounds import Count, Positive, bounded
 
 

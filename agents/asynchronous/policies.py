@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from envs.asynchronous.simulation import IntArray
+from envs.arrays import IntArray
 from envs.asynchronous.workers import Workers
 from envs.bounds import Count, Positive, bounded
 

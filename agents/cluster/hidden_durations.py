@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.policy import Scheduler
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.cluster import ClusterSimulator, Joined, Share
 from envs.cluster.simulation.cluster_state import ClusterState
 from envs.cluster.workload.trace import Job, Trace
@@ -158,7 +158,7 @@ class _Simulator(ClusterSimulator):
     def lengthen_log(self) -> None:
         self._whole.lengthen_log()
 
-    def imagined(self, jobs: NDArray[np.int64], remaining: NDArray[np.float64]) -> ClusterSimulator:
+    def imagined(self, jobs: IntArray, remaining: FloatArray) -> ClusterSimulator:
         return self._whole.imagined(jobs, remaining)  # in which nothing hidden is left
 
     def copy(self) -> ClusterSimulator:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from agents.cluster.compiled.joint_choice import SHORTEST
-from agents.cluster.joint_choice import FloatArray, JointChoice
+from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Knowledge, Scheduler
+from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError

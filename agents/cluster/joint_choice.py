@@ -26,7 +26,7 @@ from agents.cluster.policy import (
 from agents.cluster.prediction import Finished
 from agents.cluster.rule_numbers import Numbers, read_numbers
 from agents.cluster.work_left import WorkLeft
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, Share, bounded, bounds_of
 from envs.cluster.environment.routing import RackOwners, Routing, first_that_holds
 from envs.cluster.interference.rates import (
@@ -42,7 +42,6 @@ from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
 
-FloatArray = NDArray[np.float64]
 Reach = tuple[int, int]  # how far a gang is spread, and over how many nodes
 Order = Literal["queue", "shortest", "smallest", "dominant"]
 Arrival = Literal["routed", "least_load", "shortest_queue", "best_offer"]

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
@@ -25,7 +24,7 @@ from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import STOP, Migrating
 from agents.cluster.migrating.priorities import Priority
 from agents.decision import Decision, Form, Location, Name, StateError, form
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.play_kernel import remember_in_order
@@ -441,7 +440,7 @@ class _Told:
         self.speeds = self._speeds()
         self.midst = self._midst(submit[self.order])
 
-    def _runnable(self, jobs: Sequence[LiveJob]) -> NDArray[np.bool_]:
+    def _runnable(self, jobs: Sequence[LiveJob]) -> BoolArray:
         """(J,) whether the cluster, all of it up and free, has what a job asks for; else noted."""
         counts = np.bincount(self.cluster.gpu_type, self.cluster.gpus, len(self.types))
         of_type = dict(zip(self.types, counts.astype(int).tolist(), strict=True))
@@ -550,9 +549,7 @@ class _Told:
             preemptions=np.array([job.get("preemptions", 0) for job in jobs], np.int64),
         )
 
-    def _durations(
-        self, over: NDArray[np.bool_], attained: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _durations(self, over: BoolArray, attained: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Work in all and left, of every job; infinite where nobody knows."""
         work = np.where(over, attained, np.inf)
         remaining = np.where(over, 0.0, np.inf)
@@ -635,7 +632,7 @@ class _Told:
             "down": down,
         }
 
-    def _taken(self, free: IntArray, down: NDArray[np.bool_]) -> IntArray:
+    def _taken(self, free: IntArray, down: BoolArray) -> IntArray:
         """(N,) GPUs that neither these jobs hold nor any can have."""
         told = [node.get("free_gpus") for node in self.state["nodes"]]
         for node, there in enumerate(told):

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from agents.cluster.backfilling import preempt_in_order, start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule
 from agents.cluster.queue import QueuePolicy
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING
 from envs.cluster.workload.trace import WHOLE_GPU, Labels
@@ -60,14 +60,14 @@ class Jobs:
         return self._column("gpus") * self._column("milli") / WHOLE_GPU
 
     @property
-    def running(self) -> NDArray[np.bool_]:
+    def running(self) -> BoolArray:
         """(A,) whether they run."""
         return ~self.waiting
 
     @property
-    def waiting(self) -> NDArray[np.bool_]:
+    def waiting(self) -> BoolArray:
         """(A,) whether they wait."""
-        waits: NDArray[np.bool_] = self._column("status") == PENDING
+        waits: BoolArray = self._column("status") == PENDING
         return waits
 
     @property

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
-from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
@@ -130,7 +129,7 @@ class Themis(Scheduler):
         self._lease[bidders] = simulator.now + self.lease_s
 
 
-def knapsack(worth: FloatArray, weights: IntArray, capacity: int) -> NDArray[np.bool_]:
+def knapsack(worth: FloatArray, weights: IntArray, capacity: int) -> BoolArray:
     """(A,) the choice of greatest total worth whose weights sum to at most `capacity`.
 
     Exact, by dynamic programming over capacities; worths and weights above 0.

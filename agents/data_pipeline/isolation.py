@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from envs.data_pipeline.pipeline import GROUPS, STAGES, Demand, FloatArray
+from envs.arrays import FloatArray
+from envs.data_pipeline.pipeline import GROUPS, STAGES, Demand
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,11 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from agents.partition.kernel import Traffic
-from envs.arrays import BoolArray, FloatArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

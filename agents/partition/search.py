@@ -11,11 +11,12 @@ from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from agents.base import PartitionPlanner, PlannerResult
-from agents.partition.atoms import IntArray, Lines, PartitionAtoms
+from agents.partition.atoms import Lines, PartitionAtoms
 from agents.partition.bound import max_load_bound
 from agents.partition.kernel import Calls, Loads, Proposal, anneal_latency, anneal_loads
 from agents.step.incumbent import PartitionIncumbent
 from agents.step.lower_bound import longest_paths
+from envs.arrays import IntArray
 from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder

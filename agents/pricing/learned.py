@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from agents.pricing.rules import reserve_levels
+from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, Share, bounded
-from envs.pricing.problem import FloatArray, PricingProblem
+from envs.pricing.problem import PricingProblem
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio, worst_sales_ratio
 
 HATS = 24  # features of a place on a line

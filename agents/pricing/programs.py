@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from envs.pricing.problem import FloatArray, PricingProblem
+from envs.arrays import FloatArray
+from envs.pricing.problem import PricingProblem
 from envs.pricing.worst_case import RequestTree
 
 

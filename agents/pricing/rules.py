@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.optimize import brentq
 
-from envs.pricing.problem import FloatArray, IntArray, PricingProblem
+from envs.arrays import FloatArray, IntArray
+from envs.pricing.problem import PricingProblem
 from envs.pricing.worst_case import RequestTree
 
 

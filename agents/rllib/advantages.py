@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Positive, Share, bounded
-
-FloatArray = NDArray[np.float64]
 
 
 @runtime_checkable
@@ -102,8 +100,8 @@ def advantages(
     values: FloatArray,
     after: FloatArray,
     times: FloatArray,
-    ends: NDArray[np.bool_],
-    decides: NDArray[np.bool_],
+    ends: BoolArray,
+    decides: BoolArray,
     discounting: Discounting,
     observed: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
@@ -161,8 +159,8 @@ class RewardScale:
         self,
         rewards: FloatArray,
         discounts: FloatArray,
-        ends: NDArray[np.bool_],
-        agents: NDArray[np.int64] | None = None,
+        ends: BoolArray,
+        agents: IntArray | None = None,
     ) -> None:
         """Take in (T, n) rewards of `agents`, what counts after each step, where episodes end."""
         which = slice(None) if agents is None else agents
@@ -255,7 +253,7 @@ def standardised(gains: FloatArray) -> FloatArray:
 def without_shared(
     gains: FloatArray,
     now: FloatArray,
-    episode: NDArray[np.int64],
+    episode: IntArray,
     rows: int,
     alike: int,
 ) -> FloatArray:
@@ -313,7 +311,7 @@ def ranked(returns: FloatArray, rows: int, alike: int) -> FloatArray:
     return np.asarray((place / np.maximum(spread, 1.0)).reshape(returns.shape))
 
 
-def telling(gains: FloatArray, rows: int, alike: int, count: int) -> NDArray[np.bool_]:
+def telling(gains: FloatArray, rows: int, alike: int, count: int) -> BoolArray:
     """(T, B) the `count` of alike episodes whose advantages are the largest, whatever their sign.
 
     They are nearly all of a gradient's length for part of its cost (Xu et al., "Not all rollouts
@@ -331,8 +329,8 @@ def telling(gains: FloatArray, rows: int, alike: int, count: int) -> NDArray[np.
 
 
 def _level(
-    gains: FloatArray, now: FloatArray, episode: NDArray[np.int64], column: int, other: int
-) -> tuple[FloatArray, NDArray[np.bool_]]:
+    gains: FloatArray, now: FloatArray, episode: IntArray, column: int, other: int
+) -> tuple[FloatArray, BoolArray]:
     """(T,) where `other` stood at the times of `column`, and whether it is known."""
     level, there = np.zeros(len(gains)), np.zeros(len(gains), np.bool_)
     for number in np.intersect1d(episode[:, column], episode[:, other]):

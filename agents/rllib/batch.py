@@ -13,7 +13,6 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from agents.rllib.advantages import (
-    FloatArray,
     RewardScale,
     ValueScale,
     advantages,
@@ -25,6 +24,7 @@ from agents.rllib.advantages import (
 from agents.rllib.config import PPO
 from agents.rllib.module import LABELS, TAUGHT
 from agents.rllib.runner import Fragment, Part
+from envs.arrays import FloatArray
 
 NumbersOfModules = dict[str, dict[str, Any]]
 

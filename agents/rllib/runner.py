@@ -18,6 +18,7 @@ from torch import Tensor
 from agents.rllib.config import TRAINING, Patience, Training
 from agents.rllib.module import ARCHITECTURE_KEY, NO_LABEL, Composer, PolicyModule
 from agents.rllib.subject import Array, Lane, Memory, Numbers, Solution, Subject
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
 
 SUBJECT = "subject"  # in `env_config`, beside `TRAINING`; each a `Shared`
@@ -66,21 +67,19 @@ class Part:
     in them. Observations belong to the runner and hold until it samples again.
     """
 
-    lanes: NDArray[np.int64]  # (B,) number of the environment of each, in the run
-    decides: NDArray[np.bool_]  # (T, B)
+    lanes: IntArray  # (B,) number of the environment of each, in the run
+    decides: BoolArray  # (T, B)
     actions: Array  # (T, B, ...) taken
     log_probabilities: NDArray[np.float32]  # (T, B), or (T, B, A) of tokens; 0: there is no choice
-    scores: NDArray[np.float64]  # (T, B) of the critic, before each decision
-    after: NDArray[np.float64]  # (T, B) of the critic, after the last step and where cut
-    rewards: NDArray[np.float64]  # (T, B)
-    taught: NDArray[np.int64] | None = (
-        None  # as actions, what the teacher would do; None: not asked
-    )
+    scores: FloatArray  # (T, B) of the critic, before each decision
+    after: FloatArray  # (T, B) of the critic, after the last step and where cut
+    rewards: FloatArray  # (T, B)
+    taught: IntArray | None = None  # as actions, what the teacher would do; None: not asked
     observations: Mapping[str, Array] = field(default_factory=dict)  # (T x B, ...)
-    labels: NDArray[np.int64] | None = None  # (T x B, K) of the auxiliary head
+    labels: IntArray | None = None  # (T x B, K) of the auxiliary head
 
     @classmethod
-    def empty(cls, lanes: NDArray[np.int64], steps: int, module: PolicyModule) -> Part:
+    def empty(cls, lanes: IntArray, steps: int, module: PolicyModule) -> Part:
         space, shape = module.action_space, (steps, len(lanes))
         of_actions = (*shape, *(space.shape or ()))
         composes = isinstance(module.policy, Composer)
@@ -100,18 +99,18 @@ class Fragment:
     """T steps of E environments."""
 
     parts: Mapping[str, Part]  # by module
-    lanes: NDArray[np.int64]  # (E,) numbers of the environments in the run
-    elapsed: NDArray[np.float64]  # (T, E) time that each step takes
-    now: NDArray[np.float64]  # (T, E) time of the episode before each step
-    episode: NDArray[np.int64]  # (T, E) number of the episode in its environment
-    terminated: NDArray[np.bool_]  # (T, E) the episode is over
-    cut: NDArray[np.bool_]  # (T, E) the episode is truncated
+    lanes: IntArray  # (E,) numbers of the environments in the run
+    elapsed: FloatArray  # (T, E) time that each step takes
+    now: FloatArray  # (T, E) time of the episode before each step
+    episode: IntArray  # (T, E) number of the episode in its environment
+    terminated: BoolArray  # (T, E) the episode is over
+    cut: BoolArray  # (T, E) the episode is truncated
     ended: list[Mapping[str, float]] = field(default_factory=list)  # episodes, by chart
     best: Solution | None = None
     document: Numbers = field(default_factory=dict)  # of the runner, without running episodes
 
     @classmethod
-    def empty(cls, parts: Mapping[str, Part], lanes: NDArray[np.int64], steps: int) -> Fragment:
+    def empty(cls, parts: Mapping[str, Part], lanes: IntArray, steps: int) -> Fragment:
         shape = (steps, len(lanes))
         (elapsed, now), episode = np.zeros((2, *shape)), np.zeros(shape, np.int64)
         return cls(parts, lanes, elapsed, now, episode, *np.zeros((2, *shape), np.bool_))
@@ -175,7 +174,7 @@ def most_probable(module: PolicyModule, observations: Mapping[str, Tensor]) -> A
     return actions
 
 
-def critic(module: PolicyModule, observations: Mapping[str, Tensor]) -> NDArray[np.float64]:
+def critic(module: PolicyModule, observations: Mapping[str, Tensor]) -> FloatArray:
     """(n,) scores of the critic."""
     with torch.inference_mode():
         return module.policy.decide(observations)[1].double().numpy()
@@ -190,9 +189,7 @@ def masks_of(module: PolicyModule, memory: Memory) -> NDArray[np.int8] | None:
     return memory.masks if single or isinstance(module.policy, Composer) else None
 
 
-def forced(
-    module: PolicyModule, masks: NDArray[np.int8]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def forced(module: PolicyModule, masks: NDArray[np.int8]) -> tuple[IntArray, BoolArray]:
     """(n, ...) the first allowed of actions by (n, A) masks, and (n,) where there is a choice."""
     shape = module.action_space.shape or ()
     first = masks.argmax(axis=1).reshape(-1, *(1 for _ in shape))
@@ -230,7 +227,7 @@ class Seats:
         for lane, slot in zip(lanes, slots, strict=True):
             lane.attach(slot)
 
-    def lane_of(self, name: str) -> NDArray[np.int64]:
+    def lane_of(self, name: str) -> IntArray:
         """(B,) the lane of every row of a module."""
         return np.array([lane for lane, _ in self.of_row[name]])
 
@@ -467,16 +464,14 @@ class LockStepRunner(EnvRunner):
                 actions[lane][agent] = action
         return actions
 
-    def _draw(self, part: Part, name: str, t: int, numbers: NDArray[np.int64]) -> None:
+    def _draw(self, part: Part, name: str, t: int, numbers: IntArray) -> None:
         """The policy decides for some rows."""
         assert self.seats is not None
         made = draw(self.modules[name], self.seats.memories[name].at(t, numbers))
         part.scores[t, numbers], part.actions[t, numbers] = made.scores, made.actions
         part.log_probabilities[t, numbers] = made.log_probabilities
 
-    def _be_taught(
-        self, part: Part, name: str, t: int, numbers: NDArray[np.int64], pupil: float
-    ) -> None:
+    def _be_taught(self, part: Part, name: str, t: int, numbers: IntArray, pupil: float) -> None:
         """The teacher decides for some rows, or the policy now and then.
 
         So the policy is taught in states that its own mistakes lead to (DAgger: Ross et al., "A

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
+from envs.arrays import IntArray
 from models.architecture import Architecture
 
 Array = NDArray[Any]
@@ -57,13 +58,13 @@ class Memory(Protocol):
     def move(self, source: int, target: int) -> None:
         """Copy all observations of a time to another."""
 
-    def at(self, time: int, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+    def at(self, time: int, rows: IntArray) -> dict[str, Tensor]:
         """(n, ...) observations of some rows at one time, as a policy takes them."""
 
     def observations(self, times: int) -> dict[str, Array]:
         """(times x B, ...) those of the first times, without a copy."""
 
-    def labels(self, times: int) -> NDArray[np.int64] | None:
+    def labels(self, times: int) -> IntArray | None:
         """(times x B, K) classes that an auxiliary head is taught, -1: none; None: it is not."""
 
 
@@ -191,7 +192,7 @@ class ArrayMemory:
         for array in self.arrays.values():
             array[target] = array[source]
 
-    def at(self, time: int, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+    def at(self, time: int, rows: IntArray) -> dict[str, Tensor]:
         if len(rows) == self.rows:  # all, without a copy
             return {name: from_numpy(array[time]) for name, array in self.arrays.items()}
         return {name: from_numpy(array[time, rows]) for name, array in self.arrays.items()}
@@ -202,7 +203,7 @@ class ArrayMemory:
             for name, array in self.arrays.items()
         }
 
-    def labels(self, times: int) -> NDArray[np.int64] | None:
+    def labels(self, times: int) -> IntArray | None:
         return None
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 
 from agents.rllib import restore
 from agents.rllib.algorithm import LockStepPPO, algorithm
@@ -20,6 +19,7 @@ from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, TensorBoard, T
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
 from agents.rllib.subject import Array, Memory, Solution, Subject
+from envs.arrays import IntArray
 from envs.compilation import clock
 from envs.errors import InputError
 from models.architecture import Policy
@@ -170,7 +170,7 @@ class Exam:
         return actions
 
 
-def _decided(module: PolicyModule, memory: Memory, numbers: NDArray[np.int64]) -> Array:
+def _decided(module: PolicyModule, memory: Memory, numbers: IntArray) -> Array:
     """The most probable actions; nobody is asked where only one is allowed."""
     masks = masks_of(module, memory)
     if masks is None:

@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.asynchronous.workers import Workers
 
 Parameters = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 _STEP, _COMMIT, _EVALUATE = range(3)
 DIVERGED = 4.0  # times the first loss
 

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 
-FloatArray = NDArray[np.float64]
 Heterogeneity = Annotated[float, Ge(1.0), Lt(1e6)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import BoolArray, FloatArray
 from envs.bandwidth.actions import ContinuousWeights, WeightActions, WeightLevels
 from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator
 from envs.bandwidth.instance import BandwidthInstance
@@ -211,7 +211,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         info.update({f"reward_{name}": value for name, value in terms.items()})
         return self._observe(), float(sum(terms.values())), self._step.done, False, info
 
-    def action_masks(self) -> NDArray[np.bool_]:
+    def action_masks(self) -> BoolArray:
         """(C * L,) the levels of every channel allowed now, as sb3-contrib asks for them.
 
         Raises:

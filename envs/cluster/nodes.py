@@ -10,6 +10,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.errors import InputError
 from envs.files import unprintable
@@ -36,8 +37,8 @@ class Cluster:
     rack: NDArray[np.int32]  # (N,) from 0
     gpu_type: NDArray[np.int32]  # (N,) index into gpu_types
     gpu_types: tuple[str, ...]
-    cpu_milli: NDArray[np.int64]  # (N,) thousandths of a processor core, or UNLIMITED
-    memory_mib: NDArray[np.int64]  # (N,) MiB of main memory, or UNLIMITED
+    cpu_milli: IntArray  # (N,) thousandths of a processor core, or UNLIMITED
+    memory_mib: IntArray  # (N,) MiB of main memory, or UNLIMITED
 
     def __post_init__(self) -> None:
         if len(self.gpus) == 0:
@@ -113,7 +114,7 @@ class Cluster:
         """Racks, counted from 0 to the last one named."""
         return int(self.rack.max()) + 1
 
-    def type_masks(self, permitted: Sequence[str]) -> NDArray[np.int64]:
+    def type_masks(self, permitted: Sequence[str]) -> IntArray:
         """(K + 1,) bit t of entry k: `permitted[k]`, names separated by "|", has GPU type t.
 
         The last entry has all types: that of jobs without such a label, whose code is -1.

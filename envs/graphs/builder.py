@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import DTYPES
@@ -130,7 +130,7 @@ class GraphBuilder:
 
         def floats(
             values: Sequence[float] | Sequence[Sequence[float]],
-        ) -> NDArray[np.float64]:
+        ) -> FloatArray:
             return np.array(values, dtype=np.float64)
 
         return OpGraph(

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from envs.arrays import IntArray
 from envs.hardware.devices import CATALOGUE, Device
 from envs.hardware.fabric import LinkSpec, NodeKind
-from envs.hardware.topology import IntArray, Topology
+from envs.hardware.topology import Topology
 from envs.units import GIGA, MICROSECOND
 
 # Where a topology does not show how a device is joined to its host: graph files, chips of a torus.

@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import unprintable
 from envs.hardware.devices import Device
@@ -17,9 +17,6 @@ from envs.hardware.fabric import Fabric, NodeKind
 from envs.hardware.network import Network, fabric_network, port_network
 from envs.hardware.routes import Routes
 from envs.units import GIGA, MICROSECOND
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

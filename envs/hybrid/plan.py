@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
-from envs.hybrid.problem import FloatArray, HybridProblem
+from envs.hybrid.problem import HybridProblem
 from envs.step.pipeline import Action, Orders, Pipeline, Work, play
 
 SUM_SLACK = 1e-9  # what shares may miss 1 by: rounding

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.hybrid.states import LayerGraph
 from envs.synchronisation.planned import PlannedSums
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import Stage
-from envs.hybrid.problem import FloatArray, HybridProblem
+from envs.hybrid.problem import HybridProblem
 
 
 class StageSeconds(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.frame import new_frame, pixels
 from envs.placement.render import draw_timeline
 from envs.step.problem import StepProblem
@@ -14,9 +15,7 @@ from envs.step.timeline import Timeline
 from envs.units import GIGA
 
 
-def joint_frame(
-    problem: StepProblem, timeline: Timeline, rate: NDArray[np.float64]
-) -> NDArray[np.uint8]:
+def joint_frame(problem: StepProblem, timeline: Timeline, rate: FloatArray) -> NDArray[np.uint8]:
     """(320, 640, 3) a row of bars per device, transfers as grey lines, and the rates (S, S)."""
     figure = new_frame()
     axes, table = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -26,7 +25,7 @@ def joint_frame(
     return pixels(figure)
 
 
-def _rates(axes: Any, rate: NDArray[np.float64]) -> None:
+def _rates(axes: Any, rate: FloatArray) -> None:
     """A heat map of (S, S) rates, with the figures in it while they are legible."""
     servers = len(rate)
     giga = rate.max() >= GIGA

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
@@ -60,12 +60,12 @@ class Traffic:
     | 5 | log of the servers |
     """
 
-    used: NDArray[np.bool_]  # (S, S)
+    used: BoolArray  # (S, S)
     pipes: NDArray[np.float32]
     servers: NDArray[np.float32]
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> BoolArray:
         """(S, S - 1) the pipes in use of every server."""
         return others(self.used)
 
@@ -147,14 +147,14 @@ class PipedGroups:
             np.stack(servers, axis=1).clip(LOW, HIGH).astype(np.float32),
         )
 
-    def allocation(self, level: IntArray, used: NDArray[np.bool_]) -> BandwidthAllocation:
+    def allocation(self, level: IntArray, used: BoolArray) -> BandwidthAllocation:
         """The rates at `level` (S, S - 1) of the pipes in use, (S, S)."""
         weight = np.zeros(used.shape)
         weight[~np.eye(len(used), dtype=np.bool_)] = 2.0 ** (level.ravel() / OCTAVE)
         weight[~used] = 0.0
         return weighted_allocation(self.network, weight.ravel()[self.network.channel_pipe])
 
-    def even(self, used: NDArray[np.bool_]) -> BandwidthAllocation:
+    def even(self, used: BoolArray) -> BandwidthAllocation:
         """The rates where all pipes in use have one level."""
         return self.allocation(np.zeros((len(used), len(used) - 1), np.int64), used)
 

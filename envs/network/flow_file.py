@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import read_content
 from envs.network.fluid import FlowSet, simulate_flows
@@ -161,7 +160,7 @@ class _Table:
         self.refuse(field, values > _EXACT, "is too large")
         return values.astype(np.int64)
 
-    def refuse(self, field: str, wrong: NDArray[np.bool_], why: str) -> None:
+    def refuse(self, field: str, wrong: BoolArray, why: str) -> None:
         """Raises InputError for the first wrong row."""
         for row in np.flatnonzero(wrong):
             raise self._error(int(row), field, why)

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.arrays import IntArray
+from envs.arrays import BoolArray, IntArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 
 
-def pipe_of_pairs(topology: Topology) -> tuple[NDArray[np.bool_], IntArray]:
+def pipe_of_pairs(topology: Topology) -> tuple[BoolArray, IntArray]:
     """(D, D) whether two devices are in different servers, and the pipe of those that are."""
     server = topology.server
     apart = server[:, None] != server[None, :]

@@ -8,9 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement.generator import (
@@ -241,7 +240,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         info.update({f"reward_{name}": value for name, value in terms.items()})
         return self._observe(), float(sum(terms.values())), self._ended, False, info
 
-    def action_masks(self) -> NDArray[np.bool_]:
+    def action_masks(self) -> BoolArray:
         """(D,) the devices allowed now: `action_mask` in the form that sb3-contrib asks for."""
         return self._groups.mask.astype(np.bool_)
 

@@ -12,10 +12,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
-from envs.placement.facts import GIVEN, STARTS, IntArray, PlacementFacts
+from envs.placement.facts import GIVEN, STARTS, PlacementFacts
 from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import Phase
 from envs.hardware.topology import Topology
@@ -21,7 +21,6 @@ from envs.placement.groups import (
 )
 from envs.step.problem import StepProblem
 
-IntArray = NDArray[np.int64]
 FeatureArray = NDArray[np.float32]
 
 _WAVES = 4  # wavelengths of the positional encoding, each half of the one before

@@ -9,13 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt, MinLen
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Spread = Annotated[float, Gt(1.0), Lt(1e6)]  # phi: the highest price over the lowest
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.pricing.problem import FloatArray, IntArray, PricingProblem
+from envs.pricing.problem import PricingProblem
 
 
 def worst_reserve_ratio(problem: PricingProblem, reserve: IntArray) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.devices import DeviceSpec
@@ -60,7 +60,7 @@ def add_updates(
         )
 
 
-def layer_seconds(graph: OpGraph) -> NDArray[np.float64]:
+def layer_seconds(graph: OpGraph) -> FloatArray:
     """(N,) seconds of each operator at speed 1."""
     return np.select(
         [graph.phase == Phase.FORWARD, graph.phase == Phase.BACKWARD],

@@ -44,7 +44,7 @@ from envs.synchronisation.problem import SynchronisationProblem
 from experiments.catalogue.entries import Entry, Kind, entries, gymnasium_id
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
-from experiments.pictures.step import draw_gantt
+from experiments.pictures.step import draw_gantt, draw_stages
 from experiments.pictures.style import LIMIT, in_words
 from experiments.pictures.synchronisation import draw_trees
 from experiments.run.declared import CONFIG_MODULE
@@ -154,7 +154,7 @@ def _stages(entry: Entry, agent: HybridPlanner) -> Any:
     title = (
         f"{entry.name}: a step of four micro-batches takes {seconds:.2f} ms, {bound:.2f} at best"
     )
-    return draw_gantt(planned.step.macro, planned.step.timeline, title)
+    return draw_stages(planned.step, title)
 
 
 def _trees(entry: Entry, agent: SynchronisationPlanner) -> Any:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.shipped import scheduler_folder
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from experiments.cluster.baselines import (
     CLASSES,
@@ -63,9 +62,9 @@ class Comparison:
         return np.array([[getattr(o, measure) for o in row] for row in self.outcomes], np.float64)
 
     @property
-    def winners(self) -> NDArray[np.int64]:
+    def winners(self) -> IntArray:
         """(W,) the baseline with the least mean JCT on each window."""
-        winners: NDArray[np.int64] = self.values("mean_jct_s").argmin(axis=0)
+        winners: IntArray = self.values("mean_jct_s").argmin(axis=0)
         return winners
 
     @property

@@ -22,11 +22,12 @@ from experiments.learning.exporting import (
     verify_placement,
     verify_schedulers,
 )
+from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.outcome import Outcome
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
 from experiments.run.declared import FLOORS
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import CONFIG_FILE, plain_config
+from experiments.run.overrides import CONFIG_FILE, plain_config, saved_keys
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.targets import build
@@ -99,7 +100,8 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
     from agents.rllib.restore import load_best
 
     source = Path(config.run)
-    saved = saved_config(source, TrainClusterConfig)
+    compares = "comparison" in (saved_keys(source) or ())
+    saved = saved_config(source, MainClusterConfig if compares else TrainClusterConfig)
     training, found, subject = subject_of(saved)
     if training.parameters != "shared":
         raise InputError("a checkpoint folder holds one policy", file=source, field="parameters")

@@ -26,8 +26,8 @@ from envs.files import write_atomically
 from envs.step.problem import StepProblem
 from experiments.learning.outcome import Outcome
 from experiments.learning.replay import PLACER, SCHEDULER, tokens
-from experiments.run.app import ENVIRONMENT_FILE
 from experiments.run.artifacts import to_yaml, write_sidecar
+from experiments.run.one_run import ENVIRONMENT_FILE
 from experiments.run.provenance import (
     Provenance,
     file_hash,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from agents.base import PlannerResult
 from agents.placement.shipped import placer_folder
 from envs.bounds import Positive
+from envs.compilation import clock
 from envs.errors import InputError
 from envs.placement.episodes import WholeProblem
 from envs.step.plans import Placement, Plan
@@ -24,7 +25,7 @@ from experiments.learning.exporting import (
     title_of,
     verify_placement,
 )
-from experiments.learning.one_problem import Learned, learn
+from experiments.learning.one_problem import LEARNER, Learned, learn
 from experiments.learning.replay import PLANS, tokens
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
@@ -34,6 +35,7 @@ from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.overrides import plain_config
 from experiments.run.provenance import Provenance, stamp
+from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
 from experiments.run.targets import build, no_such_thing
 from experiments.step.comparison import Comparison, row_of
@@ -45,7 +47,7 @@ from experiments.step.search import search_in_turn, search_side_by_side
 from experiments.step.tasks import StepTask
 
 if TYPE_CHECKING:
-    from models.step.placer import PlacerPolicy
+    from models.step.decoding import Network
 
 LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
 SHIPPED, TRAINED, UNTRAINED = "shipped", "trained", "untrained"  # policies' most probable plans
@@ -72,6 +74,7 @@ class MainConfig:
     single_device: str
     budget_s: Positive
     shipped: str
+    resume: str | None
     words: dict[str, str]
     seed: int
     json: bool
@@ -94,10 +97,12 @@ class MainConfig:
 def main_job(config: MainConfig, run: Run) -> Result:
     """Run every method on one problem and write everything a reader may want to see."""
     from agents.rllib import restore
-    from models.export.placer import export_placer, trained_placer
-    from models.step.placer import PlacerConfig, PlacerPolicy
+    from models.export.placer import OnnxPlacer, export_placer
+    from models.step.placer import PlacerConfig, PlacerPolicy, PresentNetwork
 
     start = time.perf_counter()
+    if config.resume is not None:
+        config = resumed_config(run.folder, config, run.overrides)
     console = run.console
     console.print("building the problem (the first capture of a model takes a while)")
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
@@ -108,7 +113,8 @@ def main_job(config: MainConfig, run: Run) -> Result:
     tracking = tracking_of(config.tracking)
     task = placement_task(config.env, problem, communication)
     task.subject(training).architectures(training.model)  # before the planners take their time
-    shipped = trained_placer(placer_folder(config.shipped))
+    shipped = OnnxPlacer(placer_folder(config.shipped))
+    words = _words(config, isinstance(training.model, PlacerConfig))
     name = f"{problem.graph.name} on {problem.topology.name}"
     console.print(
         f"{name}: {problem.graph.num_operators:,} operators, {problem.graph.num_tensors:,} "
@@ -117,31 +123,28 @@ def main_job(config: MainConfig, run: Run) -> Result:
         highlight=False,
         soft_wrap=True,
     )
-    with ProgressDisplay(console) as display:
+    with ProgressDisplay(console, words) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
-        learned = learn(task, training, run.folder, display, provenance, tracking=tracking)
+        resume = config.resume is not None
+        learned = learn(
+            task, training, run.folder, display, provenance, resume=resume, tracking=tracking
+        )
         searched = search_side_by_side(config.searching, problem, config.budget_s, display)
     ((module, policy),) = learned.training.policies.items()
     assert isinstance(policy, PlacerPolicy)
     twin = copy.deepcopy(policy)
     restore.load_best(run.folder, {module: twin}, restore.UNTRAINED)
     found |= {MET: learned.found, **searched}
-    for method, one in ((SHIPPED, shipped), (TRAINED, policy), (UNTRAINED, twin)):
-        found[method] = most_probable(one, task)
-    begun = "from nothing" if isinstance(training.model, PlacerConfig) else "further"
-    words = {
-        TRAINED: f"trained {begun}",
-        UNTRAINED: "untrained twin",
-        MET: "best plan in training",
-        SHIPPED: "shipped policy",
-        **config.words,
+    found[SHIPPED] = most_probable(shipped, shipped.sweeps, task)
+    found |= {
+        method: most_probable(PresentNetwork(one), policy.config.sweeps, task)
+        for method, one in ((TRAINED, policy), (UNTRAINED, twin))
     }
     rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
     comparison = Comparison(tuple(rows), config.single_device, bound.seconds, words)
-    policies = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
-    plans = f"{policies}: the most probable plan of a policy, without any search."
-    notes = (plans, f"{learned.outcome.sentence}.")
-    _write(run, problem, comparison, learned, provenance, name, (*config.quick, SHIPPED), notes)
+    times = {row.method: row.step_time for row in rows}
+    notes = (f"{learned.outcome.sentence}.", _policies(words, times))
+    _write(run, problem, comparison, learned, provenance, name, notes)
     console.print("exporting the policy, asking it again in a process without ray, PyG and torch")
     text = "\n\n".join((comparison.markdown(), *notes))
     card = card_of(title_of(problem), text, plain_config(config), provenance)
@@ -159,7 +162,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
         soft_wrap=True,
         highlight=False,
     )
-    best, times = comparison.best, {row.method: row.step_time for row in comparison.rows}
+    best = comparison.best
     return Result(
         {
             "graph": problem.graph.name,
@@ -169,6 +172,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
             "lower_bound_s": bound.seconds,
             "budget_s": config.budget_s,
             "methods": comparison.document(),
+            "best": None if best is None else words.get(best.method, best.method),
             "best_method": None if best is None else best.method,
             "best_step_time_s": None if best is None else best.step_time,
             "iterations": learned.outcome.iterations,
@@ -184,27 +188,49 @@ def main_job(config: MainConfig, run: Run) -> Result:
         },
         provenance,
         (
-            "best_method", "best_step_time_s", "untrained_step_time_s", "trained_step_time_s",
+            "best", "best_step_time_s", "untrained_step_time_s", "trained_step_time_s",
             "shipped_step_time_s", "lower_bound_s", "seconds",
         ),
         learned.outcome.warnings,
     )  # fmt: skip
 
 
-def most_probable(policy: PlacerPolicy, task: StepTask) -> PlannerResult:
-    """The plan a policy makes when nothing is placed, order and all, without a search."""
-    from models.step.placer import PresentNetwork
+def _words(config: MainConfig, fresh: bool) -> dict[str, str]:
+    """What methods are, in tables and on the console; `fresh`: training began with nothing."""
+    begun = "from nothing" if fresh else "further"
+    return {
+        LEARNER: f"training {begun}",
+        TRAINED: f"trained {begun}",
+        UNTRAINED: "untrained twin" if fresh else "policy it began with",
+        MET: "best plan in training",
+        SHIPPED: "shipped policy",
+        **config.words,
+    }
 
-    start = time.perf_counter()
-    source = task.env(task.problem, sweeps=len(policy.config.sweeps))
+
+def _policies(words: Mapping[str, str], times: Mapping[str, float]) -> str:
+    """What the rows of policies are, and which of them is exported."""
+    named = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
+    slower = times[SHIPPED] < times[TRAINED]
+    return (
+        f"{named}: the most probable plan of a policy, without any search, on every operator. "
+        f"Exported is what was {words[TRAINED]}; the {words[SHIPPED]} is "
+        f"{'faster' if slower else 'not faster'} here."
+    )
+
+
+def most_probable(network: Network, kinds: Sequence[str], task: StepTask) -> PlannerResult:
+    """The plan a policy makes when nothing is placed, order and all, without a search."""
+    start = clock()
+    source = task.env(task.problem, sweeps=len(kinds))
     asked: WholeProblem = source.exam(0)
     seen = {name: array[None] for name, array in asked.observation.items()}
-    made = tokens(PresentNetwork(policy), policy.config.sweeps, seen)
+    made = tokens(network, kinds, seen)
     device, order = asked.tokens.plan(made[: len(made) // PLANS], asked.fusion.num_groups)
     rule = asked.pricer.price(device, order).rule
     placed = asked.fusion.expand(device)
     plan = Plan(Placement(placed), Pricer(task.problem).price(placed, (rule,)).order)
-    return PlannerResult(plan, "feasible", np.inf, seconds=time.perf_counter() - start)
+    return PlannerResult(plan, "feasible", np.inf, seconds=clock() - start)
 
 
 def _write(
@@ -214,10 +240,9 @@ def _write(
     learned: Learned,
     provenance: Provenance,
     name: str,
-    beside: Sequence[str],
     notes: Sequence[str],
 ) -> None:
-    """Plans, charts, trace and table; methods of `beside` are lines beside the curve."""
+    """Plans, charts, trace and table; what is not of the training stands beside its curve."""
     words = comparison.words
     for row in comparison.rows:
         if row.evaluation is not None:
@@ -231,7 +256,7 @@ def _write(
         write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
         trace = trace_document(played, timeline)
         write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
-    rows = [row for row in comparison.rows if row.method in beside]
+    rows = [row for row in comparison.rows if row.method not in (TRAINED, UNTRAINED, MET)]
     baselines = {words.get(row.method, row.method): row.step_time for row in rows}
     figure = draw_learning_curve(
         learned.curve, baselines, comparison.lower_bound, f"{name}: a policy learns by PPO"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from agents.rllib.config import Training
     from agents.rllib.metrics import Tracking
     from agents.rllib.training import Trained
+
+LEARNER = "ppo"  # in tables and on consoles
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ def learn(
         origin = stamp({}, provenance, kind="training_checkpoints")
         write_json(run_folder / "checkpoints" / "provenance.json", origin)
     subject = task.subject(training)
-    shown = display.begin("ppo", training.budget_s)
+    shown = display.begin(LEARNER, training.budget_s, training.min_iterations)
 
     def on_iteration(row: Mapping[str, float]) -> None:
         display.update(shown, row["charts/seconds"], training_news(row))
@@ -94,15 +96,16 @@ def learn(
         time_s = evaluation.step_time
         found = replace(found, plan=plan, status="feasible", step_time=time_s, reason="")
     display.end(shown, describe(found))
-    outcome = Outcome.of(run_folder, "on groups its most probable plan takes", by_step_time)
-    curve = read_curve(run_folder / METRICS_FILE, outcome.untrained.outcomes)
+    measure = "its most probable plan, simulated on groups of operators and not on each, takes"
+    outcome = Outcome.of(run_folder, measure, by_step_time, training.model)
+    curve = read_curve(run_folder / METRICS_FILE, outcome)
     return Learned(trained, found, allocation, evaluation, curve, outcome)
 
 
-def read_curve(path: Path, untrained: Sequence[float]) -> Curve:
+def read_curve(path: Path, outcome: Outcome) -> Curve:
     """The learning curve of a run, all its sessions together, from its metrics.
 
-    It begins with the exam of the untrained policy.
+    It begins with the first exam, before training.
     """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -111,7 +114,8 @@ def read_curve(path: Path, untrained: Sequence[float]) -> Curve:
         mean=[float(row["charts/step_time_s_mean"]) for row in rows],
         best=[float(row["charts/best_objective"]) for row in rows],
         own=[
-            (0.0, float(np.mean(untrained))),
+            (0.0, float(np.mean(outcome.untrained.outcomes))),
             *((float(row["charts/seconds"]), float(row["exam/outcome"])) for row in rows),
         ],
+        begun=outcome.begun,
     )

@@ -1,4 +1,4 @@
-"""What training came to: the policy that is exported beside its untrained twin."""
+"""What training came to: the policy that is exported beside the one that it was before."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from envs.errors import InputError
 from experiments.run.artifacts import METRICS_FILE
 from models.artifacts import read_json_object
+
+FRESH, TRAINED_BEFORE = "the untrained policy", "the policy it began with"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Outcome:
         untrained: of the same architecture, before training.
         measure: what `told` tells.
         told: how good a policy is.
+        begun: what `untrained` is.
     """
 
     iterations: int
@@ -71,12 +74,17 @@ class Outcome:
     untrained: Examined
     measure: str
     told: Callable[[Examined], str] = by_score
+    begun: str = FRESH
 
     @classmethod
     def of(
-        cls, run_folder: Path, measure: str, told: Callable[[Examined], str] = by_score
+        cls,
+        run_folder: Path,
+        measure: str,
+        told: Callable[[Examined], str] = by_score,
+        model: object = None,
     ) -> Outcome:
-        """Of the run in a folder.
+        """Of the run in a folder, of a `model`.
 
         Raises:
             InputError: it examined nothing.
@@ -86,11 +94,12 @@ class Outcome:
         best, untrained = (Examined.of(run_folder / name) for name in (BEST, UNTRAINED))
         with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
             iterations = sum(1 for _ in csv.DictReader(file))
-        return cls(iterations, best, untrained, measure, told)
+        begun = TRAINED_BEFORE if hasattr(model, "checkpoint") else FRESH
+        return cls(iterations, best, untrained, measure, told, begun)
 
     @property
     def learned(self) -> bool:
-        """Whether an exam was better than that of the untrained policy."""
+        """Whether an exam was better than the first one."""
         return self.best.score < self.untrained.score
 
     @property
@@ -101,12 +110,12 @@ class Outcome:
         if self.learned:
             return (
                 f"{done}; exported is the policy after iteration {last}: {self.measure} "
-                f"{self.told(self.best)}, of its untrained twin in the same exams {before}"
+                f"{self.told(self.best)}, of {self.begun} in the same exams {before}"
             )
         return (
-            f"{done} and nothing was learned: no exam was better than the untrained policy's "
+            f"{done} and nothing was learned: no exam was better than that of {self.begun} "
             f"({self.measure} {before}); exported is "
-            + (f"the policy after iteration {last}" if last else "the untrained policy")
+            + (f"the policy after iteration {last}" if last else self.begun)
         )
 
     @property

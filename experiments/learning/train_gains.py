@@ -18,9 +18,9 @@ import numpy as np
 
 from agents.cluster.allocation.gadget import OWN, Gadget
 from agents.cluster.rule_numbers import NumberSearch
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.cluster.allocation.problem import AllocationProblem
-from envs.cluster.allocation.speeds import FloatArray
 from envs.cluster.allocation.windows import TraceProblems
 from experiments.cluster.sampled_windows import check_windows, inputs_of
 from experiments.cluster.split_windows import SplitConfig

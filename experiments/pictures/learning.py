@@ -51,12 +51,14 @@ class Curve:
         mean: (I,) mean step time of the iteration's episodes, seconds.
         best: (I,) best step time found so far, seconds.
         own: (wall time, step time of the policy's most probable plan) of every exam, seconds.
+        begun: whose the first of them is.
     """
 
     seconds: Sequence[float]
     mean: Sequence[float]
     best: Sequence[float]
     own: Sequence[tuple[float, float]] = ()
+    begun: str = ""
 
 
 def draw_learning_curve(
@@ -76,7 +78,7 @@ def draw_learning_curve(
         markevery=better.tolist(), label="PPO, best plan so far",
     )  # fmt: skip
     if len(own):
-        label = "PPO, the policy's most probable plan; at 0 untrained"
+        label = f"PPO, the policy's most probable plan; at 0 {curve.begun}"
         axes.plot(own[:, 0], own[:, 1] * 1e3, color=ORANGE, linewidth=1.6, label=label)
     lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
     low, high = _limits(lower_bound * 1e3, best, mean, own[:, 1] * 1e3, list(lines.values()))
@@ -113,8 +115,9 @@ def draw_learning_curve(
     axes.set_ylabel("step time (ms)")
     frame(axes)
     axes.legend(
-        handles=axes.lines[: 2 + bool(len(own))], loc="upper right", framealpha=1.0, fontsize=SMALL
-    )
+        handles=axes.lines[: 2 + bool(len(own))], loc="upper center", bbox_to_anchor=(0.5, -0.1),
+        ncols=3, frameon=False, fontsize=SMALL,
+    )  # fmt: skip
     return titled(figure, title)
 
 

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from envs.arrays import FloatArray, IntArray
 from envs.graphs.op_graph import Kind, Phase
+from envs.hybrid.simulation import HybridStep
 from envs.step.pipeline import Pipeline, PlayedPipeline, Work
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
@@ -29,6 +30,7 @@ from experiments.pictures.style import (
     NOTE,
     ORANGE,
     OTHERS,
+    PALETTE,
     PURPLE,
     SMALL,
     TEXT,
@@ -41,58 +43,64 @@ from experiments.pictures.style import (
 )
 
 PHASE_COLOURS = {Phase.FORWARD: BLUE, Phase.BACKWARD: ORANGE, Phase.OPTIMIZER: GREEN}
-TRANSFER_COLOUR = PURPLE
+TRANSFER_COLOUR, SUM_COLOUR = PURPLE, PALETTE[6]
+HIGHEST, LEAST_SCALE = 8.0, 0.55  # inches that rows are made lower to fit in, and how far at most
 DEVICE_HEIGHT, PORT_HEIGHT = 0.86, 0.34
 MERGE_GAP = 2e-4  # operators of one micro-batch closer than this share of the step are one bar
 LABEL_WIDTH = 0.012  # a bar narrower than this share of the step carries no number
 LIGHTEST = 0.62  # how far the first micro-batch is mixed with white
 
 
-def draw_gantt(problem: StepProblem, timeline: Timeline, title: str) -> Figure:
+def draw_gantt(
+    problem: StepProblem, timeline: Timeline, title: str, names: Mapping[int, str] | None = None
+) -> Figure:
     """Devices as rows, under them the ports that carry transfers as thin rows.
 
     Colour tells the phase, its depth the micro-batch (light: first, dark: last), the number in a
     bar the micro-batch too. At the right of each device: the share of the step it computes.
+    With `names` only devices that these name are rows.
     """
     graph, topology = problem.graph, problem.topology
     scale, unit = (1e3, "ms") if timeline.step_time < 10 else (1.0, "s")
     end = timeline.step_time * scale
     ports = _used_ports(problem, timeline)
-    height = 1.6 + 0.62 * topology.num_devices + 0.3 * len(ports)
-    figure = new_figure(13, height)
+    if names is None:
+        names = {
+            number: d.name if d.spec.name in d.name else f"{d.name}\n{d.spec.name}"
+            for number, d in enumerate(topology.devices)
+        }
+    height = 0.62 * len(names) + 0.3 * len(ports)
+    figure = new_figure(13, 1.6 + height * max(LEAST_SCALE, min(1.0, HIGHEST / height)))
     axes = figure.add_subplot()
-    rows = [float(device) for device in range(topology.num_devices)]
     busy = timeline.busy_seconds(topology.num_devices) / max(timeline.step_time, 1e-30)
-    micro_batch = np.where(graph.phase == Phase.OPTIMIZER, 0, np.maximum(graph.micro_batch, 0))
-    for device in range(topology.num_devices):
+    micro_batch = np.maximum(graph.micro_batch, 0)
+    sums = graph.kind == Kind.COLLECTIVE
+    looks = [(colour, (graph.phase == p) & ~sums) for p, colour in PHASE_COLOURS.items()]
+    for row, device in enumerate(names):
         mine = np.flatnonzero((timeline.device == device) & (timeline.op_finish > 0))
         mine = mine[np.argsort(timeline.op_start[mine], kind="stable")]
-        for phase in Phase:
-            ops = mine[graph.phase[mine] == phase]
+        for colour, which in [*looks, (SUM_COLOUR, sums)]:
+            ops = mine[which[mine]]
+            numbered = colour in {BLUE, ORANGE}
             start, finish, batch = _merge(
                 timeline.op_start[ops] * scale,
                 timeline.op_finish[ops] * scale,
-                micro_batch[ops],
+                micro_batch[ops] * numbered,
                 MERGE_GAP * end,
             )
-            shades = _shades(PHASE_COLOURS[phase], graph.num_micro_batches, phase)
+            shades = _shades(colour, graph.num_micro_batches if numbered else 1)
             colours = [shades[b] for b in batch]
-            _bars(axes, start, finish, rows[device], DEVICE_HEIGHT, colours, edge="white")
-            if phase != Phase.OPTIMIZER and graph.num_micro_batches > 1:
-                _numbers(axes, start, finish, batch, rows[device], LABEL_WIDTH * end)
-        axes.text(
-            end * 1.006, rows[device], f"{busy[device]:.0%} busy", va="center", fontsize=SMALL
-        )
-    labels = [
-        d.name if d.spec.name in d.name else f"{d.name}\n{d.spec.name}" for d in topology.devices
-    ]
-    positions = [*rows]
-    shades = _shades(TRANSFER_COLOUR, graph.num_micro_batches, Phase.FORWARD)
+            _bars(axes, start, finish, row, DEVICE_HEIGHT, colours, edge="white")
+            if numbered and graph.num_micro_batches > 1:
+                _numbers(axes, start, finish, batch, row, LABEL_WIDTH * end)
+        axes.text(end * 1.006, row, f"{busy[device]:.0%} busy", va="center", fontsize=SMALL)
+    labels, positions = [*names.values()], [float(row) for row in range(len(names))]
+    shades = _shades(TRANSFER_COLOUR, graph.num_micro_batches)
     for index, (name, start, finish, tensor) in enumerate(ports):
-        row = topology.num_devices - 0.3 + 0.46 * (index + 0.5)
+        at = len(names) - 0.3 + 0.46 * (index + 0.5)
         colours = [shades[micro_batch[graph.producer[t]]] for t in tensor]
-        _bars(axes, start * scale, finish * scale, row, PORT_HEIGHT, colours)
-        positions.append(row)
+        _bars(axes, start * scale, finish * scale, at, PORT_HEIGHT, colours)
+        positions.append(at)
         labels.append(name)
     axes.set_yticks(positions, labels)
     axes.set_ylim(max(positions) + 0.5, -0.6)
@@ -102,7 +110,24 @@ def draw_gantt(problem: StepProblem, timeline: Timeline, title: str) -> Figure:
     axes.tick_params(axis="y", length=0)
     frame(axes, "x", hidden=("top", "right", "left"))
     handles = _legend(graph.num_micro_batches, bool(ports))
-    return titled(figure, title, legend=5, handles=handles)
+    if sums.any():
+        handles.insert(-1, Patch(color=SUM_COLOUR, label="sum of gradients"))
+    return titled(figure, title, legend=len(handles), handles=handles)
+
+
+def draw_stages(step: HybridStep, title: str) -> Figure:
+    """A step of stages: replicas, each all its shards, and what sums gradients as rows."""
+    devices, real = step.macro.topology.devices, step.problem.num_devices
+    drawn = sorted({*range(real), *step.device.tolist()})
+    names = {number: devices[number].name for number in drawn}
+    for stage in step.plan.stages:
+        for number in range(stage.replicas):
+            first, *others = stage.replica(number)
+            for shard in others:
+                names.pop(shard, None)
+            if others:
+                names[first] = f"{devices[first].name} to\n{devices[others[-1]].name}"
+    return draw_gantt(step.macro, step.timeline, title, names)
 
 
 WORK_COLOURS = {Work.FORWARD: BLUE, Work.INPUT: ORANGE, Work.WEIGHT: GREEN, Work.BACKWARD: PURPLE}
@@ -219,10 +244,10 @@ def _numbers(
                       color=colour, fontweight="bold")  # fmt: skip
 
 
-def _shades(colour: str, count: int, phase: Phase) -> list[str]:
+def _shades(colour: str, count: int) -> list[str]:
     """One colour per micro-batch, light to dark."""
-    if phase == Phase.OPTIMIZER or count == 1:
-        return [colour] * max(count, 1)
+    if count <= 1:
+        return [colour]
     return [mixed_with_white(colour, LIGHTEST * (1 - k / (count - 1))) for k in range(count)]
 
 

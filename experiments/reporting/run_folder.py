@@ -16,9 +16,8 @@ from typing import Any
 
 from envs.errors import InputError
 from envs.files import parse_json
-from experiments.run.app import ENVIRONMENT_FILE
 from experiments.run.artifacts import METRICS_FILE
-from experiments.run.one_run import RESULT_FILE
+from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE
 from experiments.run.overrides import CONFIG_FILE
 from experiments.run.provenance import text_hash
 from experiments.run.tables import TABLE_FILE, Table, read_tables

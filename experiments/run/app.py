@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -34,7 +35,7 @@ from experiments.run.folders import claimed
 from experiments.run.heartbeat import RunConsole, heartbeat
 from experiments.run.help import HELP_FLAGS, app_help
 from experiments.run.interrupts import goes_on
-from experiments.run.one_run import RESULT_FILE, Result, Run
+from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE, Result, Run
 from experiments.run.overrides import (
     CONFIG_FILE,
     Composed,
@@ -45,7 +46,6 @@ from experiments.run.overrides import (
 )
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
 
-ENVIRONMENT_FILE = "environment.json"
 MULTIRUN = {"--multirun", "-m"}
 FLAGS = (
     *HELP_FLAGS,
@@ -150,7 +150,7 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
         if getattr(config, "resume", None) is not None:
             text = ""  # there is one already
         try:
-            _run(composed, app.task, stdout, provenance, text)
+            _run(composed, app.task, _called(app), stdout, provenance, text)
         except Exception as error:
             fault = _without_extra(error, app) or fault_of(error)
             if fault is not None:
@@ -179,11 +179,18 @@ def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Var
     return next(of_keys, None)
 
 
+def _called(app: Variant) -> str:
+    """What is typed for it."""
+    words = sys.argv[0]
+    by_verb = words.startswith("meshwright ")
+    return words if by_verb else f"python -m {EXPERIMENTS}.{form_of(app.config_name).name}"
+
+
 def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
     """Print what the flags ask for: help, the config, Hydra's own; nothing runs."""
     if set(flags) & set(HELP_FLAGS):
         form = form_of(app.config_name)
-        print(app_help(form, words, f"python -m {EXPERIMENTS}.{form.name}"))
+        print(app_help(form, words, _called(app)))
         return
     given = [word for word in words if "=" in word]
     asked = [word for word in words if "=" not in word]
@@ -201,11 +208,12 @@ def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
 def _run(
     composed: Composed[Any],
     task: Callable[[Any, Run], Result],
+    called: str,
     stdout: TextIO,
     provenance: Provenance,
     text: str,
 ) -> None:
-    """Run it; `text` is that of its config, empty where a run is resumed."""
+    """Run the app that is `called` so; `text` is its config's, empty where a run is resumed."""
     config, folder = composed.config, Path(os.path.abspath(composed.folder))
     console = RunConsole(stderr=config.json)
     if text:
@@ -214,8 +222,8 @@ def _run(
         write_json(folder / ENVIRONMENT_FILE, environment)
     run = Run(folder, console, provenance, composed.choices, composed.overrides)
     work = [folder / name for name in ("checkpoints", "cells") if hasattr(config, "resume")]
-    name = task.__name__.replace("_", " ")
-    with goes_on(f"resume={folder} goes on with it", *work), heartbeat(console, name):
+    again = goes_on(f"{called} {shlex.quote(f'resume={folder}')} goes on with it", *work)
+    with again, heartbeat(console, task.__name__.replace("_", " ")):
         result = task(config, run)
     warned = {"warnings": list(result.warnings)} if result.warnings else {}
     values = {**result.values, **warned, "run_folder": str(folder)}
@@ -229,6 +237,8 @@ def _run(
         keys = result.values if result.shown is None else result.shown
         _print_values(console, {key: result.values[key] for key in keys})
         console.print(f"run folder: {folder}", soft_wrap=True)
+        if pictures := sorted(path.name for path in folder.glob("*.png")):
+            console.print(f"pictures in it: {', '.join(pictures)}", soft_wrap=True)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
 

@@ -16,14 +16,14 @@ PLAIN_EVERY_S = 10.0  # seconds between two plain lines of one task
 
 
 class ProgressDisplay:
-    """Tasks that run for a known time, each with a word on where it stands.
+    """Tasks that run for a known time, each with a word on where it stands; `words` are names.
 
     On a terminal every task is a bar; elsewhere a line is printed when a task begins and ends, and
     every `PLAIN_EVERY_S` seconds in between.
     """
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, words: Mapping[str, str] | None = None) -> None:
+        self.console, self.words = console, words or {}
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
@@ -55,11 +55,13 @@ class ProgressDisplay:
             self._live(False)
             self._bars.stop()
 
-    def begin(self, name: str, seconds: float | None = None) -> TaskID:
-        """A new task, expected to take `seconds`."""
+    def begin(self, name: str, seconds: float | None = None, iterations: int = 0) -> TaskID:
+        """A new task, expected to take `seconds`, and so many iterations at least."""
+        name = self.words.get(name, name)
+        least = f", {iterations} iterations at least" if iterations else ""
         task = self._bars.add_task(name, total=seconds, news="")
         self._names[task] = name
-        self._say(task, "begins" if seconds is None else f"begins, {seconds:.0f} s")
+        self._say(task, "begins" + (f", {seconds:.0f} s" if seconds is not None else "") + least)
         return task
 
     def update(self, task: TaskID, seconds: float, news: str) -> None:

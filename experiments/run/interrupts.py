@@ -20,6 +20,7 @@ from typing import Self
 
 from experiments.run.loading import SIGNALS, WORD
 
+ALL_ANEW = "nothing of it is kept that could be gone on with"
 PATIENCE_S = 2.0  # between a signal and the end by force
 
 
@@ -37,8 +38,8 @@ def goes_on(how: str, *work: Path) -> Iterator[None]:
 
 def last_word() -> str:
     """Of a run that was interrupted."""
-    kept = [how for work, how in _how.items() if work.is_dir() and any(work.iterdir())]
-    return ": ".join((WORD, *kept[:1]))
+    kept = [how for work, how in _how.items() if any(path.is_dir() for path in work.glob("*"))]
+    return ": ".join((WORD, *(kept or [ALL_ANEW] * bool(_how))[:1]))
 
 
 class Interrupts:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from experiments.run.provenance import Provenance
 
-RESULT_FILE = "result.json"
+ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
 
 
 @dataclass(frozen=True)

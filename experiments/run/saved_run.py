@@ -11,7 +11,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
-from experiments.run.overrides import CONFIG_FILE, typed
+from experiments.run.one_run import ENVIRONMENT_FILE
+from experiments.run.overrides import CONFIG_FILE, saved_keys, typed
 from experiments.run.targets import (
     check_names,
     check_targets,
@@ -19,6 +20,7 @@ from experiments.run.targets import (
     yaml_document,
     yaml_text,
 )
+from models.artifacts import read_json_object
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -76,13 +78,18 @@ def resumed_config(
     `free` is how the keys begin that it may; `replaced` as of `saved_config`.
 
     Raises:
-        InputError: the command line changes more than that.
+        InputError: the command line changes more than that, or is not that of the run's app.
     """
     for override in overrides:
         if not override.startswith((free, *CHANGEABLE)):
             key = override.partition("=")[0]
             may = f"{free}<key>" if free.endswith(".") else free.rstrip("=")
             raise InputError(f"config key '{key}': a resumed run keeps it; only {may} may change")
+    if (saved_keys(folder) or set()).difference(vars(config)):
+        origin = read_json_object(folder / ENVIRONMENT_FILE).get("provenance")
+        begun = origin.get("command") if isinstance(origin, dict) else "it is not told by which"
+        told = f"the run was begun by another command, or another version: {begun}"
+        raise InputError(f"config key 'resume': {told}", file=folder)
     changes = [override for override in overrides if override.startswith(free)]
     saved = saved_config(folder, type(config), changes, replaced)
     arguments: dict[str, Any] = {name: getattr(config, name) for name in ("json", "resume")}

@@ -18,7 +18,7 @@ from envs.hybrid.problem import HybridProblem, Sharding
 from envs.hybrid.simulation import HybridStep, simulate
 from envs.step.problem import StepProblem
 from envs.synchronisation.planned import PlannedSums
-from experiments.pictures.step import draw_gantt
+from experiments.pictures.step import draw_stages
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
@@ -156,7 +156,8 @@ class PlannedHybrid:
         if self.problem.num_devices > MOST_DRAWN:
             return {"plan": str(path)}
         picture = run.folder / PICTURE_FILE
-        figure = draw_gantt(self.step.macro, self.step.timeline, title)
+        title += f": one step takes {self.step.step_time * 1e3:.1f} ms"
+        figure = draw_stages(self.step, title)
         write_figure(picture, figure, provenance)
         return {"plan": str(path), "picture": str(picture)}
 

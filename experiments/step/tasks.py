@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.base import (
     BandwidthPlanner,
@@ -23,6 +22,7 @@ from agents.base import (
     PlannerResult,
     SharedPlanner,
 )
+from envs.arrays import IntArray
 from envs.bandwidth.env import BandwidthEnv
 from envs.graphs.storage import graph_hash
 from envs.partition.problem import PartitionProblem
@@ -58,7 +58,7 @@ Search = Callable[[float, int | None], PlannerResult]  # budget in seconds, dete
 class Phases:
     """An allocation of bandwidth for every phase of a step."""
 
-    begins: NDArray[np.int64]  # (P,) first position of each phase, see `envs.bandwidth.phases`
+    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.phases`
     allocations: tuple[BandwidthAllocation, ...]
 
 

@@ -21,12 +21,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from envs.arrays import FloatArray
 from envs.cluster.environment.duration_features import (
     DURATIONS_OF_MEANS,
     DURATIONS_OF_NEAR,
@@ -225,7 +224,7 @@ def _time_of(feature: Tensor, factor: Tensor) -> Tensor:
 
 
 def fit(
-    config: DurationConfig, rows: FloatRows, remaining_s: NDArray[np.float64], seed: int
+    config: DurationConfig, rows: FloatRows, remaining_s: FloatArray, seed: int
 ) -> tuple[DurationPosterior, list[float]]:
     """Fit a posterior to (A, width) rows and (A,) seconds of work that were left.
 

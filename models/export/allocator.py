@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.joint.whole import LEVELS, OCTAVE, PIPE, SERVER, TOP, Traffic
 from models.artifacts import atomic_folder, read_checked_spec
@@ -50,7 +50,7 @@ class OnnxAllocator:
             raise InputError(message, file=folder / SPEC_FILE, field="widths")
         self._program = onnx_session(folder / PROGRAM_FILE, _INPUTS, threads)
 
-    def levels(self, traffic: Traffic) -> NDArray[np.int64]:
+    def levels(self, traffic: Traffic) -> IntArray:
         """(S, S - 1) of the pipes to the other servers."""
         given = {"pipes": traffic.pipes, "server": traffic.servers, "mask": traffic.mask}
         (logits,) = self._program.run(["logits"], given)

@@ -16,9 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from envs.arrays import BoolArray
 from envs.errors import InputError
 from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
@@ -76,7 +74,7 @@ class OnnxPlacer:
         return Encoded(*self._encoder.run(list(Encoded._fields), views._asdict()))
 
     def score(
-        self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
+        self, nodes: FeatureArray, devices: FeatureArray, mask: BoolArray, x: FeatureArray
     ) -> FeatureArray:
         """See `Network`."""
         given = {"nodes": nodes, "devices": devices, "mask": mask, "x": x}

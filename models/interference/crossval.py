@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envs.arrays import BoolArray
 from envs.cluster.interference.rates import FloatArray
 from envs.errors import InputError
 from models.interference.fit import FitConfig, Fitted, Task, fit
-from models.interference.measurements import BoolArray, Fold, Measurements, choose_probes, fold
+from models.interference.measurements import Fold, Measurements, choose_probes, fold
 
 LEAST_MODELS = 3  # one unseen, one unseen inside, one to learn from
 Progress = Callable[[str, int, int], None]  # what is fitted, ensembles done, of how many

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray
 from envs.cluster.interference.deepshare import read_deepshare
 from envs.cluster.interference.gavel import UNCONSOLIDATED, GavelTable, read_gavel
 from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray
 from envs.errors import InputError
 
-BoolArray = NDArray[np.bool_]
 _BATCH = re.compile(r"(?P<model>.+) \(batch size (?P<batch>\d+)\)")
 
 

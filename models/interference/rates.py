@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from envs.cluster.interference.cases import IntArray, assign, nearest_below
+from envs.arrays import BoolArray, IntArray
+from envs.cluster.interference.cases import assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
@@ -65,9 +65,7 @@ class InterferencePredictor:
             raise InputError(f"{name!r} is none of {known}", field="table")
         return self.tables.index(name)
 
-    def rates(
-        self, table: int, own: NDArray[np.int64], neighbours: NDArray[np.int64]
-    ) -> FloatArray:
+    def rates(self, table: int, own: IntArray, neighbours: IntArray) -> FloatArray:
         """(B,) mean rates of the ensemble, for (B,) jobs and (B, L) neighbours, -1: nobody."""
         profiles = self.profiles[table].expand(self.network.networks, -1, -1)
         found = []
@@ -216,7 +214,7 @@ class KnownJobs:
         size = nearest_below(sorted({row[0] for row in own}), gpus)
         return min(row for row in own if row[0] == size)[2]
 
-    def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
+    def _suits(self, gangs: IntArray) -> BoolArray:
         """Jobs without a label may have any."""
         return np.ones((len(gangs), len({job.label for job in self.jobs})), np.bool_)
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.placement import sweeps
 from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
 from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards
 from envs.placement.whole import FEATURES, WholeLayout, boards_of
 
-IntArray = NDArray[np.int64]
 FeatureArray = NDArray[np.float32]
 SEQUENTIAL, PARALLEL = "sequential", "parallel"
 _UNEVEN = 2.0  # groups x devices of the largest problem of a chunk, over those of the smallest
@@ -67,7 +67,7 @@ class Network(Protocol):
         """What a decoder takes of the problems."""
 
     def score(
-        self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
+        self, nodes: FeatureArray, devices: FeatureArray, mask: BoolArray, x: FeatureArray
     ) -> FeatureArray:
         """(S, D) masked logits; of (S, H), (S, D, H), (S, D) and (S, D, CANDIDATE)."""
 
@@ -126,14 +126,14 @@ def chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Chunk]:
         begin = end
 
 
-def allowed(given: Boards, problem: IntArray) -> NDArray[np.bool_]:
+def allowed(given: Boards, problem: IntArray) -> BoolArray:
     """(S, G, D) where each group of each sample can run; all devices where it can run on none."""
     able = given.able[problem]
     real = np.arange(able.shape[2]) < given.devices[problem][:, None]
     return able | (~able.any(axis=2, keepdims=True) & real[:, None, :])
 
 
-def with_room(masks: NDArray[np.bool_], x: FeatureArray) -> NDArray[np.bool_]:
+def with_room(masks: BoolArray, x: FeatureArray) -> BoolArray:
     """(..., D) of the devices in `masks` those whose memory holds the state; all if none does."""
     roomy = masks & (x[..., STATE_FITS] > 0.5)
     return np.where(roomy.any(axis=-1, keepdims=True), roomy, masks)
@@ -147,7 +147,7 @@ def compose(
     start: IntArray,
     stands: IntArray,
     kinds: Sequence[str],
-    temperature: NDArray[np.float64],
+    temperature: FloatArray,
     random: np.random.Generator,
 ) -> Composed:
     """Draw a plan for each of S samples, of problems `problem` (S,) whose groups stand at `stands`.
@@ -196,7 +196,7 @@ def compose(
 
 
 def _drawn(
-    logits: FeatureArray, temperature: NDArray[np.float64], random: np.random.Generator
+    logits: FeatureArray, temperature: FloatArray, random: np.random.Generator
 ) -> tuple[IntArray, FeatureArray, FeatureArray]:
     """Choices over the last axis by the Gumbel trick, their log probabilities, all chances."""
     noise = random.gumbel(size=logits.shape) * temperature[..., None]

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from annotated_types import Ge, MinLen
 from gymnasium import spaces
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from envs.arrays import BoolArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
@@ -27,7 +27,6 @@ from models.step.decoding import (
     SEQUENTIAL,
     Encoded,
     FeatureArray,
-    IntArray,
     Views,
     allowed,
     chunks,
@@ -357,7 +356,7 @@ class PresentNetwork:
 
     @torch.no_grad()
     def score(
-        self, nodes: FeatureArray, devices: FeatureArray, mask: NDArray[np.bool_], x: FeatureArray
+        self, nodes: FeatureArray, devices: FeatureArray, mask: BoolArray, x: FeatureArray
     ) -> FeatureArray:
         arrays = map(torch.from_numpy, (np.ascontiguousarray(nodes), devices, mask, x))
         found: FeatureArray = self.policy.head(*arrays).numpy()

@@ -1,6 +1,9 @@
-"""A pipelined step on the cluster of the main job, and a plan for it."""
+"""A working folder, a pipelined step on the cluster of the main job, and a plan for it."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,14 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.run.targets import build
 from tests.paths import CONF
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, empty; nothing of the tests' command line is written down."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,9 @@ LAYERS = "gpu,model,layer,elements,forward_ps,backward_ps,update_ps\nx,toy,0,999
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    (tmp_path / "layers.csv").write_text(LAYERS)
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "layers.csv").write_text(LAYERS)
+    return work
 
 
 def test_all_tables_of_a_file(work: Path) -> None:

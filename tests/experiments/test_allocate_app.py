@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,17 @@ import pytest
 from experiments.allocate import main
 
 
-def test_a_plan_stands_beside_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
+def test_a_plan_stands_beside_its_bound(work: Path) -> None:
     rows = "".join(f"{n},{600 * n},3600,{1 + n % 2}\n" for n in range(6))
     rows += "large,3600,60,9\nlate,14400,60,1\nlast,14400,60,9\n"
-    (tmp_path / "jobs.csv").write_text(f"job_id,submission_time,duration,num_gpu\n{rows}")
+    (work / "jobs.csv").write_text(f"job_id,submission_time,duration,num_gpu\n{rows}")
     trace = ["problem=trace", "trace.path=jobs.csv", "trace.format=itp", "machines=1", "slots=8"]
     assert main([*trace, "agent=optimus", "hydra.run.dir=run"]) == 0
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    found = json.loads((work / "run" / "result.json").read_text())
     assert (found["jobs"], found["left_out_jobs"]) == (6, 3)
     assert list(found["left_out"].values()) == [2, 1]  # too late, whatever their size; too large
     assert 0.0 < found["utility"] <= found["upper_bound"]
-    assert (tmp_path / "run" / "workers.png").exists()
+    assert (work / "run" / "workers.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -40,9 +37,7 @@ def test_a_plan_stands_beside_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: str, told: str, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err

@@ -82,6 +82,7 @@ def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(work)
     monkeypatch.setattr(sys, "argv", ["app"])
     monkeypatch.syspath_prepend(work)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of what is imported from the folder
     monkeypatch.delitem(sys.modules, "somebody", raising=False)
     kept = os.dup(1)  # with json=true an app takes standard output for itself
     yield work

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,10 @@ SMALL = (
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "text.txt").write_text("abcdefghijklmnopqrstuvwxyz ,.;:!?" * 9)
-    (tmp_path / "short.txt").write_text("ab")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "text.txt").write_text("abcdefghijklmnopqrstuvwxyz ,.;:!?" * 9)
+    (work / "short.txt").write_text("ab")
+    return work
 
 
 def test_every_policy_has_a_row_and_adsp_is_one_times_itself(work: Path) -> None:

@@ -7,7 +7,6 @@ reading a file. One run of each family shows the line, the exit code and the fol
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,19 +38,17 @@ OTHER = {"_target_": "fractions.Fraction"}  # an object that is nothing here
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(work: Path) -> Path:
     """A folder with a graph in two forms, a topology file and a plan; the working directory."""
     graph = layered_step(3, 2)
-    save_graph(graph, tmp_path / "graph.npz")
-    save_graph(graph, tmp_path / "graph.json")
-    (tmp_path / "cluster.yaml").write_text((CONF / "topology/mixed_v100_p100.yaml").read_text())
+    save_graph(graph, work / "graph.npz")
+    save_graph(graph, work / "graph.json")
+    (work / "cluster.yaml").write_text((CONF / "topology/mixed_v100_p100.yaml").read_text())
     placement = dict.fromkeys(graph.op_names, "server0/V100-16GB/0")
     plan = {"kind": "meshwright.plan", "schema_version": 1, "placement": placement}
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    (tmp_path / "folder.npz").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+    (work / "plan.json").write_text(json.dumps(plan))
+    (work / "folder.npz").mkdir()
+    return work
 
 
 def loaded(path: str = "graph.npz", **nodes: object) -> LoadedProblem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +81,10 @@ class Meddler(Greedy):
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(work: Path) -> Path:
     """The working directory, with a graph."""
-    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["plan"])
-    return tmp_path
+    save_graph(layered_step(6, 2), work / "graph.npz")
+    return work
 
 
 @pytest.fixture

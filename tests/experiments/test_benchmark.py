@@ -73,7 +73,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.delenv("MESHWRIGHT_DATA", raising=False)
         given = [f"suite={work / 'suite.yaml'}", "seed=5", f"hydra.run.dir={folder}"]
         assert run_app("benchmark", BenchmarkConfig, benchmark, given) == 130
-    assert said.getvalue() == f"interrupted: resume={folder} goes on with it\n"
+    command = f"python -m experiments.benchmark resume={folder}"
+    assert said.getvalue() == f"interrupted: {command} goes on with it\n"
     return folder
 
 
@@ -142,13 +143,11 @@ def cell_of(row: Document) -> str:
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with a graph."""
-    save_graph(layered_step(3, 2), tmp_path / "graph.npz")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["benchmark"])
+    save_graph(layered_step(3, 2), work / "graph.npz")
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
-    return tmp_path
+    return work
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -125,29 +124,27 @@ def test_further_claims_are_taken_in(tmp_path: Path) -> None:
 
 
 def test_the_app_writes_the_table_and_runs_a_command_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    (tmp_path / "flows.csv").write_text(
+    (work / "flows.csv").write_text(
         "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts\n0,7.0,1000,0,1,838.4,2\n"
     )
-    flow = f"command: python -m experiments.flows input={shlex.quote(str(tmp_path / 'flows.csv'))}"
-    changed(tmp_path / "own", "command: .*", flow)
+    flow = f"command: python -m experiments.flows input={shlex.quote(str(work / 'flows.csv'))}"
+    changed(work / "own", "command: .*", flow)
     arguments = ["folder=own", "rerun=[mine]", "hydra.run.dir=out"]
     assert run_app("claims", ClaimsConfig, claims, arguments) == 0
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    result = json.loads((work / "out" / "result.json").read_text())
     (again,) = result["reruns"]
     assert again["claim"] == "mine"
     assert again["in_the_interval"] is result["all_in_their_intervals"]
     assert (
         again["value"]
-        == json.loads((tmp_path / "out/reruns/mine/result.json").read_text())[
+        == json.loads((work / "out/reruns/mine/result.json").read_text())[
             "largest_relative_difference"
         ]
     )
     for name in ("claims.md", "claims.tex", "claims.html", "table.md"):
-        assert "flow" in (tmp_path / "out" / name).read_text()
+        assert "flow" in (work / "out" / name).read_text()
     capsys.readouterr()
     assert run_app("claims", ClaimsConfig, claims, ["rerun=[nobody]", "hydra.run.dir=b"]) == 2
     assert "nobody" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,9 @@ EVALUATE = ["env=cluster", *ASKED, "hydra.run.dir=run"]
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "jobs.csv").write_text(JOBS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "jobs.csv").write_text(JOBS)
+    return work
 
 
 def result(work: Path) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,15 +44,13 @@ class Idle(Scheduler):
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "jobs.csv").write_text(JOBS)
-    (tmp_path / "faulty.csv").write_text(FAULTY)
-    (tmp_path / "pods.csv").write_text(PODS)
-    (tmp_path / "nodes.csv").write_text(NODES.format(gpus=4))
-    (tmp_path / "bare.csv").write_text(NODES.format(gpus=0))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "jobs.csv").write_text(JOBS)
+    (work / "faulty.csv").write_text(FAULTY)
+    (work / "pods.csv").write_text(PODS)
+    (work / "nodes.csv").write_text(NODES.format(gpus=4))
+    (work / "bare.csv").write_text(NODES.format(gpus=0))
+    return work
 
 
 OTHER = {"_target_": "os.getcwd"}  # what is nothing here

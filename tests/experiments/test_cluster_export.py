@@ -180,16 +180,13 @@ def test_another_posterior_than_that_of_the_run_is_refused(
     ],
 )  # fmt: skip
 def test_bad_advisers_are_told_before_training(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    work: Path,
     changes: list[str],
     told: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    assert main([*SMALL, *changes, "hydra.run.dir=run"]) == 2
+    assert main([*SMALL, *changes, "hydra.run.dir=refused"]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert lines[-1].startswith("error: ")
     assert told in lines[-1]
-    assert not (tmp_path / "run" / "metrics.csv").exists()
+    assert not (work / "refused" / "metrics.csv").exists()

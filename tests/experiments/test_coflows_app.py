@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,10 @@ UPWS = "3 2\n0 9 2 1 2 0 1 2 0 2 2\n1 10 1 1 1 0 1 1\n"
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "benchmark.txt").write_text(BENCHMARK)
-    (tmp_path / "upws.txt").write_text(UPWS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "benchmark.txt").write_text(BENCHMARK)
+    (work / "upws.txt").write_text(UPWS)
+    return work
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ SMALL = ["graph.nodes=2000", "graph.edges=8000", "graph.communities=50", "batch=
 
 
 @pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "edges.txt").write_text("0 1\n1 2\n2\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "edges.txt").write_text("0 1\n1 2\n2\n")
+    return work
 
 
 def test_parts_alone_left_out_and_together(work: Path) -> None:

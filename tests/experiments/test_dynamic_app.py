@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from experiments.run.app import run_app
 from experiments.step.dynamic import DynamicConfig
 
 SMALL = ["slots.workers=3", "slots.slots=8", "layers.blocks=4", "seeds=2", "bootstrap=50"]
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
 
 
 def ran(work: Path, folder: str, *words: str) -> dict[str, Any]:

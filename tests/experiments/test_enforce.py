@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,10 @@ HOSTS: Document = {
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(work: Path) -> Path:
     """A graph, a plan with uniform bandwidth and the machines; the working directory."""
     graph = layered_step(3, 2)
-    save_graph(graph, tmp_path / "graph.npz")
+    save_graph(graph, work / "graph.npz")
     network = topology_file(str(CONF / "topology/planes_4x1.yaml")).network
     rate = uniform_allocation(network).rate.tolist()
     plan = {
@@ -53,11 +52,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "placement": dict.fromkeys(graph.op_names, "server0/V100-16GB/0"),
         "bandwidth": dict(zip(network.channel_names, rate, strict=True)),
     }
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(HOSTS))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["enforce"])
-    return tmp_path
+    (work / "plan.json").write_text(json.dumps(plan))
+    (work / "hosts.yaml").write_text(yaml.safe_dump(HOSTS))
+    return work
 
 
 GIVEN = ["plan=plan.json", "hosts=hosts.yaml", "graph=graph.npz"]

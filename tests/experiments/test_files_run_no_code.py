@@ -58,25 +58,23 @@ class Evil:
 
 
 @pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working folder with what hostile files reach for; afterwards it is as it was."""
-    (tmp_path / "lying_here.py").write_text("open('marker', 'w')\nclass Thing: ...\n")
-    (tmp_path / "folder").mkdir()
+    (work / "lying_here.py").write_text("open('marker', 'w')\nclass Thing: ...\n")
+    (work / "folder").mkdir()
     for name in ("kept", "folder/kept"):
-        (tmp_path / name).write_text("kept")
-    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Evil()))
-    np.save(tmp_path / "evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
-    save_graph(layered_step(3, 2), tmp_path / "graph.npz")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    before = content_of(tmp_path)
+        (work / name).write_text("kept")
+    (work / "evil.pkl").write_bytes(pickle.dumps(Evil()))
+    np.save(work / "evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    save_graph(layered_step(3, 2), work / "graph.npz")
+    monkeypatch.syspath_prepend(work)
+    before = content_of(work)
     use_command_line([])
-    yield tmp_path
+    yield work
     use_command_line([])
     use_config_folders([])
-    after = content_of(tmp_path)
-    assert not (tmp_path / "marker").exists()
+    after = content_of(work)
+    assert not (work / "marker").exists()
     assert {path: after.get(path) for path in before} == before
     assert not {"lying_here", "antigravity"} & set(sys.modules)
 

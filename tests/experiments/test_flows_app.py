@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,9 @@ shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "flows.csv").write_text(TEXT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "flows.csv").write_text(TEXT)
+    return work
 
 
 def test_the_result_file_has_the_times_in_the_order_of_the_file(work: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +26,11 @@ PLAYED = "+scheduler={_target_: small_split.PlayedSRTF, checkpoint: '', knows: %
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
+def work(work: Path) -> Path:
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "spec.json").write_text("{}")
-    return tmp_path
+        (work / name).mkdir()
+        (work / name / "spec.json").write_text("{}")
+    return work
 
 
 def run(work: Path, *more: str) -> int:

@@ -22,11 +22,9 @@ ARGUMENTS = ("problem=pipeline", "graph=graph.npz", "topology=dgx1", "budget_s=2
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["plan"])
-    return tmp_path
+def work(work: Path) -> Path:
+    save_graph(layered_step(6, 2), work / "graph.npz")
+    return work
 
 
 def ask(*arguments: str) -> dict[str, Any]:

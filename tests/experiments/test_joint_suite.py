@@ -194,11 +194,9 @@ def test_a_cell_that_needs_another_one_than_are_run_is_refused(
     ],
 )
 def test_plans_to_start_from_are_asked_for(
-    arguments: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    save_graph(layered_step(3, 1), tmp_path / "graph.npz")
+    arguments: list[str], word: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_graph(layered_step(3, 1), work / "graph.npz")
     asked = [*arguments, "graph=graph.npz", "topology=planes_4x1", "hydra.run.dir=run"]
     assert run_app("plan", PlanConfig, plan, asked) == 2
     assert word in capsys.readouterr().err

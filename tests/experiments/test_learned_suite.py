@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,17 +167,13 @@ def test_the_median_stands_with_its_interval_infinite_values_among_them() -> Non
     assert (same.mean, same.low, same.high) == (1.5, 1.5, 1.5)
 
 
-def test_a_race_gives_every_entrant_a_fresh_problem_and_its_own_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["race"])
+def test_a_race_gives_every_entrant_a_fresh_problem_and_its_own_budget(work: Path) -> None:
+    save_graph(layered_step(6, 2), work / "graph.npz")
     words = ["graph=graph.npz", "topology=mixed_v100_p100", "warm_s=0.01", "budget_s=5",
              "+agent@entrants.a=contiguous", "+agent@entrants.b=local_search", "+budgets_s.b=0.2",
              "hydra.run.dir=run"]  # fmt: skip
     assert run_app("race", RaceConfig, race, words) == 0
-    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    document = json.loads((work / "run" / "result.json").read_text())
     split, search = document["entrants"]["a"], document["entrants"]["b"]
     assert (split["budget_s"], search["budget_s"]) == (5.0, 0.2)
     assert split["feasible"]

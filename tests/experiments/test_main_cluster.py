@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,9 @@ STANDS_STILL = ["agent.learning_rate=1e-12", "training.cloning.learning_rate=1e-
 @pytest.mark.parametrize("learns", [pytest.param(True, marks=pytest.mark.proof), False])
 def test_table_card_and_warning_tell_of_the_untrained_twin(
     learns: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    work: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["main"])
     assert main([*TINY, *(LEARNS if learns else STANDS_STILL), "hydra.run.dir=run"]) == 0
     found = json.loads(Path("run/result.json").read_text())
     assert (found["iterations"], found["best_iteration"] > 0) == (4, learns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,8 @@ from models.export.placer import OnnxPlacer
 
 @pytest.mark.slow
 def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["main"])
     save_graph(layered_step(6, 2), "graph.npz")
     asked = ["graph=graph.npz", "budget_s=2", "env.max_groups=8", "agent.num_envs=8"]
     asked += ["agent.alike=8", "model.hidden=8", "model.heads=2", "training.min_iterations=6"]

@@ -42,10 +42,9 @@ def test_a_graph_may_be_a_path(tmp_path: Path, name: str) -> None:
     assert config.graph["path"] == str(path)
 
 
-def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "graph.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
-    assert check("graph=graph.json").graph["path"] == str(tmp_path / "graph.json")
+def test_a_relative_path_becomes_absolute(work: Path) -> None:
+    (work / "graph.json").write_text("{}")
+    assert check("graph=graph.json").graph["path"] == str(work / "graph.json")
 
 
 @pytest.mark.parametrize(

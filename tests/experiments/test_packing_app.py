@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +37,10 @@ PUBLISHED = {"fgd": 95.4, "best_fit": 93.1, "random_fit": 87.5}  # percent of th
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "pods.csv").write_text(PODS)
-    (tmp_path / "nodes.csv").write_text(NODES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(work: Path) -> Path:
+    (work / "pods.csv").write_text(PODS)
+    (work / "nodes.csv").write_text(NODES)
+    return work
 
 
 def test_the_result_file(work: Path) -> None:

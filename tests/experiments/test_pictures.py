@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import Collection
+from matplotlib.colors import to_hex
 from PIL import Image
 
+from agents.pipeline.published import gpipe
 from envs.cost import RooflineCost
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
+from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.simulation import simulate
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
@@ -21,10 +26,18 @@ from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
 from experiments.pictures.comparison import draw_ratios
 from experiments.pictures.learning import Curve, Exams, draw_exams, draw_learning_curve
-from experiments.pictures.step import DEVICES, PORTS, draw_gantt, trace_document
+from experiments.pictures.step import (
+    DEVICES,
+    PORTS,
+    SUM_COLOUR,
+    draw_gantt,
+    draw_stages,
+    trace_document,
+)
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
 from experiments.run.tables import Table, markdown_table, read_tables
+from tests.agents.hybrid.test_sbp import shared
 
 
 @pytest.fixture
@@ -77,6 +90,25 @@ def test_gantt_bars_cover_the_busy_time_of_each_device(
             if row < len(drawn) - 0.5:
                 drawn[round(row)] += box.width
     np.testing.assert_allclose(drawn, busy, rtol=1e-2)
+
+
+def test_shards_work_as_their_replica_does_and_sums_have_a_colour() -> None:
+    stages = (Stage(0, 1, (0, 1), shards=2), Stage(1, 2, (2, 3)))
+    step = simulate(shared(300.0, 60.0), ordered(stages, 3, gpipe))
+    axes = draw_stages(step, "title").axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    first, last = (step.problem.topology.devices[d].name for d in (0, 1))
+    assert labels[0] == f"{first} to\n{last}"
+    assert last not in labels
+    assert "0% busy" not in [text.get_text() for text in axes.texts]
+    row = labels.index("all-reduce 1")
+    colours = [c for c in axes.collections if c.get_paths() and round(y_of(c)) == row]
+    assert {to_hex(c.get_facecolor()[0]) for c in colours} == {SUM_COLOUR}
+
+
+def y_of(bars: Collection) -> float:
+    box = bars.get_paths()[0].get_extents()
+    return float(box.y0 + box.y1) / 2
 
 
 def test_a_picture_carries_its_provenance(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,15 +63,13 @@ def test_a_dataset_is_made_and_gone_on_with(tmp_path: Path) -> None:
         made(data, seed=4)
 
 
-def test_the_app_says_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
+def test_the_app_says_what_it_made(work: Path) -> None:
     words = [
         "folder=data", "problems=2", "last_stage=0", "budget_s=0.05", "agent@teacher=contiguous",
         "distribution.captured_share=0", "hydra.run.dir=run",
     ]  # fmt: skip
     assert run_app("placement_data", PlacementDataConfig, placement_data, words) == 0
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    found = json.loads((work / "run" / "result.json").read_text())
     assert found["problems"] == len(read_dataset("data")) == 2 - found["without_a_label"]
     assert found["median_gain_over_cheap_plans"] >= 1.0
 

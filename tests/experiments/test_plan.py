@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,11 @@ CHAIN: dict[str, Any] = {
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(work: Path) -> Path:
     """The working directory: a graph of ours, one with devices of its own, and a tight cluster."""
-    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
-    (tmp_path / "chain.json").write_text(json.dumps(CHAIN))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["plan"])
-    return tmp_path
+    save_graph(layered_step(6, 2), work / "graph.npz")
+    (work / "chain.json").write_text(json.dumps(CHAIN))
+    return work
 
 
 def ask(work: Path, *arguments: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,7 @@ from experiments.price import main
 
 SMALL = "seeds=1 learner.iterations=2 learner.hidden=4 levels=20 parts=20 sizes=[1,2] units=[2]"
 QUICK = [*SMALL.split(), "rental.levels=2", "rental.rounds=2", "spreads=[5.0]"]
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def test_every_rule_has_its_worst_ratio(work: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -135,13 +134,6 @@ def test_a_run_that_is_resumed_is_of_the_app_whose_keys_its_config_has(tmp_path:
         keys = {field.name: None for field in fields(schema)}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
         assert chosen_variant(VARIANTS, resumed) is variant
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
 
 
 def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -135,20 +134,16 @@ def test_an_interval_of_the_run_itself_stands_as_it_is(tmp_path: Path) -> None:
     assert sheet.table.rows[0][2] == "0.900 [0.800, 0.950]"
 
 
-def test_names_that_are_markup_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_markup_are_texts(work: Path) -> None:
     config = f"agent: {json.dumps(HOSTILE)}\n"
-    first = run_folder(
-        tmp_path / "a", step_result(0.2, HOSTILE) | {"graph": HOSTILE}, config=config
-    )
-    second = run_folder(tmp_path / "b", step_result(0.3, "x") | {"graph": HOSTILE}, config="b: 1\n")
+    first = run_folder(work / "a", step_result(0.2, HOSTILE) | {"graph": HOSTILE}, config=config)
+    second = run_folder(work / "b", step_result(0.3, "x") | {"graph": HOSTILE}, config="b: 1\n")
     (first / "trace.json").write_text(json.dumps(timeline()).replace("gpu0", "<b onclick=1>"))
     column = HOSTILE.replace('"', "")
     (first / "metrics.csv").write_text(f"step,{column}\n1,2\n2,3\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
     command = with_folders([str(first), str(second), "hydra.run.dir=out", "title='<title>'"])
     assert run_app("report", ReportConfig, report, command) == 0
-    page = Elements((tmp_path / "out" / "report.html").read_text())
+    page = Elements((work / "out" / "report.html").read_text())
     assert not [image for image in page.named("img") if not image["src"].startswith("data:")]  # type: ignore[union-attr]
     assert not [attributes for _, attributes in page.tags if "onerror" in attributes]
     assert any(HOSTILE in text for text in page.texts)
@@ -165,22 +160,18 @@ def test_names_that_are_markup_are_texts(tmp_path: Path, monkeypatch: pytest.Mon
     assert "<b onclick" not in drawn
     policy = str(page.named("meta")[1]["content"])
     assert "'unsafe-inline'" not in policy.split("script-src")[1]
-    assert "<script>alert" not in (tmp_path / "out" / "report.md").read_text().split("## Runs")[0]
+    assert "<script>alert" not in (work / "out" / "report.md").read_text().split("## Runs")[0]
 
 
-def test_the_three_forms_hold_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_three_forms_hold_the_same_rows(work: Path) -> None:
     for name, seconds in (("a", 0.2), ("b", 0.3)):
-        folder = run_folder(tmp_path / name, step_result(seconds, name), config=f"agent: {name}\n")
+        folder = run_folder(work / name, step_result(seconds, name), config=f"agent: {name}\n")
         (folder / "table.md").write_text(
             f"# Own\n\n{Table('T', ('k', 'v'), [['q', name]]).markdown()}"
         )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
     arguments = ["runs=[a,b]", "hydra.run.dir=out"]
     assert run_app("report", ReportConfig, report, arguments) == 0
-    texts = [(tmp_path / "out" / f"report.{end}").read_text() for end in ("html", "md", "tex")]
+    texts = [(work / "out" / f"report.{end}").read_text() for end in ("html", "md", "tex")]
     for text in texts:
         assert "200.0" in text
         assert "100.0%" in text or r"100.0\%" in text
@@ -188,7 +179,7 @@ def test_the_three_forms_hold_the_same_rows(
         assert "T (run [2])" in text
     assert '"schema_version"' in texts[2].splitlines()[0]
     assert "agent: b" in texts[0]  # the config
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    result = json.loads((work / "out" / "result.json").read_text())
     assert (result["runs"], result["configs"], result["figures"]) == (2, 2, 1)
 
 

@@ -17,10 +17,9 @@ SUMMARY = ("trace=jobs.csv", "action.picture=false", "hydra.run.dir=run")
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "jobs.csv").write_text(JOBS)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def here(work: Path) -> Path:
+    (work / "jobs.csv").write_text(JOBS)
+    return work
 
 
 def refused(words: list[str], line: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,6 @@ from experiments.schedule import schedule
 from experiments.step.schedules import ScheduleConfig
 
 TIMES = ["forward=10", "input_gradient=12", "weight_gradient=8", "communication=1"]
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
 
 
 def ran(work: Path, *words: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +75,9 @@ def test_the_load_counts_gpus_by_their_speed_for_the_jobs(tmp_path: Path) -> Non
     assert reference_load(trace, cluster, Halves()) == pytest.approx(4.0 / (8.0 + 8.0 * 0.375))
 
 
-def test_fix_then_compare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    given = [*overrides(tmp_path), *SOME]
-    runs = (("1", tmp_path / "one.yaml"), ("2", tmp_path / "two.yaml"))
+def test_fix_then_compare(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*overrides(work), *SOME]
+    runs = (("1", work / "one.yaml"), ("2", work / "two.yaml"))
     for folder, output in runs:
         told = [*given, "fix=true", f"output={output}", f"hydra.run.dir={folder}"]
         assert run_app("split_app", SplitAppConfig, split, told) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +77,6 @@ def small(folder: Path) -> list[str]:
         "suite.seeds=[0,3]",
         "suite.budget_s=600",
     ]
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
 
 
 def document(path: Path) -> dict[str, Any]:

@@ -38,9 +38,8 @@ def result(folder: str = "run") -> dict[str, Any]:
 
 
 def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("links.yaml").write_text(LINKS)
     assert run() == 0
     found = result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,8 @@ from experiments.split import SplitAppConfig
 
 
 @pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_data(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
 
 
 def made(*more: str) -> Split:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,13 +35,11 @@ ITP = "job_id,submission_time,duration,num_gpu\nb,5,600,1\na,5,700,2\nc,9,800,4\
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "philly.csv").write_text(PHILLY)
-    (tmp_path / "itp.csv.gz").write_bytes(gzip.compress(ITP.encode()))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
+def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (work / "philly.csv").write_text(PHILLY)
+    (work / "itp.csv.gz").write_bytes(gzip.compress(ITP.encode()))
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)  # where downloads would come to
-    return tmp_path
+    return work
 
 
 def done(work: Path, *arguments: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ TOY = [
 def small(folder: Path) -> list[str]:
     given = [text.replace("split.", "splits.itp.", 1) for text in overrides(folder)]
     return [*TOY, *(text for text in given if not text.startswith("cache="))]
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
 
 
 @pytest.mark.proof

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +36,6 @@ SMALL = [
 TAUGHT = [
     "teacher={_target_: agents.cluster.teachers.FirstFit}", "training.cloning.iterations=1",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
 
 
 def result(folder: Path) -> dict[str, object]:

@@ -44,11 +44,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "run").symlink_to(made / "run")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+def work(made: Path, work: Path) -> Path:
+    (work / "run").symlink_to(made / "run")
+    return work
 
 
 def test_scores_of_every_method_reach_the_result(made: Path) -> None:

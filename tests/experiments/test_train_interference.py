@@ -72,12 +72,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(made: Path, work: Path) -> Path:
     for name in ("gavel.json", "deepshare", "run"):
-        (tmp_path / name).symlink_to(made / name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path
+        (work / name).symlink_to(made / name)
+    return work
 
 
 def test_errors_of_every_method_reach_the_result(made: Path) -> None:

@@ -64,11 +64,10 @@ def test_a_profile_is_cut_into_micro_batches_and_nothing_else_is(tmp_path: Path)
         StoredGraph(str(path), micro_batches=0)
 
 
-def test_a_plan_is_judged_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
+def test_a_plan_is_judged_from_its_file(work: Path) -> None:
+    save_graph(layered_step(6, 2), work / "graph.npz")
     given = ["agent=contiguous", "graph=graph.npz", "topology=tight_memory", "topology.share=0.6"]
-    folder, empty = tmp_path / "run", tmp_path / "empty"
+    folder, empty = work / "run", work / "empty"
     assert run_app("plan", PlanConfig, plan, [*given, f"hydra.run.dir={folder}"]) == 0
     found, none = judged_again([folder, empty])
     result = json.loads((folder / "result.json").read_text())

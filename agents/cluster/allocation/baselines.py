@@ -14,10 +14,10 @@ from annotated_types import Gt, Le
 from agents.base import AllocationResult
 from agents.cluster.allocation.placing import Slot, SlotBySlot, outcome
 from agents.cluster.allocation.relaxation import Level, Pricing, levels_of
+from envs.arrays import FloatArray
 from envs.bounds import bounded
 from envs.cluster.allocation.placing import placed, servers_for
 from envs.cluster.allocation.problem import NIC, AllocationPlan, AllocationProblem
-from envs.cluster.allocation.speeds import FloatArray
 
 
 @bounded

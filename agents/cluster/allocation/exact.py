@@ -12,10 +12,10 @@ import numpy as np
 
 from agents.base import AllocationResult, Status
 from agents.cluster.allocation.placing import Placement, outcome
-from agents.linear_program import IntArray, LinearProgram
+from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.allocation.problem import DONE, NIC, AllocationPlan, AllocationProblem, play
-from envs.cluster.allocation.speeds import FloatArray
 from envs.errors import InputError
 
 CLOSE = 1e-6  # of the value: bound and value that meet this closely are one

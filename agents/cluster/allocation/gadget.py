@@ -16,9 +16,9 @@ from agents.cluster.allocation.placing import Slot, SlotBySlot
 from agents.cluster.allocation.sizes import Sizes
 from agents.cluster.rule_numbers import read_numbers
 from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.allocation.problem import AllocationProblem
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 Number = Annotated[float, Ge(-10.0), Le(10.0)]
 _LIMIT_S = 60.0  # of one slot's program

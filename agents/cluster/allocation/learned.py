@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from agents.base import AllocationResult
 from agents.cluster.allocation.placing import outcome
+from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
 from envs.cluster.allocation.episode import (
     CANDIDATE_WIDTH,
@@ -20,7 +21,6 @@ from envs.cluster.allocation.episode import (
 )
 from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
 from envs.cluster.allocation.problem import RESOURCES, AllocationProblem
-from envs.cluster.allocation.speeds import FloatArray
 from envs.errors import InputError
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, WEIGHTS_FILE

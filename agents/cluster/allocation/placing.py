@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 
 from agents.base import AllocationResult, Status
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.allocation.placing import placed, servers_for
 from envs.cluster.allocation.problem import (
     DONE,
@@ -17,7 +18,6 @@ from envs.cluster.allocation.problem import (
     AllocationProblem,
     play,
 )
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 Placement = tuple[IntArray, IntArray]  # (M,) workers and servers
 

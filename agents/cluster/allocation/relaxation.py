@@ -29,8 +29,8 @@ from scipy.sparse import csc_array
 
 from agents.cluster.allocation.sizes import Sizes
 from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.allocation.problem import DONE, NIC, RESOURCES, AllocationProblem
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 _COVER = 2e-3  # of progress, for which levels between others are left out
 _AT_ONCE = 1 << 22  # numbers, of ends of a job times its pieces

@@ -12,10 +12,9 @@ from agents.cluster.allocation.gadget import Choices, drawn, fitted
 from agents.cluster.allocation.placing import Slot, outcome
 from agents.cluster.allocation.relaxation import Relaxed, relaxed
 from agents.cluster.allocation.sizes import Sizes
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, Share, bounded
 from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 _COVER = 1.001  # to which the relaxation may round progress up
 

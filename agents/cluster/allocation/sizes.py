@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.allocation.placing import fitting
 from envs.cluster.allocation.problem import NIC, AllocationProblem, MalleableJob
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 _SLACK = 1.0 + 1e-9
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.cluster.allocation.gadget import Choices, Gadget
+from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
-from envs.cluster.allocation.speeds import FloatArray
 
 _FIXED = 1e-9  # of the parameters: what counts as a fixed point
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.partition.ideals.items import FloatArray, IntArray, Items, Rows
 from agents.partition.ideals.kernel import Line, Work, advance, prefix_sums
 from agents.partition.ideals.lattice import Ideals
+from envs.arrays import BoolArray
 
 _LP_SECONDS = 1.0  # the linear programs only choose prices: any of them give a bound
 _ROUNDING = 1e-9  # relative
@@ -138,7 +138,7 @@ class Vectors:
 
     left: IntArray  # (K, S) devices of each class that are left
     stride: IntArray  # (K,) what one more device adds to a vector's number
-    following: NDArray[np.bool_]  # (K, S) whether a device of the class may come next
+    following: BoolArray  # (K, S) whether a device of the class may come next
     fixed: bool
 
     @classmethod

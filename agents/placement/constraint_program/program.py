@@ -8,7 +8,6 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.step.grouping import atoms, device_classes
 from envs.arrays import BoolArray, FloatArray, IntArray
@@ -78,7 +77,7 @@ class TimeScale:
         return f"times in units of {unit}" + ("" if self.exact else ", rounded down")
 
 
-def _whole(seconds: FloatArray, parts: float) -> NDArray[np.bool_]:
+def _whole(seconds: FloatArray, parts: float) -> BoolArray:
     """Whether `seconds` are multiples of 1 / `parts`, but for their last digits."""
     finite = np.where(np.isfinite(seconds), seconds, 0.0)
     return np.abs(np.rint(finite * parts) / parts - finite) <= _ULPS * np.spacing(finite)

@@ -15,10 +15,10 @@ from agents.rllib.subject import (
     Stepped,
     WholeEpisodes,
 )
+from envs.arrays import IntArray
 from envs.cluster.allocation.episode import CHOSEN
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.problem import AllocationProblem
-from envs.cluster.allocation.speeds import IntArray
 from envs.errors import InputError
 from models.architecture import Architecture
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.rllib.subject import Array
+from envs.arrays import IntArray
 from envs.cluster.environment.observation import Buffers, ClusterObservation
 from models.durations.network import bins_of
 
@@ -82,7 +83,7 @@ class ObservationMemory:
         for array in (*self._seen, self.remaining):
             array[target] = array[source]
 
-    def at(self, time: int, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+    def at(self, time: int, rows: IntArray) -> dict[str, Tensor]:
         batch = self._named([torch.from_numpy(array[time]) for array in self._seen])
         if len(rows) == self.masks.shape[1]:  # all, without a copy
             return batch
@@ -93,10 +94,10 @@ class ObservationMemory:
         flat = [torch.from_numpy(array[:times]).flatten(0, 1) for array in self._seen]
         return {key: piece.numpy() for key, piece in self._named(flat).items()}
 
-    def labels(self, times: int) -> NDArray[np.int64]:
+    def labels(self, times: int) -> IntArray:
         """(times x B, W + M) bins of what the jobs shown still need."""
         left = torch.from_numpy(self.remaining[:times]).flatten(0, 1)
-        bins: NDArray[np.int64] = bins_of(left).masked_fill(left == NO_JOB, NO_BIN).numpy()
+        bins: IntArray = bins_of(left).masked_fill(left == NO_JOB, NO_BIN).numpy()
         return bins
 
     def _named(self, tensors: list[Tensor]) -> dict[str, Tensor]:

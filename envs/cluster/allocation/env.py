@@ -6,8 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray
 from envs.cluster.allocation.episode import AllocationEpisode
 from envs.cluster.allocation.observation import AllocationGraph
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
@@ -73,7 +73,7 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
         info = self.parallel.infos(terms)[self._agent]
         return seen, float(sum(terms.values())), over, False, info
 
-    def action_masks(self) -> NDArray[np.bool_]:
+    def action_masks(self) -> BoolArray:
         """(K + 1,) the actions allowed now, in the form that sb3-contrib asks for."""
         return self.parallel.mask(0)
 

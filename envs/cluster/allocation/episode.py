@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.allocation.placing import placed, servers_for
 from envs.cluster.allocation.problem import (
     DONE,
@@ -17,7 +18,6 @@ from envs.cluster.allocation.problem import (
     AllocationProblem,
     MalleableJob,
 )
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 CHOSEN, END = 0, 1  # columns of a candidate: the rule takes it; it ends the slot
 CANDIDATE_WIDTH, CLUSTER_WIDTH = 23, 9

@@ -6,18 +6,11 @@ from typing import Annotated, Literal, get_args
 
 import numpy as np
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.allocation.problem import AllocationProblem, Jobs, MalleableJob, Slots, check_size
-from envs.cluster.allocation.speeds import (
-    FloatArray,
-    IntArray,
-    LayeredSpeed,
-    ParameterServerSpeed,
-    RingSpeed,
-    SpeedModel,
-)
+from envs.cluster.allocation.speeds import LayeredSpeed, ParameterServerSpeed, RingSpeed, SpeedModel
 from envs.cluster.allocation.utilities import LinearUtility, LogUtility, SigmoidUtility, Utility
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -125,7 +118,7 @@ def left_out(
 
 def _reasons(
     trace: Trace, machines: int, slots: int, gpus: int, slot_s: float
-) -> dict[str, NDArray[np.bool_]]:
+) -> dict[str, BoolArray]:
     """(J,) the jobs that make no malleable ones, by why."""
     late = trace.submit_s - trace.submit_s[:1] >= slots * slot_s
     return {

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.allocation.episode import (
     CANDIDATE_WIDTH,
@@ -17,7 +18,6 @@ from envs.cluster.allocation.episode import (
     AllocationEpisode,
 )
 from envs.cluster.allocation.problem import RESOURCES
-from envs.cluster.allocation.speeds import IntArray
 
 AllocationGraph = dict[str, NDArray[Any]]
 LOW, HIGH = -6.0, 8.0

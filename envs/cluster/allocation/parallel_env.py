@@ -10,12 +10,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.allocation.episode import AllocationEpisode
 from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
 from envs.cluster.allocation.problem import AllocationProblem
-from envs.cluster.allocation.speeds import IntArray
 from envs.frame import new_frame, pixels
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.reward import WeightedTerms

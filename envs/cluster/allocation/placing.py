@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.allocation.problem import NIC, MalleableJob
-from envs.cluster.allocation.speeds import FloatArray, IntArray
 
 _NONE = -(1 << 40)  # workers, where the servers beside them do not fit
 
@@ -96,7 +95,7 @@ def fitting(demand: FloatArray, free: FloatArray) -> IntArray:
     return found
 
 
-def _fullest(among: NDArray[np.bool_], free: FloatArray) -> int:
+def _fullest(among: BoolArray, free: FloatArray) -> int:
     """The machine with the fewest free GPUs, then cores."""
     chosen = np.flatnonzero(among)
     return int(chosen[np.lexsort((free[chosen, 1], free[chosen, 0]))[0]])

@@ -16,7 +16,8 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from envs.cluster.allocation.speeds import FloatArray, IntArray, SpeedModel
+from envs.arrays import FloatArray, IntArray
+from envs.cluster.allocation.speeds import SpeedModel
 from envs.cluster.allocation.utilities import Utility
 from envs.errors import InputError
 

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.errors import InputError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.actions import QueueOrder, WindowOrder
 from envs.cluster.environment.features import HIGH, LOW, width
@@ -37,7 +38,7 @@ class Buffers(NamedTuple):
     """An observation in three pieces of memory."""
 
     floats: NDArray[np.float32]
-    indices: NDArray[np.int64]
+    indices: IntArray
     flags: NDArray[np.int8]
 
 
@@ -251,7 +252,7 @@ class ClusterObservation:
             space[ADVISED] = spaces.Box(0, MOST_ACTIONS, (1,), np.int64)
         return space
 
-    def advised(self, buffers: Buffers) -> NDArray[np.int64]:
+    def advised(self, buffers: Buffers) -> IntArray:
         """(1,) the action that the adviser would take, in buffers."""
         key, first, last, _ = self._pieces[1][-1]
         assert key == ADVISED, "there is no adviser"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.rates import ONE_NODE, ONE_RACK, SEVERAL_RACKS
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import UNKNOWN, Trace
@@ -50,8 +51,7 @@ def read_seed(value: object, *, key: str) -> int:
     return value
 
 
-IntArray = NDArray[np.int64]
-Suits = Callable[[IntArray], NDArray[np.bool_]]  # (G,) gang sizes -> (G, P)
+Suits = Callable[[IntArray], BoolArray]  # (G,) gang sizes -> (G, P)
 
 
 def assign(
@@ -109,7 +109,7 @@ def _index(names: Sequence[str], trace: Trace, code: int) -> int:
     )
 
 
-def _uniform(job_id: NDArray[np.str_], seed: int) -> NDArray[np.float64]:
+def _uniform(job_id: NDArray[np.str_], seed: int) -> FloatArray:
     """A number in [0, 1) for every id: FNV-1a over its characters, then the SplitMix64 mixer.
 
     Fowler, Noll and Vo (RFC 9923); Steele, Lea and Flood, Fast splittable pseudorandom number
@@ -154,7 +154,7 @@ class Cases:
         room = np.cumsum(np.sort(cluster.gpus)[::-1])
         return np.searchsorted(room, self.gpus).astype(np.int64).clip(max=len(room) - 1) + 1
 
-    def require_speed(self, trace: Trace, cluster: Cluster, speed: NDArray[np.float64]) -> None:
+    def require_speed(self, trace: Trace, cluster: Cluster, speed: FloatArray) -> None:
         """Check that every job runs on every GPU type on which it may be placed.
 
         Args:
@@ -176,9 +176,6 @@ class Cases:
                 record=str(trace.job_id[job]),
                 field="gpu_type",
             )
-
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.cases import (
     Capped,
     Cases,
-    FloatArray,
-    IntArray,
     assign,
     cap,
     nearest_below,
@@ -187,6 +185,6 @@ class DeepShareContention:
         counts = sorted(n for m, g, n in self.table.placed if (m, g) == (model, size))
         return self.row[model, size, nearest_below(counts, nodes)]
 
-    def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
+    def _suits(self, gangs: IntArray) -> BoolArray:
         """All models were measured at all gang sizes."""
         return np.ones((len(gangs), len(self.models)), np.bool_)

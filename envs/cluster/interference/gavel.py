@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, IntArray
 from envs.cluster.interference.cases import (
     Capped,
     Cases,
-    IntArray,
     assign,
     cap,
     nearest_below,
@@ -191,7 +190,7 @@ class GavelPairs:
         self.pair, self.feasible = self._pairs()
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        def suits(gangs: IntArray) -> NDArray[np.bool_]:
+        def suits(gangs: IntArray) -> BoolArray:
             return self._suits(gangs, cluster)
 
         cases = Cases.of(trace, assign(trace, self.models, suits, self.seed))
@@ -244,7 +243,7 @@ class GavelPairs:
         name = self.models[model]
         return name, nearest_below(self.sizes[name], gpus)
 
-    def _pairs(self) -> tuple[FloatArray, NDArray[np.bool_]]:
+    def _pairs(self) -> tuple[FloatArray, BoolArray]:
         """(M, M) ratios of single-GPU jobs on the reference type, and whether they fit."""
         count = len(self.models)
         ratio, feasible = np.full((count, count), self.turns), np.zeros((count, count), np.bool_)
@@ -256,7 +255,7 @@ class GavelPairs:
         ratio, self.capped["pairs"] = cap(ratio)
         return ratio, feasible
 
-    def _suits(self, gangs: IntArray, cluster: Cluster) -> NDArray[np.bool_]:
+    def _suits(self, gangs: IntArray, cluster: Cluster) -> BoolArray:
         """(G, M) the gang size, or the largest of all, was measured on all of the cluster's types.
 
         It must have fitted into memory there, and on the reference type.

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, IntArray
 from envs.cluster.interference.cases import (
     Capped,
     Cases,
-    IntArray,
     assign,
     cap,
     read_number,
@@ -271,6 +270,6 @@ class PolluxLocality:
             kind=CONTENTION, scope=SPANNING, communication=communication, eta=self.eta
         )
 
-    def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
+    def _suits(self, gangs: IntArray) -> BoolArray:
         """All models were measured from one GPU to many."""
         return np.ones((len(gangs), len(self.models)), np.bool_)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.cluster.interference.cases import IntArray, assign, read_share
+from envs.arrays import BoolArray, IntArray
+from envs.cluster.interference.cases import assign, read_share
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.units import check_keys, parse_bytes, parse_seconds, read_count, read_quantity
@@ -117,7 +117,7 @@ class Profiles:
         """
         return assign(trace, self.names, self._suits, seed)
 
-    def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
+    def _suits(self, gangs: IntArray) -> BoolArray:
         least = np.array([profile.least_gpus for profile in self.all])
         most = np.array([profile.most_gpus for profile in self.all])
         return (least <= gangs[:, None]) & (gangs[:, None] <= most)

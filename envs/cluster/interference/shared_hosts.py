@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, IntArray
 from envs.cluster.interference.analytic import JobSums, StepModel
-from envs.cluster.interference.cases import Cases, IntArray, assign, read_seed
+from envs.cluster.interference.cases import Cases, assign, read_seed
 from envs.cluster.interference.gavel import GavelPairs
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.interference.rates import (
@@ -134,7 +134,7 @@ class SharedHosts:
         demand[:, UPLINK] = volume / self.uplink / step[:, SEVERAL_RACKS]
         return demand
 
-    def _suits(self, gangs: IntArray) -> NDArray[np.bool_]:
+    def _suits(self, gangs: IntArray) -> BoolArray:
         alone = self.pairs.reference.alone
         runs = np.array([alone.get((model, 1), 0.0) > 0.0 for model in self.pairs.models])
         return np.tile(runs, (len(gangs), 1))

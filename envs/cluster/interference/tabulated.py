@@ -8,8 +8,9 @@ from typing import Annotated, Protocol
 import numpy as np
 from annotated_types import Ge, Le
 
+from envs.arrays import IntArray
 from envs.bounds import bounded
-from envs.cluster.interference.cases import Capped, IntArray
+from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
 from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables
 from envs.cluster.nodes import Cluster

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.interference.rates import NoInterference, RateModel, RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation import cluster_kernel as kernel
@@ -172,7 +172,7 @@ class ClusterSimulator:
         twin.state = self.state.copy()
         return twin
 
-    def imagined(self, jobs: IntArray, remaining: NDArray[np.float64]) -> ClusterSimulator:
+    def imagined(self, jobs: IntArray, remaining: FloatArray) -> ClusterSimulator:
         """A copy in which jobs have so much work left, and nothing else is to come.
 
         Args:

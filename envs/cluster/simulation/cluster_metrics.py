@@ -6,9 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.simulation.cluster_state import NEVER, Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -112,7 +111,7 @@ def pending_jobs(schedule: Schedule) -> StepFunction:
     )
 
 
-def job_runs(schedule: Schedule) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+def job_runs(schedule: Schedule) -> tuple[FloatArray, FloatArray, IntArray]:
     """(R,) start, end and job of every run of a gang, however many nodes it was on.
 
     Raises:

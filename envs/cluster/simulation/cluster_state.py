@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
@@ -183,9 +183,9 @@ class Schedule:
     runs: NDArray[np.void] | None = None  # `cluster_state.RUN`; None where no log was kept
 
     @property
-    def finished(self) -> NDArray[np.bool_]:
+    def finished(self) -> BoolArray:
         """(J,) whether the job has run to its end."""
-        finished: NDArray[np.bool_] = self.finish != NEVER
+        finished: BoolArray = self.finish != NEVER
         return finished
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
@@ -27,8 +28,8 @@ class ResourceRequests:
     job_id: NDArray[np.str_]  # (J,)
     num_gpus: NDArray[np.int32]  # (J,) 0 for jobs without GPU
     gpu_milli: NDArray[np.int32]  # (J,) thousandths of each GPU, 1..1000
-    cpu_milli: NDArray[np.int64]  # (J,) thousandths of a processor core
-    memory_mib: NDArray[np.int64]  # (J,) MiB of main memory
+    cpu_milli: IntArray  # (J,) thousandths of a processor core
+    memory_mib: IntArray  # (J,) MiB of main memory
     gpu_type: Labels  # permitted GPU types, separated by "|"; unknown: all
 
     def __post_init__(self) -> None:
@@ -42,7 +43,7 @@ class ResourceRequests:
             raise InputError("as many labels as requests are needed", field="gpu_type")
         self._refuse((self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
 
-    def _refuse(self, wrong: NDArray[np.bool_], field: str) -> None:
+    def _refuse(self, wrong: BoolArray, field: str) -> None:
         if wrong.any():
             job = int(np.argmax(wrong))
             value = getattr(self, field)[job]
@@ -65,15 +66,15 @@ class ResourceRequests:
         return len(self.job_id)
 
     @property
-    def demand_milli(self) -> NDArray[np.int64]:
+    def demand_milli(self) -> IntArray:
         """(J,) thousandths of a GPU, of all GPUs of a job together."""
         return self.num_gpus.astype(np.int64) * self.gpu_milli
 
     @property
-    def taken_milli(self) -> NDArray[np.int64]:
+    def taken_milli(self) -> IntArray:
         """(J,) thousandths of each GPU that nobody else gets where only single GPUs are shared."""
         return np.where(self.num_gpus == 1, self.gpu_milli, WHOLE_GPU).astype(np.int64)
 
-    def permitted(self, cluster: Cluster) -> NDArray[np.int64]:
+    def permitted(self, cluster: Cluster) -> IntArray:
         """(J,) bit t is set where a job may run on GPU type t of `cluster`."""
         return cluster.type_masks(self.gpu_type.names)[self.gpu_type.codes]

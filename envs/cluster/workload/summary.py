@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -25,7 +25,7 @@ class GangSize:
     gpu_hours: float
     gpu_hour_share: float  # of all GPU-hours, 0..1
     mean_duration_s: float
-    duration_s: NDArray[np.float64]  # (Q,) at QUANTILES
+    duration_s: FloatArray  # (Q,) at QUANTILES
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +37,12 @@ class TraceSummary:
     span_s: int  # from the first submission to the last
     gpu_hours: float
     mean_duration_s: float
-    duration_s: NDArray[np.float64]  # (Q,) at QUANTILES
+    duration_s: FloatArray  # (Q,) at QUANTILES
     mean_interarrival_s: float
     max_gpus: int  # of one job
     mean_concurrent_gpus: float  # GPU-seconds over the span: the GPUs at an offered load of 1
     gangs: tuple[GangSize, ...]  # by ascending number of GPUs
-    arrivals_by_hour: NDArray[np.int64]  # (24,) jobs submitted in each hour of the day
+    arrivals_by_hour: IntArray  # (24,) jobs submitted in each hour of the day
     jobs_by_queue: Mapping[str, int]  # most jobs first; UNNAMED: without a queue
     gpu_hours_by_queue: Mapping[str, float]  # in the same order
     jobs_by_user: Mapping[str, int]
@@ -85,7 +85,7 @@ def summarise(trace: Trace, origin_s: int = 0) -> TraceSummary:
     )
 
 
-def _gang(trace: Trace, gpu_hours: NDArray[np.float64], size: int) -> GangSize:
+def _gang(trace: Trace, gpu_hours: FloatArray, size: int) -> GangSize:
     of_size = trace.num_gpus == size
     jobs, hours, total = int(of_size.sum()), float(gpu_hours[of_size].sum()), gpu_hours.sum()
     return GangSize(
@@ -99,9 +99,7 @@ def _gang(trace: Trace, gpu_hours: NDArray[np.float64], size: int) -> GangSize:
     )
 
 
-def _by_label(
-    labels: Labels, gpu_hours: NDArray[np.float64]
-) -> tuple[dict[str, int], dict[str, float]]:
+def _by_label(labels: Labels, gpu_hours: FloatArray) -> tuple[dict[str, int], dict[str, float]]:
     place = labels.codes - UNKNOWN
     jobs = np.bincount(place, minlength=len(labels.names) + 1)
     hours = np.bincount(place, weights=gpu_hours, minlength=len(labels.names) + 1)
@@ -110,11 +108,11 @@ def _by_label(
     return {names[i]: int(jobs[i]) for i in order}, {names[i]: float(hours[i]) for i in order}
 
 
-def _mean(values: NDArray[np.int64]) -> float:
+def _mean(values: IntArray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def _quantiles(values: NDArray[np.int64]) -> NDArray[np.float64]:
+def _quantiles(values: IntArray) -> FloatArray:
     if not len(values):
         return np.full(len(QUANTILES), np.nan)
     return np.asarray(np.quantile(values, QUANTILES), np.float64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
 
 EXACT = 2**53 - 1  # above it not every whole number is a float
@@ -65,12 +66,12 @@ class Trace:
 
     name: str
     job_id: NDArray[np.str_]  # (J,) as the source calls them
-    submit_s: NDArray[np.int64]  # (J,) seconds
-    duration_s: NDArray[np.int64]  # (J,) seconds alone on the GPUs asked for, above 0
+    submit_s: IntArray  # (J,) seconds
+    duration_s: IntArray  # (J,) seconds alone on the GPUs asked for, above 0
     num_gpus: NDArray[np.int32]  # (J,) 0 for jobs without GPU
     gpu_milli: NDArray[np.int32]  # (J,) thousandths of each GPU
-    cpu_milli: NDArray[np.int64]  # (J,) thousandths of a processor core, 0 where not given
-    memory_mib: NDArray[np.int64]  # (J,) MiB of main memory, 0 where not given
+    cpu_milli: IntArray  # (J,) thousandths of a processor core, 0 where not given
+    memory_mib: IntArray  # (J,) MiB of main memory, 0 where not given
     user: Labels
     queue: Labels  # virtual cluster
     gpu_type: Labels  # permitted GPU types, separated by "|"
@@ -90,7 +91,7 @@ class Trace:
         self._refuse(np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
         self._refuse(self.gpu_milli > WHOLE_GPU, "gpu_milli")
 
-    def _refuse(self, wrong: NDArray[np.bool_], field: str) -> None:
+    def _refuse(self, wrong: BoolArray, field: str) -> None:
         if wrong.any():
             job = int(np.argmax(wrong))
             value = getattr(self, field)[job]
@@ -153,7 +154,7 @@ class Trace:
         return (self[job] for job in range(len(self)))
 
     @property
-    def gpu_seconds(self) -> NDArray[np.float64]:
+    def gpu_seconds(self) -> FloatArray:
         """(J,) GPUs times duration: the work of each job."""
         return self.num_gpus * (self.gpu_milli / WHOLE_GPU) * self.duration_s
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, Positive
 from envs.errors import InputError
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
@@ -371,7 +371,7 @@ def _alone(label: str, races: Sequence[_Race]) -> tuple[str, ...]:
 
 def _spread(ratios: Sequence[float]) -> tuple[str, str]:
     """Median and interval of those that are known, and the share of 1 or below."""
-    known: NDArray[np.float64] = np.array([ratio for ratio in ratios if not np.isnan(ratio)])
+    known: FloatArray = np.array([ratio for ratio in ratios if not np.isnan(ratio)])
     if not len(known):
         return "", ""
     return bootstrap_median(known, SAMPLES, 0).text(), f"{(known <= 1.0 + SAME).mean():.0%}"

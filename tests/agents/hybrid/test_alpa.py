@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from agents.hybrid.alpa import Alpa, inter_operator
-from envs.hybrid.problem import FloatArray, Sharding
+from envs.arrays import FloatArray
+from envs.hybrid.problem import Sharding
 from tests.agents.hybrid.profiles import needs_oracles, oracle
 from tests.envs.hybrid.rows_of_layers import random_row, row, servers
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agents.hybrid.pipedream import Cuts, Level, PipeDream, Throughput, optimize
-from envs.hybrid.problem import FloatArray
+from envs.arrays import FloatArray
 from tests.agents.hybrid.profiles import needs_oracles, oracle, profile
 from tests.envs.hybrid.rows_of_layers import random_row, servers
 

@@ -12,9 +12,10 @@ import pytest
 
 from agents.hybrid import spp
 from agents.hybrid.spp import SPP, Chain, chain_of, device_order, list_order
+from envs.arrays import FloatArray
 from envs.hardware.builders import nvlink_islands
 from envs.hybrid.plan import Stage
-from envs.hybrid.problem import FloatArray, HybridProblem
+from envs.hybrid.problem import HybridProblem
 from envs.step.pipeline import Pipeline, play
 from tests.envs.hybrid.rows_of_layers import random_row, servers
 from tests.strength import trials

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import Stage
-from envs.hybrid.problem import FloatArray, HybridProblem, Sharding
+from envs.hybrid.problem import HybridProblem, Sharding
 from tests.agents.placement.random_problems import cluster
 
 

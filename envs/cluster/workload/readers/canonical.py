@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
+from envs.arrays import IntArray
 from envs.cluster.workload.parquet import (
     COLUMNS,
     FORMAT,
@@ -36,7 +37,6 @@ from envs.cluster.workload.parquet import (
 from envs.cluster.workload.readers.own_columns import check_columns, own_table, wanted
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
-    IntArray,
     JobColumns,
     ReadTrace,
     RowChecks,

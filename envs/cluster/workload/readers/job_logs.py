@@ -28,8 +28,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     JobColumns,
@@ -205,7 +205,7 @@ class PaiReader:
         )
         return canonical_trace(columns, checks, id_field="job_id", strict=strict)
 
-    def _check_unit(self, checks: RowChecks, asked: NDArray[np.float64]) -> None:
+    def _check_unit(self, checks: RowChecks, asked: FloatArray) -> None:
         percent = self.milli < WHOLE_GPU
         wrong = checks.kept & ((asked < 1) if percent else (asked > SERVER_GPUS))
         if wrong.any():

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from envs.arrays import IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.parquet import fixed_width
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
-    IntArray,
     JobColumns,
     ReadTrace,
     RowChecks,

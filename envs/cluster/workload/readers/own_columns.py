@@ -27,10 +27,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from envs.arrays import BoolArray, FloatArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
-    IntArray,
     JobColumns,
     ReadTrace,
     RowChecks,

@@ -12,9 +12,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.workload.parquet import CONTROL, fixed_width, has_control
 from envs.cluster.workload.trace import EXACT, UNKNOWN, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
@@ -36,7 +35,7 @@ class Table:
     path: str | Path
     columns: Mapping[str, pl.Series]
     place: Callable[[int], str]
-    cells: NDArray[np.int64]
+    cells: IntArray
     width: int
 
     def __len__(self) -> int:
@@ -85,7 +84,7 @@ def read_table(path: str | Path, required: Sequence[str], optional: Sequence[str
     )
 
 
-_Split = tuple[list[str], list[pl.Series], NDArray[np.int64], NDArray[np.int64]]
+_Split = tuple[list[str], list[pl.Series], IntArray, IntArray]
 
 
 def _split_plain(path: str | Path, text: str) -> _Split:
@@ -131,8 +130,6 @@ def _split_quoted(path: str | Path, text: str) -> _Split:
 
 
 MOST_GPUS = 2**31 - 1
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ class RowChecks:
         self._bound(numbers, field, least, most)
         return np.where(self.kept, numbers, least).astype(np.int64)
 
-    def numbers(self, field: str) -> NDArray[np.float64]:
+    def numbers(self, field: str) -> FloatArray:
         """(R,) a column of finite numbers of at least 0; wrong rows are marked and hold 0."""
         text = self.table.columns[field]
         blank = (text == "").to_numpy()
@@ -199,7 +196,7 @@ class RowChecks:
         self.reject(values < 0, field, "is negative")
         return values
 
-    def _bound(self, values: NDArray[np.float64], field: str, least: int, most: int) -> None:
+    def _bound(self, values: FloatArray, field: str, least: int, most: int) -> None:
         if least > 0:
             self.reject(values == 0, field, "is zero")
         self.reject(values < least, field, f"is below {least}")
@@ -380,7 +377,7 @@ def trace_name(path: str | Path) -> str:
     return name
 
 
-def _labels(texts: pl.Series | None, order: NDArray[np.int64]) -> Labels:
+def _labels(texts: pl.Series | None, order: IntArray) -> Labels:
     if texts is None:
         return Labels.unknown(len(order))
     texts = texts.gather(order)

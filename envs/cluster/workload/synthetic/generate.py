@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.workload.synthetic.arrivals import arrival_times, deal_sizes, gap_scores
 from envs.cluster.workload.synthetic.parameters import Memory, WorkloadParameters
@@ -106,9 +106,7 @@ def _gaps(
     return np.concatenate([[0.0], ascending[place]]), np.concatenate([[True], place < bursts])
 
 
-def _gang_counts(
-    parameters: WorkloadParameters, jobs: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _gang_counts(parameters: WorkloadParameters, jobs: int, rng: np.random.Generator) -> IntArray:
     """(G,) jobs of each gang size: its share to within one job."""
     ends = np.cumsum(parameters.gang_shares)
     position = (np.arange(jobs) + rng.random()) / jobs * ends[-1]
@@ -121,7 +119,7 @@ def _durations(
     starts: BoolArray,
     num_gpus: NDArray[np.int32],
     streams: Sequence[np.random.Generator],
-) -> NDArray[np.int64]:
+) -> IntArray:
     latent = _latent(parameters.duration_memory, starts, streams[_DURATION_ORDER])
     duration = np.zeros(len(starts))
     for entry in parameters.durations:
@@ -151,14 +149,14 @@ def _latent(memory: Memory, breaks: BoolArray, rng: np.random.Generator) -> Floa
     return np.asarray(np.sqrt(alike) * common + np.sqrt(1 - alike) * rng.standard_normal(jobs))
 
 
-def _places(values: FloatArray) -> NDArray[np.int64]:
+def _places(values: FloatArray) -> IntArray:
     """(J,) rank of each value from 0; equal values by their place."""
     places = np.empty(len(values), np.int64)
     places[np.argsort(values, kind="stable")] = np.arange(len(values))
     return places
 
 
-def _loaded(gap: FloatArray, burst: BoolArray, rates: FloatArray, span: float) -> NDArray[np.int64]:
+def _loaded(gap: FloatArray, burst: BoolArray, rates: FloatArray, span: float) -> IntArray:
     """(J,) submissions whose last is at `span` seconds, to the second."""
     low, high = 0.0, 1.0
     while arrival_times(gap, burst, high, rates)[-1] < span:
@@ -171,7 +169,7 @@ def _loaded(gap: FloatArray, burst: BoolArray, rates: FloatArray, span: float) -
             low = middle
         else:
             high = middle
-    submit_s: NDArray[np.int64] = np.floor(arrival_times(gap, burst, high, rates)).astype(np.int64)
+    submit_s: IntArray = np.floor(arrival_times(gap, burst, high, rates)).astype(np.int64)
     if submit_s[-1] < 1:
         raise InputError("the jobs would all be submitted at once", field="load")
     return submit_s

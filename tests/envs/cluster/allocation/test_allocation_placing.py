@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from envs.arrays import FloatArray
 from envs.cluster.allocation.placing import placed
 from envs.cluster.allocation.problem import MalleableJob
-from envs.cluster.allocation.speeds import FloatArray
 from tests.envs.cluster.allocation.test_allocation_problem import ring, served
 from tests.strength import examples
 
