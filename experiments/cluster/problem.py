@@ -82,7 +82,9 @@ class ClusterProblem:
         load = ""
         if self.trace.span_s:
             load = f", offered load {self.trace.offered_load(self.cluster.num_gpus):.2f}"
-        return f"{len(self.trace):,} jobs of {self.trace.name} on {self.cluster.name} GPUs{load}"
+        return (
+            f"{len(self.trace):,} jobs of trace {self.trace.name} on {self.cluster.name} GPUs{load}"
+        )
 
     def replay(self, policy: Scheduler, *, keep_runs: bool = False) -> Schedule:
         """What `policy` makes of it.

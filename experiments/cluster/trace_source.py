@@ -187,7 +187,7 @@ class LoadedTrace:
             yield f"rounded: {self.rounded} jobs have times with fractions of a second"
         for key, jobs in self.left_out.items():
             yield f"left out: {jobs} jobs, by {key}"
-        if self.stretched != 1.0:
+        if abs(self.stretched - 1.0) > 1e-4:
             yield f"changed: times between submissions are multiplied by {self.stretched:.6g}"
         if self.offered is not None:
             yield f"set: load {self.offered.load:g} of {self.offered.gpus} GPUs"
@@ -213,7 +213,7 @@ def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTra
 
     In this order: queue, user, largest gang, time, window, number of jobs, stretch, load, what is
     asked for of every GPU. The load is offered to `gpus` GPUs, or else to those of the `cluster`
-    that the trace is for.
+    that the trace is for, by the jobs that are left.
 
     Raises:
         InputError: naming the config key or the file; no job is left.
@@ -255,23 +255,22 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         if config.stretch != 1.0:
             message = "a generated trace is not stretched: give trace.load and trace.gpus"
             raise InputError(f"config key 'trace.stretch': {message}")
-        trace = source.generate(target)
+        trace = _generated(source, target, config.max_gpus)
         inputs = {f"trace {trace.name}": text_hash(to_json(source.document()))}
-        read, factor = ReadTrace(trace, len(trace), (), 0), 1.0
-        part, left_out = _part(config, trace)
+        read = ReadTrace(trace, len(trace), (), 0)
     elif isinstance(source, TraceReader):
         if config.path is None:
             raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
         read = source.read(config.path, config.strict)
         inputs = {read.trace.name: file_hash(config.path)}
-        part, left_out = _part(config, read.trace)
-        factor = config.stretch
-        part = stretch(part, factor)
-        if target is not None:
-            factor *= part.offered_load(target.gpus) / target.load
-            part = to_offered_load(part, target.load, target.gpus)
     else:
         raise no_such_thing(f"trace.formats.{config.format}", _source_node(config), "trace format")
+    part, left_out = _part(config, read.trace)
+    factor = config.stretch
+    part = stretch(part, factor)
+    if target is not None and (left_out or not generates):
+        factor *= part.offered_load(target.gpus) / target.load
+        part = to_offered_load(part, target.load, target.gpus)
     origin_s = read.origin_s + int(part.submit_s[0])
     if config.gpu_milli is not None:
         part = replace(part, gpu_milli=np.full(len(part), config.gpu_milli, np.int32))
@@ -279,6 +278,15 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         part.canonical(), read.rows, read.rejected, read.rounded, left_out, factor, target,
         origin_s, inputs,
     )  # fmt: skip
+
+
+def _generated(source: TraceGenerator, target: TargetLoad | None, most: int | None) -> Trace:
+    """A trace whose jobs of at most `most` GPUs offer the load: their days keep 24 hours."""
+    trace = source.generate(target)
+    fitting = at_most_gpus(trace, most).gpu_seconds.sum() if most else 0
+    if target is None or not 0 < fitting < (every := trace.gpu_seconds.sum()):
+        return trace
+    return source.generate(replace(target, load=target.load * float(every / fitting)))
 
 
 def _with_generated(config: TraceConfig, cluster: Cluster | None) -> TraceConfig:

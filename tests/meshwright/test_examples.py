@@ -55,7 +55,7 @@ def test_an_own_policy_stands_beside_srtf(capsys: pytest.CaptureFixture[str]) ->
         patch.setattr(sys, "argv", ["own_policy.py"])
         runpy.run_path("examples/own_policy.py")
     told = capsys.readouterr().out
-    assert "80 jobs of jobs on 2x4 GPUs" in told
+    assert "80 jobs of trace jobs on 2x4 GPUs" in told
     assert told.index("srtf") < told.index("least_served_first")
 
 
