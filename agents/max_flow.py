@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from envs.compilation import compiled
 
 IntArray = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def max_flow(  # noqa: PLR0912 - one loop, compiled
     source: int,
     sink: int,

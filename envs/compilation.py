@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from numba import njit
 from numba.core import event
 
 Told = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
@@ -26,15 +27,26 @@ ROOMS = {  # by the rooms of the house
 }  # fmt: skip
 ABOUT_S = 75  # seconds on an idle core, of what most runs need of either
 
-# Options of a kernel that only kernels call: it has no way in from Python, which takes a quarter of
-# the time to compile. `tests/envs/test_compilation.py` finds those that are marked wrongly.
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-# Options of a kernel that becomes part of those that call it, in loops where every step counts.
-INLINED = {
-    "cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy",
-    "forceinline": True, "_nrt": False,
-}  # fmt: skip
+def _both(**options: Any) -> tuple[Any, Any]:
+    """Decorators of kernels: of those that Python calls, and of those that only kernels call.
+
+    The latter have no way in from Python, which takes a quarter of the time to compile.
+    `tests/envs/test_compilation.py` finds those that are marked wrongly.
+    """
+    common = {"cache": True, "nogil": True, **options}
+    return njit(**common), njit(**common, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+_UNCHECKED = {"boundscheck": False, "error_model": "numpy"}
+_LEAN = {**_UNCHECKED, "_nrt": False}  # allocates nothing
+
+compiled, compiled_inner = _both()
+unchecked, unchecked_inner = _both(**_UNCHECKED)
+lean, lean_inner = _both(**_LEAN)
+joined, joined_inner = _both(forceinline=True)  # a part of those that call it
+inlined, inlined_inner = _both(**_LEAN, forceinline=True)  # in loops where every step counts
+pasted = njit(cache=True, inline="always")  # before types are known
 
 
 def subject(module: str) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
 from envs.step.kernel import FloatArray, IndexArray, IntArray, StepArrays, relabel, step_arrays
@@ -55,7 +54,7 @@ class Resources(NamedTuple):
     port_last: IntArray  # (ports,)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def longest_path(
     device: IndexArray,  # (N,) by position
     order: IndexArray,  # (N,) operator at each position
@@ -113,7 +112,7 @@ def longest_path(
     return max(end, 0.0), _walk_back(last, nodes, volume)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _send(
     producer: int,
     finish: float,
@@ -150,7 +149,7 @@ def _send(
     return at, node
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _walk_back(node: int, nodes: Nodes, volume: FloatArray) -> float:
     """Adds up the path that ends with `node`; returns its fixed seconds."""
     fixed = 0.0

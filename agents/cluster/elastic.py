@@ -8,7 +8,6 @@ therefore assumed. All GPUs are alike.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Knowledge
@@ -16,6 +15,7 @@ from agents.cluster.prediction import RemainingTime
 from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.compilation import compiled
 
 FloatArray = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class ApatheticFutureShare(ShareRule):
         return shares
 
 
-@njit(cache=True)
+@compiled
 def apathetic_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
     """(A,) GPUs of each job: the paper's comparison of two jobs, for speeds w / gang.
 
@@ -124,7 +124,7 @@ class Optimus(ShareRule):
         return shares
 
 
-@njit(cache=True)
+@compiled
 def gainful_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
     """(A,) GPUs of each job; where all have one, they minimise the sum of remaining times.
 

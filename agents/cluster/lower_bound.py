@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.whole_trace import pop, push
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
+from envs.compilation import compiled
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -186,7 +186,7 @@ def _ascend(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float,
     return best, weight
 
 
-@njit(cache=True)
+@compiled
 def _mean_busy(
     submit: FloatArray, seconds: FloatArray, rank: NDArray[np.int64], order: NDArray[np.int64]
 ) -> FloatArray:
@@ -220,7 +220,7 @@ def _mean_busy(
     return busy / seconds
 
 
-@njit(cache=True)
+@compiled
 def _shortest_remaining(submit: FloatArray, seconds: FloatArray) -> float:
     """The sum of completion minus submission on one machine, the shortest remaining first."""
     jobs = len(submit)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start, start_in_order
@@ -24,6 +23,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -252,7 +252,7 @@ class Placer:
             records["types"][job] = permitted
 
 
-@njit(cache=True)
+@compiled
 def take_in_order(
     entries: IntArray, gangs: IntArray, usable: NDArray[np.bool_], free: IntArray
 ) -> tuple[IntArray, IntArray]:

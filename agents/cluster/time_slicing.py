@@ -6,7 +6,6 @@ from collections.abc import Set
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Share
@@ -24,6 +23,7 @@ from envs.cluster.simulation.cluster_kernel import (
 )
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled, pasted
 
 IntArray = NDArray[np.int64]
 Records = NDArray[np.void]
@@ -139,14 +139,14 @@ class Residents:
 NO_ROOM, TOO_LARGE = -1, -2  # no node has room; no node could hold the gang if it were empty
 
 
-@njit(cache=True, inline="always")
+@pasted
 def usable(record: Any, place: Any) -> bool:
     """Whether a job may live on a node, which is up."""
     permitted: bool = (record.types >> np.int64(place.type)) & 1 == 1
     return permitted and place.up != 0
 
 
-@njit(cache=True)
+@compiled
 def best_node(
     jobs: Records,
     nodes: Records,
@@ -191,7 +191,7 @@ def best_node(
     return best
 
 
-@njit(cache=True)
+@compiled
 def several_nodes(
     jobs: Records, nodes: Records, left: IntArray, used: IntArray, job: int, residence: IntArray
 ) -> int:
@@ -232,7 +232,7 @@ def several_nodes(
     return count
 
 
-@njit(cache=True)
+@compiled
 def fuller_node(
     jobs: Records, nodes: Records, size: IntArray, used: IntArray, job: int, own: int
 ) -> int:
@@ -258,7 +258,7 @@ class ResidentTable(NamedTuple):
     gpus: IntArray
 
 
-@njit(cache=True)
+@compiled
 def must_leave(state: ClusterState, table: ResidentTable) -> IntArray:
     """Residents that have finished or gone, and those that wait for a node that is down."""
     leaving = np.empty(len(table.jobs), np.int64)
@@ -276,7 +276,7 @@ def must_leave(state: ClusterState, table: ResidentTable) -> IntArray:
     return leaving[:count]
 
 
-@njit(cache=True)
+@compiled
 def without_residence(state: ClusterState, resident: BoolArray) -> IntArray:
     """Pending jobs that live nowhere, in the order of the queue."""
     clock = state.clock[0]
@@ -291,7 +291,7 @@ def without_residence(state: ClusterState, resident: BoolArray) -> IntArray:
     return found[:count]
 
 
-@njit(cache=True)
+@compiled
 def end_turns(
     state: ClusterState, tables: RateTables, table: ResidentTable, order: IntArray
 ) -> None:
@@ -320,7 +320,7 @@ def end_turns(
         stop(state, tables, job)
 
 
-@njit(cache=True)
+@compiled
 def start_in_order(
     state: ClusterState,
     tables: RateTables,
@@ -346,7 +346,7 @@ def start_in_order(
             begin(state, tables, overheads, job)
 
 
-@njit(cache=True)
+@compiled
 def turn_after_turn(
     state: ClusterState,
     tables: RateTables,
@@ -394,7 +394,7 @@ def turn_after_turn(
         due = end_of_turn(state, quantum_s, due)
 
 
-@njit(cache=True)
+@compiled
 def end_of_turn(state: ClusterState, quantum_s: float, due: float) -> float:
     """When the present turn ends: a quantum after it began; inf where nobody waits."""
     clock = state.clock[0]

@@ -6,13 +6,13 @@ import heapq
 import math
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from envs.coflows.problem import CoflowProblem, FloatArray, IntArray
+from envs.compilation import unchecked
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def bssi(times: FloatArray, weight: FloatArray) -> tuple[IntArray, float]:
     """An order of n coflows by `times` (n, P) at P ports and `weight` (n,), and its dual value.
 

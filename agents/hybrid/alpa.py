@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from agents.base import HybridResult
 from agents.hybrid.limits import Limited, best_of_limits
 from agents.hybrid.machines import servers_of
 from agents.pipeline.published import one_f_one_b
-from envs.compilation import clock
+from envs.compilation import clock, compiled
 from envs.graphs.op_graph import FloatArray, IntArray
 from envs.hybrid.plan import Stage, ordered
 from envs.hybrid.problem import HybridProblem
@@ -90,7 +89,7 @@ def inter_operator(
     return Slices(best.objective, best.stages, solved)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _slices(
     limit: float,
     seconds: FloatArray,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from agents.hybrid.limits import Limited
 from agents.hybrid.machines import Groups, Rates
 from agents.hybrid.pipedream import Cuts
+from envs.compilation import compiled
 from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
 
 _ROUNDING = 1 + 1e-12  # of limits that a stage just keeps to
@@ -98,7 +98,7 @@ class Solver:
         return Limited(float(top[0, self._first[start]]), float(total[start]), stages)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _rests(
     limit: float,
     seconds: FloatArray,

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.hybrid.grouping import search
+from envs.compilation import compiled
 from envs.hybrid.batch_time import Batch, BatchTime, GroupPlan, Groups
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def drift_plus_penalty(
     time: FloatArray, cost: FloatArray, states: IntArray, budget: FloatArray, weight: float
 ) -> tuple[IntArray, FloatArray]:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-import numba
 import numpy as np
 
 from agents.base import HybridResult
 from agents.hybrid.machines import Rates, servers_of
 from agents.pipeline.published import one_f_one_b
-from envs.compilation import clock
+from envs.compilation import clock, compiled
 from envs.errors import InputError
 from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
 from envs.hardware.topology import Topology
@@ -223,7 +222,7 @@ def _levels(topology: Topology) -> tuple[list[int], list[Level]]:
     return devices, [level for level in levels if level.machines > 1] or levels[:1]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _level(
     seconds: FloatArray,
     parameters: FloatArray,

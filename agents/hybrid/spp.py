@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import networkx as nx
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.base import HybridResult
 from envs.bounds import Count, bounded
+from envs.compilation import compiled
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import Stage, ordered
 from envs.hybrid.problem import HybridProblem
@@ -80,7 +80,7 @@ class Chain(NamedTuple):
         return np.asarray(_play(seconds, resource, micro_batches, backward_first)[back])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _play(seconds: FloatArray, resource: IntArray, count: int, backward_first: bool) -> FloatArray:
     """(J,) when the last micro-batch has passed each block of the chain.
 
@@ -306,7 +306,7 @@ def _spans(values: FloatArray) -> FloatArray:
     return np.asarray(total[None, :] - total[:, None])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _best_ends(
     plain: FloatArray, again: FloatArray, state: FloatArray, saved: FloatArray, entry: FloatArray,
     room: FloatArray, sizes: IntArray, live: int, after: FloatArray,
@@ -342,7 +342,7 @@ def _best_ends(
     return best, end
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _best_groups(
     best: FloatArray, links: FloatArray, sizes: IntArray
 ) -> tuple[FloatArray, IntArray]:
@@ -364,7 +364,7 @@ def _best_groups(
     return after, follow
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _link_seconds(
     latency: FloatArray, bandwidth: FloatArray, send: IntArray, receive: IntArray,
     sizes: IntArray, cut_bytes: FloatArray,

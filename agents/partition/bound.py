@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass
 
 import highspy
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.max_flow import max_flow
 from agents.partition.atoms import PartitionAtoms
+from envs.compilation import compiled
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -268,7 +268,7 @@ def _cover(classes: _Classes) -> highspy.Highs:
     return program.solver(time_limit=_LP_SECONDS)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def dearest(
     weight: IntArray,  # (K,) units of an atom of each class; above `room`: not allowed
     count: IntArray,  # (K,) atoms of each class

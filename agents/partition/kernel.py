@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, joined, joined_inner
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -69,7 +68,7 @@ class Proposal(NamedTuple):
     ticket: IntArray  # (1,)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@joined
 def settle(traffic: Traffic, loads: Loads) -> None:
     """Work out everything from `loads.device`, free of the rounding of many moves."""
     loads.readers[:] = 0
@@ -95,7 +94,7 @@ def settle(traffic: Traffic, loads: Loads) -> None:
             loads.load[home] += traffic.parcel_seconds[h, home]
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def change(traffic: Traffic, loads: Loads, a: int, e: int) -> tuple[float, float]:
     """Seconds by which the loads of a's device and of device e change if atom `a` moves to `e`.
 
@@ -127,7 +126,7 @@ def change(traffic: Traffic, loads: Loads, a: int, e: int) -> tuple[float, float
     return here, there
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@joined
 def move(traffic: Traffic, loads: Loads, a: int, e: int) -> None:
     """Move atom `a` to device `e`, which is another than its own."""
     d = loads.device[a]
@@ -151,7 +150,7 @@ def move(traffic: Traffic, loads: Loads, a: int, e: int) -> None:
     loads.device[a] = e
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@joined
 def in_line(arcs: IntArray) -> bool:
     """Whether the devices can be put in a line along which all arcs go forward."""
     devices = len(arcs)
@@ -172,7 +171,7 @@ def in_line(arcs: IntArray) -> bool:
     return bool(placed.all())
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def norm(load: FloatArray, scale: float) -> float:
     """The logarithm of the 16-norm of the loads (D,) in units of `scale`: what the walk minimises.
 
@@ -189,7 +188,7 @@ def norm(load: FloatArray, scale: float) -> float:
     return float(np.log(total) / 16.0)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def overflow(traffic: Traffic, used: FloatArray) -> float:
     """How much state (bytes of `used` (D,)) does not fit, as a part of all; with a fixed part."""
     excess = 0.0
@@ -199,20 +198,20 @@ def overflow(traffic: Traffic, used: FloatArray) -> float:
     return _ANY_EXCESS + excess / traffic.all_state if excess > 0.0 else 0.0
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def adapt(charge: FloatArray, excess: float) -> None:
     """Raise the charge for state that does not fit with every move while some does not."""
     charge[0] *= _RISE if excess > 0.0 else _FALL
     charge[0] = min(max(charge[0], _CHEAPEST), _DEAREST)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def pick(count: int, random: np.random.Generator) -> int:
     """One of 0..count-1."""
     return int(random.random() * count)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def target(traffic: Traffic, device: IndexArray, a: int, random: np.random.Generator) -> int:
     """A device for atom `a`: mostly that of an atom with which it exchanges a parcel."""
     sent = traffic.sent_ptr[a + 1] - traffic.sent_ptr[a]
@@ -230,7 +229,7 @@ def target(traffic: Traffic, device: IndexArray, a: int, random: np.random.Gener
     return int(device[traffic.reader[first + pick(traffic.reader_ptr[h + 1] - first, random)]])
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def join(b: int, d: int, e: int, count: int, device: IndexArray, trial: Proposal) -> int:
     """Have atom `b` of device d go to e with the cluster, if it does not yet; the new number."""
     if device[b] != d or trial.mark[b] == trial.ticket[0]:
@@ -240,7 +239,7 @@ def join(b: int, d: int, e: int, count: int, device: IndexArray, trial: Proposal
     return count + 1
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, **INNER)
+@joined_inner
 def cluster(
     traffic: Traffic,
     device: IndexArray,  # (A,)
@@ -277,7 +276,7 @@ def cluster(
     return count
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@joined
 def propose(
     traffic: Traffic,
     device: IndexArray,  # (A,)
@@ -321,7 +320,7 @@ def propose(
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def anneal_loads(
     traffic: Traffic,
     loads: Loads,  # in and out: where the walk stands
@@ -390,7 +389,7 @@ class Calls(NamedTuple):
     stack: IndexArray  # (D + N,) scratch
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def latency(  # noqa: PLR0912, PLR0915 - one loop, compiled
     calls: Calls, device: IndexArray, load: FloatArray
 ) -> tuple[float, float]:
@@ -462,7 +461,7 @@ def latency(  # noqa: PLR0912, PLR0915 - one loop, compiled
     return last, (blocks - done) / blocks
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def anneal_latency(
     traffic: Traffic,
     calls: Calls,

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.placement.neighbourhood.moves import RandomState, draw
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]
 ByteArray = NDArray[np.int8]
@@ -47,7 +46,7 @@ class Skeleton(NamedTuple):
         return Skeleton(self.passes.copy(), self.patience.copy())
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill(
     facts: Facts, passes: ByteArray, patience: FloatArray, row: IntArray
 ) -> tuple[float, float, float]:
@@ -142,7 +141,7 @@ def fill(
     return span, makespan, total / ranks
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def improve(
     facts: Facts,
     passes: ByteArray,
@@ -201,7 +200,7 @@ def improve(
     return tries
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _shift(order: ByteArray, item: int, number: int, run: int, by: int) -> None:
     """Move the occurrences `number`.. of `item`, `run` of them, `by` places each."""
     length = len(order)

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Protocol
 
-import numba
 import numpy as np
 from annotated_types import Gt, MinLen
 
@@ -32,7 +31,7 @@ from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.memory_fit import MemoryFit, search
 from envs.bounds import Count, bounded
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 
@@ -184,7 +183,7 @@ class EarliestFinish:
         return int(piece), int(device)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _advance(
     problem: ListProblem,
     schedule: Schedule,
@@ -203,7 +202,7 @@ def _advance(
     return NONE, NONE
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _where_it_finishes_first(problem: ListProblem, schedule: Schedule, piece: int) -> int:
     """The device, or NONE; the first of equals."""
     best, where = np.inf, NONE

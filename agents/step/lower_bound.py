@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import highspy
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
+from envs.compilation import compiled
 from envs.graphs.contraction import row_codes, row_ranks, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
@@ -52,7 +52,7 @@ class _Atoms:
     capacity: FloatArray  # (C,) bytes of each of its devices
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def longest_paths(
     weight: FloatArray, use_ptr: IntArray, use_op: IntArray
 ) -> tuple[FloatArray, FloatArray]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from agents.step.grouping import BoolArray, FloatArray, GroupedProblem, IntArray
+from envs.compilation import compiled
 
 _TRIALS = 2000  # groups put on a device, by search, before it gives up ...
 _TRIALS_PER_GROUP = 8  # ... and as many more for each group
@@ -59,7 +59,7 @@ class MemoryFit:
         return device if search(self._state, self.allowed, free, left, trials, device) else None
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def search(
     state: FloatArray,  # (G,) bytes
     allowed: BoolArray,  # (G, D)

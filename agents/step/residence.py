@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -44,7 +43,7 @@ def cheapest(
     return chosen
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _labels(
     saved: FloatArray,
     seconds: FloatArray,
@@ -104,7 +103,7 @@ def _labels(
     return chosen, cost
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _insert(front: IntArray, size: int, sent: FloatArray, have: FloatArray, x: int) -> int:
     """Put label `x` into a front that ascends in what is sent and saved; its new size.
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-import numba
 import numpy as np
 
 from envs.coflows.problem import CoflowProblem, FloatArray, IntArray
+from envs.compilation import unchecked
 from envs.errors import InputError
 from envs.network.fluid import FlowSet, simulate_flows
 
@@ -119,7 +119,7 @@ def simulate_fair(problem: CoflowProblem) -> CoflowTimes:
     return CoflowTimes(completion, found.num_events)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def share_madd(
     order: IntArray,  # (k,) coflows by priority
     refill: IntArray,  # (k,) coflows in the order of filling up
@@ -176,7 +176,7 @@ def share_madd(
             room[ports + destination[r]] = most
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _share_fairly(coflows: IntArray, room: FloatArray, state: Switch, zero: float) -> None:
     """Each flow gets the smaller of its equal parts of what its two ports have left."""
     source, runs, destination, start, end, live, _, rate, _, _ = state
@@ -204,7 +204,7 @@ def _share_fairly(coflows: IntArray, room: FloatArray, state: Switch, zero: floa
     room -= used
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def play_madd(
     order: IntArray,
     capacity: float,
@@ -263,7 +263,7 @@ def play_madd(
     return events
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _departure(c: int, step: float, quantum: float, drained: float, state: Switch) -> float:
     """The time until coflow c ends at its rates, if that is before `step`."""
     longest = 0.0
@@ -281,7 +281,7 @@ def _departure(c: int, step: float, quantum: float, drained: float, state: Switc
     return min(longest, step)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def play_greedy(
     order: IntArray, ports: int, capacity: float, state: Switch, now: float, until: float
 ) -> int:

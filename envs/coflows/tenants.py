@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-import numba
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
 from envs.bounds import Count, Positive, bounded
 from envs.coflows.problem import FloatArray, IntArray
+from envs.compilation import unchecked
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.layerwise import LayeredModel
 
@@ -180,7 +180,7 @@ def _tenancy(jobs: Sequence[Tenant], racks: int) -> Tenancy:
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def advance(
     state: Tenancy,
     running: IntArray,
@@ -241,7 +241,7 @@ def advance(
     return now
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _choose(j: int, front: bool, state: Tenancy) -> None:
     """The next tensor of job j, of those that are ready."""
     state.current[j], state.stop[j] = -1, 0.0
@@ -252,7 +252,7 @@ def _choose(j: int, front: bool, state: Tenancy) -> None:
             return
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _compute(j: int, now: float, front: bool, chunk: float, state: Tenancy) -> bool:
     """A pass of job j has ended: what follows; whether another tensor is sent now."""
     layers, position = state.layers[j], state.position[j]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import unchecked
 from envs.data_pipeline.graph import Graph, IntArray, NodeArray
 
 Policy = Literal["none", "static", "fifo", "lru", "lfu"]
@@ -50,7 +50,7 @@ def sample(
     return Requests(node, parents, hops, sampled, np.cumsum([0, *(len(x[0]) for x in found)]))
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _expand(
     start: IntArray, neighbour: NodeArray, fanouts: IntArray, batch: int, seen: NodeArray,
     nodes: NodeArray, parent: NodeArray, ends: IntArray, state: np.uint64,
@@ -111,7 +111,7 @@ def hits(policy: Policy, graph: Graph, requested: NodeArray, capacity: int) -> B
     return found
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _replay(
     requested: NodeArray, nodes: int, capacity: int, moves: bool, counts: bool, last: IntArray
 ) -> BoolArray:

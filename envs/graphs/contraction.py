@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, Kind, OpGraph, Phase
 
 
@@ -110,7 +109,7 @@ def sum_rows(values: FloatArray, target: IntArray, rows: int) -> FloatArray:
     return total if values.ndim == 2 else total[:, 0]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _add_rows(values: FloatArray, target: IntArray, total: FloatArray) -> None:
     for i in range(len(values)):
         if target[i] != NONE:
@@ -175,7 +174,7 @@ def _levels(graph: OpGraph, rank: IntArray) -> IntArray:
     return base
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _raise_levels(use_ptr: IntArray, use_op: IntArray, rank: IntArray, level: IntArray) -> None:
     """Producer by producer, so that a level is final when it is read."""
     for u in range(len(rank)):
@@ -201,7 +200,7 @@ def _fused_tensors(
     return fused, maker[first], start, rows[place]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def receivers(
     maker: IntArray, consumer_ptr: IntArray, consumer: IntArray, piece: IntArray
 ) -> tuple[IntArray, IntArray]:
@@ -227,7 +226,7 @@ def receivers(
     return ptr, rows[:end]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _before(a: int, b: int, ptr: IntArray, rows: IntArray) -> bool:
     """Whether row `a` sorts before row `b`; a part of a row goes before it."""
     i, j = ptr[a], ptr[b]
@@ -238,7 +237,7 @@ def _before(a: int, b: int, ptr: IntArray, rows: IntArray) -> bool:
     return bool(j < ptr[b + 1])
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _found(
     t: int, begin: int, end: int, first: IntArray, ptr: IntArray, rows: IntArray
 ) -> tuple[int, bool]:
@@ -253,7 +252,7 @@ def _found(
     return low, low < end and not _before(t, first[low], ptr, rows)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _by_signature(
     lead: IntArray, order: IntArray, ptr: IntArray, rows: IntArray
 ) -> tuple[IntArray, IntArray]:
@@ -335,7 +334,7 @@ def _fused_graph(
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _of_heaviest(values: IntArray, weight: FloatArray, target: IntArray, rows: int) -> IntArray:
     """(rows,) value of the heaviest entry of each row, the first of equals."""
     heaviest, chosen = np.full(rows, -np.inf), np.zeros(rows, dtype=np.int64)

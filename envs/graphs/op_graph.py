@@ -8,10 +8,10 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import compiled
 from envs.errors import InputError
 from envs.files import unprintable
 from envs.units import DTYPES
@@ -324,7 +324,7 @@ class OpGraph:
         raise InputError(message, file=f"graph {self.name}", record=record, field=column)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _unawaited(
     backward: BoolArray, part: IntArray, mirror: IntArray, use_ptr: IntArray, use_op: IntArray
 ) -> BoolArray:

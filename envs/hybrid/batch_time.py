@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.bounds import Count, Positive, bounded
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.hybrid.slots import Slots
 
@@ -176,7 +175,7 @@ def _rings(groups: int) -> float:
     return (groups - 1) / groups
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def stage(
     seconds: FloatArray,
     gradient: FloatArray,
@@ -206,7 +205,7 @@ def stage(
     return slower, compute + transfer, 2.0 * (gradient[end] - gradient[first]) / port[k]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def front(
     seconds: FloatArray,
     gradient: FloatArray,
@@ -254,7 +253,7 @@ def front(
     return label[stages - 1, layers, :found].copy(), ends
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _keep(label: FloatArray, before: IntArray, count: int, new: tuple[float, float, float]) -> int:
     """Drop labels that `new` is as good as; how many are left, -1 where one is as good as it."""
     kept = 0
@@ -268,7 +267,7 @@ def _keep(label: FloatArray, before: IntArray, count: int, new: tuple[float, flo
     return kept
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def equal_end(per_sample: FloatArray, fixed: FloatArray, samples: float) -> float:
     """tau = (B + sum e/a) / sum(1/a) over the groups with e < tau, the only ones with a share."""
     tau = np.inf
@@ -283,7 +282,7 @@ def equal_end(per_sample: FloatArray, fixed: FloatArray, samples: float) -> floa
         tau = load / rate  # of fewer groups: those left out ended later, so that it is earlier
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def divided(
     label: FloatArray, start: IntArray, rings: float, samples: float
 ) -> tuple[float, FloatArray, IntArray]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import unchecked
 from envs.graphs.contraction import Fusion
 from envs.graphs.op_graph import NONE
 from envs.hardware.network import Network
@@ -165,7 +165,7 @@ def crossings_of(arrays: StepArrays, servers: int) -> Crossings:
     )
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def find_crossings(
     arrays: StepArrays, table: PipeTable, device: IntArray, found: Crossings
 ) -> None:
@@ -191,7 +191,7 @@ def find_crossings(
     found.size[0] = count
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def changed_step_times(
     arrays: StepArrays,
     work: Scratch,
@@ -272,7 +272,7 @@ def shares_of(network: Network, step: float) -> Shares:
     )
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def pipe_rates(shares: Shares, level: IntArray, rate: FloatArray) -> None:
     """Write `rate` (S * S,) bytes/s of every pipe where all have `level` (S * S,).
 

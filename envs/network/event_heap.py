@@ -5,17 +5,16 @@ Of events at the same time, that with the smallest number comes first.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled_inner
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> int:
     """The size of the heap with one event more."""
     i = size
@@ -29,7 +28,7 @@ def push(time: FloatArray, event: IntArray, size: int, at: float, what: int) -> 
     return size + 1
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def pop(time: FloatArray, event: IntArray, size: int) -> int:
     """The size of the heap without its first event."""
     size -= 1

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.network.max_min import Filling, checked_weights, fill, filling, with_limits
 
@@ -123,7 +122,7 @@ class _State(NamedTuple):
     path_rate: FloatArray  # (P,) bytes/s
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _drain(
     entry: FloatArray,  # (F,)
     order: IntArray,  # (F,) flows by entry
@@ -175,7 +174,7 @@ def _drain(
         events += 1
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _next_end(num_active: int, state: _State) -> float:
     """Seconds until the next flow has drained, inf where none does."""
     step = np.inf
@@ -187,7 +186,7 @@ def _next_end(num_active: int, state: _State) -> float:
     return step
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _advance(
     step: float, num_active: int, volume: FloatArray, state: _State, age: FloatArray
 ) -> int:
@@ -205,7 +204,7 @@ def _advance(
     return still
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _leave(num_paths: int, path_flow: IntArray, age: FloatArray, state: _State) -> int:
     """Takes out the paths of flows that have ended; returns how many are left."""
     still = 0
@@ -217,7 +216,7 @@ def _leave(num_paths: int, path_flow: IntArray, age: FloatArray, state: _State) 
     return still
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _enter(flow: int, num_paths: int, path_ptr: IntArray, priority: IntArray, state: _State) -> int:
     """Puts the paths of a flow behind those of its class; returns how many there are."""
     for path in range(path_ptr[flow], path_ptr[flow + 1]):
@@ -230,7 +229,7 @@ def _enter(flow: int, num_paths: int, path_ptr: IntArray, priority: IntArray, st
     return num_paths
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _add_up(num_active: int, path_ptr: IntArray, state: _State) -> None:
     """The rates of the flows, from those of their paths."""
     for a in range(num_active):
@@ -240,7 +239,7 @@ def _add_up(num_active: int, path_ptr: IntArray, state: _State) -> None:
             state.rate[flow] += state.path_rate[path]
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _record(
     start: float, step: float, num_paths: int, state: _State, rows: FloatArray, num_rows: int
 ) -> tuple[FloatArray, int]:

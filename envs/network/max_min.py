@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
@@ -180,7 +179,7 @@ def filling(num_links: int, num_entries: int) -> Filling:
     )
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def fill(
     active: IntArray,  # flows, the classes of `priority` ascending
     num_active: int,  # how many of `active` are meant
@@ -219,7 +218,7 @@ def fill(
         low = high
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _gather(
     active: IntArray,
     low: int,
@@ -269,7 +268,7 @@ def _gather(
     return links
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _next_level(
     links: int, level: float, weight: FloatArray, rate: FloatArray, work: Filling
 ) -> tuple[int, float]:
@@ -298,7 +297,7 @@ def _next_level(
     return left, lowest
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _freeze(
     full: int,
     level: float,
@@ -322,7 +321,7 @@ def _freeze(
         work.room[full] = 0.0
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _sum_again(link: int, weight: FloatArray, rate: FloatArray, work: Filling) -> None:
     """The sum of the weights still growing on a link, free of the errors of subtraction."""
     slot = work.start[link]
@@ -338,7 +337,7 @@ def _sum_again(link: int, weight: FloatArray, rate: FloatArray, work: Filling) -
     work.kept[link] = total
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _close_full_links(
     active: IntArray,
     low: int,

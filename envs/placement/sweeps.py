@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.placement.facts import HIGH, LOW, UNPLACED, PlacementFacts
 
 IntArray = NDArray[np.int64]
@@ -113,7 +112,7 @@ def _empty(given: Boards, problem: IntArray) -> Standing:
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _run_begins(device: IntArray, group: int, groups: int) -> int:
     """1 where a run of groups on one device begins at `group`, which is placed."""
     if group >= groups or device[group] < 0:
@@ -121,7 +120,7 @@ def _run_begins(device: IntArray, group: int, groups: int) -> int:
     return 1 if group == 0 or device[group - 1] != device[group] else 0
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _shift(given: Boards, now: Standing, s: int, group: int, sign: int) -> None:
     """Add what `group` of sample `s` comes to where it stands, or take it away."""
     b = now.problem[s]
@@ -141,7 +140,7 @@ def _shift(given: Boards, now: Standing, s: int, group: int, sign: int) -> None:
         now.port[s, given.receive_port[b, source, target]] += moved
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _place(given: Boards, now: Standing, s: int, group: int, d: int) -> None:
     """Put `group` of sample `s` on `d`; `UNPLACED` takes it away."""
     b = now.problem[s]
@@ -160,7 +159,7 @@ def _place(given: Boards, now: Standing, s: int, group: int, d: int) -> None:
             now.visits[s, device[at]] += 1
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _depth(given: Boards, now: Standing, s: int, group: int, d: int) -> int:
     b = now.problem[s]
     deepest = 0
@@ -171,7 +170,7 @@ def _depth(given: Boards, now: Standing, s: int, group: int, d: int) -> int:
     return deepest
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _hear(given: Boards, now: Standing, s: int, group: int) -> float:
     """Sum up the traffic of `group` of sample `s`, standing nowhere, with what is placed.
 
@@ -205,7 +204,7 @@ def _hear(given: Boards, now: Standing, s: int, group: int) -> float:
     return known
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _crowd(given: Boards, now: Standing, s: int, group: int, d: int) -> float:
     """The busiest of the ports that `group` of sample `s` would use on device `d`."""
     b = now.problem[s]
@@ -220,7 +219,7 @@ def _crowd(given: Boards, now: Standing, s: int, group: int, d: int) -> float:
     return crowded
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _features(
     given: Boards, now: Standing, s: int, group: int, parallel: bool, x: FeatureArray
 ) -> None:
@@ -301,7 +300,7 @@ def _features(
         _place(given, now, s, group, stood)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def look(given: Boards, now: Standing, group: int, x: FeatureArray) -> None:
     """Features (S, D, CANDIDATE) of one group of every sample, in a sequential sweep."""
     for s in range(len(now.problem)):
@@ -310,7 +309,7 @@ def look(given: Boards, now: Standing, group: int, x: FeatureArray) -> None:
             _features(given, now, s, group, False, x[s])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def put(given: Boards, now: Standing, group: int, device: IntArray) -> None:
     """Put one group of every sample on `device` (S,)."""
     for s in range(len(now.problem)):
@@ -318,7 +317,7 @@ def put(given: Boards, now: Standing, group: int, device: IntArray) -> None:
             _place(given, now, s, group, device[s])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def look_at_all(given: Boards, now: Standing, x: FeatureArray) -> None:
     """Features (S, G, D, CANDIDATE) of all groups, given where the others stand."""
     for s in range(len(now.problem)):
@@ -326,7 +325,7 @@ def look_at_all(given: Boards, now: Standing, x: FeatureArray) -> None:
             _features(given, now, s, group, True, x[s, group])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def put_all(given: Boards, now: Standing, device: IntArray) -> None:
     """Put all groups on `device` (S, G); `UNPLACED` takes them away."""
     for s in range(len(now.problem)):
@@ -334,7 +333,7 @@ def put_all(given: Boards, now: Standing, device: IntArray) -> None:
             _place(given, now, s, group, device[s, group])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def replay(given: Boards, now: Standing, device: IntArray, x: FeatureArray) -> None:
     """A sequential sweep that decides `device` (S, G): its features (S, G, D, CANDIDATE)."""
     for s in range(len(now.problem)):

@@ -25,7 +25,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled_inner
 from envs.network.event_heap import pop, push
 from envs.step.bottlenecks import Bottlenecks, bottlenecks
 from envs.step.kernel import StepArrays, step_arrays
@@ -206,7 +206,7 @@ def fair_state(arrays: StepArrays) -> FairState:
     )
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _meld(leave: FloatArray, left: IntArray, right: IntArray, a: int, b: int) -> int:
     """The root of two skew heaps made one (Sleator and Tarjan, 1986)."""
     if a == _NONE:
@@ -382,7 +382,7 @@ def play_fair(
             foresee(now, pairs)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _line_up(w: FairState, device: IntArray, order: IntArray) -> None:
     """The state before the step: the operators of every device in order, nothing under way."""
     w.missing[:] = w.inputs

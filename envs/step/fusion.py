@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from envs.bounds import Count, bounded
+from envs.compilation import compiled
 from envs.graphs.contraction import Fusion, contract, receivers, sum_rows
 from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, OpGraph, Phase
 from envs.step.merging import linear_order, merge
@@ -91,7 +91,7 @@ def _atoms(graph: OpGraph) -> IntArray:
     return atom
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _follow(
     order: IntArray,
     colocation: IntArray,

@@ -32,7 +32,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INLINED, INNER
+from envs.compilation import compiled, inlined, inlined_inner, lean, lean_inner
 from envs.graphs.op_graph import NONE
 from envs.step.kernel import FloatArray, IndexArray, IntArray, step_arrays
 from envs.step.problem import StepProblem
@@ -161,7 +161,7 @@ def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Sche
     return schedule
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _least_tails(
     fastest: FloatArray, use_ptr: IntArray, use_op: IntArray, tail: FloatArray
 ) -> None:
@@ -170,7 +170,7 @@ def _least_tails(
             tail[op] = max(tail[op], fastest[use_op[k]] + tail[use_op[k]])
 
 
-@numba.njit(**INLINED)
+@inlined
 def sort_row(facts: Facts, chosen: Chosen, op: int) -> bool:
     """Sort the uses of producer `op` by (consumer's position, tensor); whether any moved."""
     uses, row, position = facts.uses, chosen.row, chosen.position
@@ -192,7 +192,7 @@ def sort_row(facts: Facts, chosen: Chosen, op: int) -> bool:
     return moved
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def settle_all(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> float:
     """Work out all times and tails of `chosen.device` and `chosen.order`.
 
@@ -209,7 +209,7 @@ def settle_all(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> floa
     return seconds
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@lean
 def within(
     facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int, limit: float
 ) -> bool:
@@ -300,7 +300,7 @@ def settle(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, h
     return longest
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
+@lean_inner
 def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int) -> None:
     """Times from `low` on, until nothing differs from before."""
     op_seconds, use_ptr, uses = facts.op_seconds, facts.use_ptr, facts.uses
@@ -360,7 +360,7 @@ def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int,
     _keep(free, len(free) - 1, now)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
+@lean_inner
 def _backward(
     facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int
 ) -> None:
@@ -418,7 +418,7 @@ def _backward(
     _keep(behind, 0, now)
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _keep(snapshots: FloatArray, block: int, now: FloatArray) -> bool:
     """Take the snapshot of `block`; whether it equals the one before."""
     same = True

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, unchecked_inner
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -113,7 +112,7 @@ class Log(NamedTuple):
     moved_time: FloatArray  # (C, 2) of each: start, finish
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def relabel(
     order: IndexArray,  # (N,) operators, first to last
     use_ptr: IntArray,  # (N + 1,) rows of uses by producing operator
@@ -147,7 +146,7 @@ def relabel(
         new_ptr[p + 1] = k
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def play(
     device: IndexArray,  # (N,) by position
     order: IndexArray,  # (N,) operator at each position

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from envs.compilation import INLINED, INNER
+from envs.compilation import inlined_inner, lean, lean_inner
 from envs.step.incremental import Chosen, Facts, Times
 from envs.step.kernel import FloatArray, IndexArray
 from envs.step.problem import StepProblem
@@ -81,7 +80,7 @@ def streams_of(problem: StepProblem) -> Streams:
     )
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@lean
 def peak_bytes(
     facts: Facts,
     chosen: Chosen,
@@ -118,7 +117,7 @@ def peak_bytes(
             peak[d] = live[d] if live[d] > peak[d] else peak[d]
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _free(stored: Stored, streams: Streams, d: int, until: float) -> None:
     """Free what device `d` no longer needs at `until` seconds."""
     head, live = streams.head, streams.live
@@ -134,7 +133,7 @@ def _free(stored: Stored, streams: Streams, d: int, until: float) -> None:
     head[2, d] = tensor
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
+@lean_inner
 def _note(facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams) -> None:
     """Write down what is taken and freed, and when."""
     use_ptr, uses, op_seconds = facts.use_ptr, facts.uses, facts.op_seconds
@@ -204,7 +203,7 @@ def _note(facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: S
         taken[op] = total
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _insert(
     links: IndexArray,  # (K, 2) the items before and behind each
     key: FloatArray,  # (K,) seconds

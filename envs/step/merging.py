@@ -5,16 +5,15 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray
 
 BALANCE = 2.0  # a merged node may hold this many times its fair share
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def linear_order(arcs: IntArray, first: IntArray) -> IntArray:
     """(A,) all nodes, topologically where `arcs` (E, 2) allow it, else by `first` (A,).
 
@@ -133,7 +132,7 @@ class _Nodes(NamedTuple):
 _Candidate = tuple[float, int, int, int, int]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _merge(nodes: _Nodes, target: int) -> IntArray:
     count = len(nodes.size)
     for e in range(len(nodes.end)):
@@ -154,7 +153,7 @@ def _merge(nodes: _Nodes, target: int) -> IntArray:
     return group
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _append(nodes: _Nodes, node: int, end: int) -> None:
     nodes.following[end] = NONE
     if nodes.head[node] == NONE:
@@ -164,7 +163,7 @@ def _append(nodes: _Nodes, node: int, end: int) -> None:
     nodes.tail[node] = end
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _merge_arcs(nodes: _Nodes, count: int, target: int) -> int:
     cap = BALANCE / target
     heap = [(0.0, NONE, NONE, NONE, NONE)]
@@ -186,7 +185,7 @@ def _merge_arcs(nodes: _Nodes, count: int, target: int) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _offer(nodes: _Nodes, heap: list[_Candidate], bond: int, cap: float) -> None:
     """Push an arc unless its nodes are too large together."""
     size, u, v = nodes.size, nodes.end[2 * bond], nodes.end[2 * bond + 1]
@@ -199,7 +198,7 @@ def _offer(nodes: _Nodes, heap: list[_Candidate], bond: int, cap: float) -> None
     heapq.heappush(heap, (-score, u, v, nodes.stamp[u], nodes.stamp[v]))
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _merge_neighbours(nodes: _Nodes, count: int, target: int) -> None:
     size, stamp, position = nodes.size, nodes.stamp, nodes.position
     left, right = np.full(len(size), NONE), np.full(len(size), NONE)
@@ -230,7 +229,7 @@ def _merge_neighbours(nodes: _Nodes, count: int, target: int) -> None:
                 heapq.heappush(heap, (most, position[a], a, b, stamp[a], stamp[b]))
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _bypass(nodes: _Nodes, u: int, v: int) -> bool:
     """False: some path of two or more arcs leads from u to v.
 
@@ -260,7 +259,7 @@ def _bypass(nodes: _Nodes, u: int, v: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _absorb(nodes: _Nodes, u: int, v: int) -> None:
     """Merge v into u. Of those between, what the last search met moves behind, the rest before."""
     position, slot, stack, mark = nodes.position, nodes.slot, nodes.stack, nodes.mark

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph, Phase
 
@@ -136,7 +135,7 @@ class OneFOneB:
 _GPIPE, _ONE_F_ONE_B, _INTERLEAVED = int(Rule.GPIPE), int(Rule.ONE_F_ONE_B), int(Rule.INTERLEAVED)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def sort_by_key(
     rule: int,  # one of the first three
     device: IntArray,  # (N,)
@@ -208,7 +207,7 @@ def sort_by_key(
     return stages
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _counting_sort(key: IntArray, items: IntArray, result: IntArray, natural: bool) -> None:
     """`result` = `items`, or 0..N-1 if `natural`, stably sorted by their non-negative `key`."""
     top = 0

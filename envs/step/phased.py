@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
 from envs.step.kernel import relabel, step_arrays
@@ -138,7 +137,7 @@ def phased_arrays(
     return arrays
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _bytes(a: PhasedArrays, k: int, d: int, e: int) -> float:
     """What the transfer of use k from device d to device e drains after its latency."""
     link = a.link_class[d, e]
@@ -147,7 +146,7 @@ def _bytes(a: PhasedArrays, k: int, d: int, e: int) -> float:
     return moving
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _count_traffic(a: PhasedArrays, begins: IntArray) -> None:
     phase = 0
     seen = np.full((a.slots, len(a.link_class)), -1)
@@ -162,7 +161,7 @@ def _count_traffic(a: PhasedArrays, begins: IntArray) -> None:
                 a.traffic[phase, a.pair_pipe[d, e]] += _bytes(a, k, d, e)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _drain(w: PhasedState, phase: int, pipe: int, inner: float, at: float, left: float) -> float:
     """When `left` bytes have passed `pipe`, from `at` on, under all rates up to `phase`."""
     if left <= 0.0 or at == np.inf:
@@ -185,7 +184,7 @@ def _drain(w: PhasedState, phase: int, pipe: int, inner: float, at: float, left:
         i += 1
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _serve(a: PhasedArrays, w: PhasedState, phase: int, k: int, pipe_free: FloatArray) -> None:
     """Send the transfer whose first use is k through its pipe."""
     q = a.producer[k]
@@ -202,7 +201,7 @@ def _serve(a: PhasedArrays, w: PhasedState, phase: int, k: int, pipe_free: Float
     pipe_free[pipe] = finish
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _arrive(a: PhasedArrays, w: PhasedState, k: int, at: float, last: int) -> None:
     """Tell the consumers before position `last` that the transfer of first use k is there."""
     q = a.producer[k]
@@ -215,7 +214,7 @@ def _arrive(a: PhasedArrays, w: PhasedState, k: int, at: float, last: int) -> No
             w.ready[c] = max(w.ready[c], at)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def play_phase(a: PhasedArrays, w: PhasedState, first: int, last: int) -> None:
     """Walk the positions `first` to `last` - 1 with the rates of the next phase."""
     phase, n = w.counts[1], len(a.order)
@@ -272,7 +271,7 @@ def play_phase(a: PhasedArrays, w: PhasedState, first: int, last: int) -> None:
     w.counts[0], w.counts[1] = kept, phase + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def backlog(a: PhasedArrays, w: PhasedState) -> FloatArray:
     """(S * S,) bytes of the pending transfers that have not drained when the next phase begins."""
     found = np.zeros(a.num_pipes)

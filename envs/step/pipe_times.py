@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import unchecked, unchecked_inner
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.hardware.topology import Topology
@@ -85,7 +84,7 @@ def piped_problem(
     return PipedProblem(piped, table)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def set_pipe_rates(table: PipeTable, rate: FloatArray, seconds: FloatArray) -> None:
     """Write `seconds` (T, L) at pipe rates `rate` (S * S,) bytes/s; a rate of 0 takes for ever."""
     tensors, classes = seconds.shape
@@ -99,7 +98,7 @@ def set_pipe_rates(table: PipeTable, rate: FloatArray, seconds: FloatArray) -> N
                 seconds[t, kind] = _seconds(table, t, kind, given)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def set_some_pipe_rates(
     table: PipeTable,
     rate: FloatArray,  # (S * S,) bytes/s
@@ -114,7 +113,7 @@ def set_some_pipe_rates(
         seconds[tensor[m], kind[m]] = _seconds(table, tensor[m], kind[m], given)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _seconds(table: PipeTable, t: int, kind: int, given: float) -> float:
     size = table.nbytes[t, kind]
     if size > 0.0:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from envs.compilation import INNER
+from envs.compilation import compiled, lean, lean_inner
 from envs.step.kernel import (
     FloatArray,
     IndexArray,
@@ -131,7 +130,7 @@ def play_room(arrays: StepArrays, held: Holdings, num_ports: int) -> Play:
     )
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@lean
 def price_in_order(
     arrays: StepArrays, held: Holdings, work: Play, device: IntArray, exact: bool
 ) -> tuple[float, float]:
@@ -233,7 +232,7 @@ def price_in_order(
     return end, excess
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
+@lean_inner
 def _sort(items: IntArray, begin: int, end: int, key: FloatArray) -> None:
     """Sort a part of `items` by `key`; it nearly is, since ports serve in order."""
     for i in range(begin + 1, end):
@@ -245,7 +244,7 @@ def _sort(items: IntArray, begin: int, end: int, key: FloatArray) -> None:
         items[j] = item
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False, **INNER)
+@lean_inner
 def _peaks(held: Holdings, work: Play, device: IntArray, transfers: int) -> None:
     """`work.peak` from what `price_in_order` left of a play."""
     order, start, finish, freed = work.order, work.start, work.finish, work.freed
@@ -317,7 +316,7 @@ _WINDOW_MORE, _WINDOW_HALF = int(Rule.WINDOW_MORE), int(Rule.WINDOW_HALF)
 _WINDOW_ONE, _ONE_F_ONE_B = int(Rule.WINDOW_ONE), int(Rule.ONE_F_ONE_B)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def order_of(
     rule: int,
     arrays: StepArrays,
@@ -372,7 +371,7 @@ def order_of(
     _play_ranking(arrays, work, ready, num_ports, device, window)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _play_ranking(
     arrays: StepArrays, work: Play, ready: Scratch, num_ports: int, device: IntArray, window: int
 ) -> None:
@@ -387,7 +386,7 @@ def _play_ranking(
     order[:] = base[np.argsort(work.start[base], kind="mergesort")]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _price_all(
     rule: int,
     arrays: StepArrays,

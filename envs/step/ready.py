@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE, Phase
 from envs.step.kernel import FloatArray, IntArray, Log, Scratch, StepArrays
 from envs.step.step import StepSimulator, step_time_in_order, use_order
@@ -37,7 +36,7 @@ class ReadySimulator(StepSimulator):
         return self._timeline(device, log)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _run(
     arrays: StepArrays,
     work: Scratch,
@@ -55,7 +54,7 @@ def _run(
         log.op_start[op], log.op_finish[op] = start[p], start[p] + arrays.op_seconds[op, device[op]]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def runtime_starts(
     arrays: StepArrays,
     work: Scratch,
@@ -180,7 +179,7 @@ def runtime_starts(
                             log.moved_time[m, 0] = log.moved_time[m, 1] = now
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _transfers(
     arrays: StepArrays, work: Scratch, num_ports: int
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]:
@@ -216,7 +215,7 @@ def _transfers(
     return transfer, pair[:count], producer[:count], seconds[:count], missing
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _held(
     arrays: StepArrays, work: Scratch, window: int, missing: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
@@ -254,7 +253,7 @@ def _held(
     return left, held, begin
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _arrive(
     m: int,
     transfer: IntArray,
@@ -276,7 +275,7 @@ def _arrive(
                 _push(op_heap, op_ptr[e], op_size, e, c)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _heaps(owner: IntArray, owners: int) -> tuple[IntArray, IntArray, IntArray]:
     """Room for an empty heap of each owner's items, where the heaps begin, and their sizes."""
     begin = np.zeros(owners + 1, dtype=np.int64)
@@ -287,7 +286,7 @@ def _heaps(owner: IntArray, owners: int) -> tuple[IntArray, IntArray, IntArray]:
     return np.empty(len(owner), dtype=np.int64), begin, np.zeros(owners, dtype=np.int64)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _push(heap: IntArray, begin: int, size: IntArray, owner: int, item: int) -> None:
     i = size[owner]
     size[owner] += 1
@@ -300,7 +299,7 @@ def _push(heap: IntArray, begin: int, size: IntArray, owner: int, item: int) -> 
     heap[begin + i] = item
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _pop(heap: IntArray, begin: int, size: IntArray, owner: int) -> int:
     """The least item."""
     least = int(heap[begin])
@@ -345,7 +344,7 @@ class FasterOrder(StepSimulator):
         return seconds, order
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _faster_order(
     arrays: StepArrays,
     work: Scratch,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.hosts import with_hosts
 from envs.step.problem import StepProblem
@@ -262,7 +262,7 @@ def _numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _postponed(
     use_ptr: IntArray,  # (N + 1,)
     use_op: IntArray,  # (C,)
@@ -301,7 +301,7 @@ def _postponed(
     return late
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _needs(
     use_ptr: IntArray,  # (N + 1,)
     uses: IntArray,  # (C, 3) consumer, tensor, slot
@@ -333,7 +333,7 @@ def _needs(
     return again, need, tensor_need
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _before(device: IntArray, order: IntArray) -> IntArray:
     """(N,) the operator before each on its device, NONE before the first."""
     before = np.full(len(order), NONE)
@@ -344,7 +344,7 @@ def _before(device: IntArray, order: IntArray) -> IntArray:
     return before
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _triggers(
     device: IntArray,  # (N,)
     order: IntArray,  # (N,)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import numba
 import numpy as np
 
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.step.kernel import (
     FloatArray,
     IntArray,
@@ -156,14 +155,14 @@ class StepSimulator:
         return self.problem.topology.num_ports if self.communication.uses_ports else 0
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def use_order(arrays: StepArrays, work: Scratch) -> None:
     """Relabel the graph by `work.order`, ready for `step_time_in_order`."""
     relabel(work.order, arrays.use_ptr, arrays.use_op, arrays.use_tensor, arrays.use_slot,
             work.position, work.use_ptr, work.use_op, work.use_tensor, work.use_slot)  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def step_time_in_order(
     arrays: StepArrays, work: Scratch, device: IntArray, log: Log | None = None
 ) -> float:
@@ -180,7 +179,7 @@ def step_time_in_order(
     return seconds
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def step_time_one_f_one_b(arrays: StepArrays, work: Scratch, device: IntArray) -> float:
     """Seconds of placement `device` (N,) in its 1F1B order."""
     sort_by_key(_ONE_F_ONE_B, device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
@@ -191,7 +190,7 @@ def step_time_one_f_one_b(arrays: StepArrays, work: Scratch, device: IntArray) -
     return seconds
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _play_all(
     arrays: StepArrays, work: Scratch, order: IntArray, devices: IntArray, seconds: FloatArray
 ) -> None:
@@ -201,7 +200,7 @@ def _play_all(
         seconds[b] = step_time_in_order(arrays, work, devices[b])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _play_all_one_f_one_b(
     arrays: StepArrays, work: Scratch, devices: IntArray, seconds: FloatArray
 ) -> None:
@@ -209,7 +208,7 @@ def _play_all_one_f_one_b(
         seconds[b] = step_time_one_f_one_b(arrays, work, devices[b])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _play_logged(
     arrays: StepArrays, work: Scratch, order: IntArray, device: IntArray, log: Log
 ) -> None:

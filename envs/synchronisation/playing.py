@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INNER
+from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
@@ -236,7 +235,7 @@ def _state(setting: _Setting, groups: int, vertices: int) -> _State:
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+@unchecked
 def _run(
     s: _Setting,
     state: _State,
@@ -277,7 +276,7 @@ def _run(
             _drain(s, state, state.active[a], now, step)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _weights_differ(state: _State) -> bool:
     """Whether some group's weight is not that of the last filling."""
     differ = False
@@ -288,7 +287,7 @@ def _weights_differ(state: _State) -> bool:
     return differ
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _settle(s: _Setting, state: _State, now: float) -> None:
     """Everything that happens at this instant but the end of draining."""
     connections = len(s.share)
@@ -320,12 +319,12 @@ def _settle(s: _Setting, state: _State, now: float) -> None:
             return
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _later(state: _State, at: float, event: int) -> None:
     state.tally[_EVENTS] = push(state.event_at, state.event, state.tally[_EVENTS], at, event)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _join(s: _Setting, state: _State, c: int) -> None:
     """The next chunk of connection c drains."""
     g = s.group[c]
@@ -336,7 +335,7 @@ def _join(s: _Setting, state: _State, c: int) -> None:
     state.tally[_CHANGED] = 1
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _deliver(s: _Setting, state: _State, c: int) -> None:
     """Connection c has brought its next chunk to its gate."""
     state.tally[_LEFT] -= 1
@@ -353,7 +352,7 @@ def _deliver(s: _Setting, state: _State, c: int) -> None:
     _wake(s, state, gate)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _wake(s: _Setting, state: _State, gate: int) -> None:
     """Those that send what a gate passes look whether there is something."""
     for f in range(s.followers_ptr[gate], s.followers_ptr[gate + 1]):
@@ -363,7 +362,7 @@ def _wake(s: _Setting, state: _State, gate: int) -> None:
             state.tally[_READY] += 1
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", **INNER)
+@unchecked_inner
 def _drain(s: _Setting, state: _State, g: int, now: float, step: float) -> None:
     """Group g drains for `step` seconds until `now`; what follows at once keeps its place."""
     low = s.group_first[g]

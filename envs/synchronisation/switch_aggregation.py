@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import numba
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.compilation import compiled
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.synchronisation.block_floating import exponents, largest_integer
@@ -223,7 +223,7 @@ def _execute(
     return SwitchRun(result, finish, sent, answered, *(int(count) for count in counts))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _simulate(  # noqa: PLR0912, PLR0915 - one loop, compiled
     values: FloatArray,  # (W, E)
     own: IntArray,  # (W, C) exponent of every chunk

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import NEAR_WIDTH
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, pasted
 from models.artifacts import read_json_object, sha256_of
 from models.durations.bins import (
     ALIKE,
@@ -149,17 +148,17 @@ def _read(folder: Path, spec_sha256: str) -> tuple[GittinsPriority, int]:
     return GittinsPriority(weights), config.history
 
 
-@njit(cache=True, inline="always")
+@pasted
 def seconds(feature: float) -> float:
     return 60.0 * expm1(4.0 * feature)
 
 
-@njit(cache=True, inline="always")
+@pasted
 def has_finished(neighbour: NDArray[np.float32]) -> bool:
     return bool(neighbour[0] > 0.0 and neighbour[2] > 0.0)
 
 
-@njit(cache=True)
+@compiled
 def write_evidence(rows: FloatRows, near: FloatRows, evidence: FloatRows) -> None:
     """Write (P, 3) `models.durations.network.evidence_of` of the finished among all `near`."""
     sides = near.shape[1]
@@ -183,7 +182,7 @@ def write_evidence(rows: FloatRows, near: FloatRows, evidence: FloatRows) -> Non
                         evidence[first + other, 1 + k] += np.float32(0.25)
 
 
-@njit(cache=True)
+@compiled
 def join(
     hidden: FloatRows,
     finished: NDArray[np.bool_],
@@ -219,7 +218,7 @@ def join(
                 hidden[row, side, column] = max(after, zero)
 
 
-@njit(cache=True)
+@compiled
 def attend(scores: FloatRows, near: FloatRows, states: FloatRows, pooled: FloatRows) -> None:
     """Write (A, heads, H) means of (A, 2 K, H) by the softmax of (A, 2 K, heads) scores.
 
@@ -243,7 +242,7 @@ def attend(scores: FloatRows, near: FloatRows, states: FloatRows, pooled: FloatR
                 mean[column] /= whole
 
 
-@njit(cache=True)
+@compiled
 def mix(
     rows: FloatRows,
     near: FloatRows,
@@ -297,7 +296,7 @@ def mix(
         chance[row] = mixed / whole + LEAST_CHANCE
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def add_copy(
     in_all: FloatArray, took: float, spread: float, share: float, left: float, mixed: FloatArray
 ) -> None:
@@ -316,7 +315,7 @@ def add_copy(
     mixed[len(in_all)] += share * left
 
 
-@njit(cache=True, inline="always")
+@pasted
 def beyond(over: float, spread: float) -> float:
     """Chance that a logistic variable of mean 0 is above `over`; exponentials where they count."""
     deviations = over / spread

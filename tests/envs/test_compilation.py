@@ -1,4 +1,4 @@
-"""Kernels marked `INNER` have no way in from Python: to call one there ends the process."""
+"""`*_inner` kernels have no way in from Python: to call one there ends the process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FLOORS = ("envs", "models", "agents", "experiments", "meshwright", "tests")
+KERNELS = ("njit", "numba.njit", "compiled", "unchecked", "lean", "joined", "inlined", "pasted")
 Name = tuple[str, str]  # module, function
 
 
 def decorators(node: ast.AST) -> list[str]:
     """Those of a kernel, as text."""
     found = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
-    return [text for text in found if text.startswith(("njit", "numba.njit"))]
+    return [text for text in found if text.startswith(KERNELS)]
 
 
 def names_of(tree: ast.Module, module: str) -> dict[str, tuple[str, str | None]]:
@@ -44,12 +45,12 @@ def test_only_kernels_call_inner_kernels() -> None:
         for floor in FLOORS
         for path in (ROOT / floor).rglob("*.py")
     }
-    trees = {module: ast.parse(text) for module, text in texts.items() if "INNER" in text}
+    trees = {module: ast.parse(text) for module, text in texts.items() if "_inner" in text}
     inner = {
         (module, node.name)
         for module, tree in trees.items()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and any("INNER" in d for d in decorators(node))
+        if isinstance(node, ast.FunctionDef) and any(d.endswith("_inner") for d in decorators(node))
     }
     assert len(inner) > 100
     homes = {module for module, _ in inner}

@@ -224,7 +224,7 @@ def caught_by(clone: Path, fault: Fault, caches: str) -> str | None:
     sound = file.read_text(encoding="utf-8")
     file.write_text(sound.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        if "njit" not in sound:
+        if "envs.compilation" not in sound:
             return first_failure(clone, file, caches)
         # Compiled callers in other files would hold the sound kernel.
         with tempfile.TemporaryDirectory() as own:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.step.grouping import GroupedProblem
+from envs.compilation import compiled
 from envs.graphs.contraction import sum_rows
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
@@ -231,7 +231,7 @@ def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
     return response, filling(network.num_links, len(network.channel_links))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) -> None:
     """Sets the rates of placement `device` (N,), and the seconds of its transfers at them."""
     r.ticket[0] += 1
@@ -272,7 +272,7 @@ def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) 
                     r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _respond_all(
     arrays: StepArrays,
     work: Scratch,

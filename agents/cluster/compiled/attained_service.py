@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.start import needed_victims, start_if_it_fits
@@ -16,7 +15,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]
 
@@ -42,7 +41,7 @@ def empty_queues(gpus: NDArray[np.float64]) -> Queues:
     return Queues(gpus, order, np.zeros(1, np.int64), level, ran, ranked, listed, victims)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run(
     state: ClusterState,
     tables: RateTables,
@@ -106,7 +105,7 @@ def run(
         put_running_first(state.jobs, queues, jobs)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def next_demotion(
     jobs: NDArray[np.void],
     running: NDArray[np.int32],
@@ -133,7 +132,7 @@ def next_demotion(
     return now + least
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rank(
     jobs: NDArray[np.void],
     first: int,
@@ -184,7 +183,7 @@ def rank(
     return size
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def choose(
     jobs: NDArray[np.void], queues: Queues, number: int, budget: int, least: int, running: int
 ) -> tuple[int, int]:
@@ -211,7 +210,7 @@ def choose(
     return picked, victims
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def put_running_first(jobs: NDArray[np.void], queues: Queues, number: int) -> None:
     """In each queue the jobs that wait go behind those that run, in the same order."""
     level, ranked, size, i = queues.level, queues.ranked, 0, 0

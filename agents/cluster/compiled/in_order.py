@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from agents.cluster.compiled.start import try_to_start
 from agents.cluster.compiled.waiting import (
@@ -20,9 +19,10 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
+from envs.compilation import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run(
     state: ClusterState,
     tables: RateTables,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.rules.eligible import Record, holds, permitted
@@ -18,7 +17,7 @@ from envs.cluster.simulation.cluster_kernel import (
 )
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, pasted
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -101,7 +100,7 @@ class Owners(NamedTuple):
     capacity: FloatArray  # (3,) of the cluster: thousandths of GPUs, processors, memory; or inf
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def predicted(memory: Memory, job: int) -> float:
     """Seconds that a job is thought to take."""
     for level in range(memory.like.shape[1]):
@@ -111,7 +110,7 @@ def predicted(memory: Memory, job: int) -> float:
     return memory.prior
 
 
-@njit(cache=True)
+@compiled
 def learn(memory: Memory, job: int, seconds: float) -> None:
     """A job has finished after so many seconds of work."""
     for level in range(memory.like.shape[1]):
@@ -122,14 +121,14 @@ def learn(memory: Memory, job: int, seconds: float) -> None:
         memory.mean[kind] = before + memory.recency * (seconds - before)
 
 
-@njit(cache=True)
+@compiled
 def gpu_seconds(state: ClusterState, memory: Memory, job: int) -> float:
     """That a job is thought to take."""
     record = state.jobs[job]
     return float(predicted(memory, job) * record.gpus * (record.milli / WHOLE_GPU))
 
 
-@njit(cache=True)
+@compiled
 def route(
     state: ClusterState,
     believed: RateTables,
@@ -158,7 +157,7 @@ def route(
         job = state.jobs[job].after
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule, job: int) -> int:
     """The scheduler with the least load besides a job's own, of those whose nodes would hold it.
 
@@ -187,7 +186,7 @@ def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule
     return int(chosen)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def best_offer(
     state: ClusterState, believed: RateTables, owners: Owners, rule: Rule, room: Room, job: int
 ) -> int:
@@ -210,7 +209,7 @@ def best_offer(
     return chosen
 
 
-@njit(cache=True)
+@compiled
 def dominant_share(state: ClusterState, owners: Owners, job: int) -> float:
     """The largest part of GPUs, processors or memory that running jobs of a job's user hold."""
     gpus = cpu = memory = 0.0
@@ -224,7 +223,7 @@ def dominant_share(state: ClusterState, owners: Owners, job: int) -> float:
     return float(max(gpus / there[0], cpu / there[1], memory / there[2]))
 
 
-@njit(cache=True)
+@compiled
 def effect(
     state: ClusterState, tables: RateTables, room: Room, job: int, count: int
 ) -> tuple[float, float, float, float]:
@@ -270,7 +269,7 @@ def effect(
     return alone, own, least, won
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> None:
     """Give a job the first `count` shares of a row of `room`."""
     for i in range(count):
@@ -281,7 +280,7 @@ def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> N
             give(state, job, node, gpus)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def best_places(
     state: ClusterState,
     tables: RateTables,
@@ -337,7 +336,7 @@ def best_places(
             consider(state, tables, rule, room, job, count, fastest, strict, wide)
 
 
-@njit(cache=True, inline="always")
+@pasted
 def rate_on(tables: RateTables, job: Record, node: Record) -> float:
     """A job's rate alone on the GPUs of one node."""
     rate: float = (
@@ -346,7 +345,7 @@ def rate_on(tables: RateTables, job: Record, node: Record) -> float:
     return rate
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def consider(
     state: ClusterState,
     tables: RateTables,
@@ -383,7 +382,7 @@ def consider(
         keep(room, 1, count, worth)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def keep(room: Room, row: int, count: int, worth: float) -> None:
     """Remember the shares looked at in a row."""
     room.nodes[row, :count] = room.nodes[0, :count]
@@ -392,7 +391,7 @@ def keep(room: Room, row: int, count: int, worth: float) -> None:
     room.shares[row], room.worth[row] = count, worth
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int) -> int:
     """Free GPUs for a gang on several nodes of a rack, or NONE: of all; the fewest nodes.
 
@@ -427,7 +426,7 @@ def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int)
     return count
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def look(
     state: ClusterState, owners: Owners, memory: Memory, rule: Rule, room: Room, scheduler: int
 ) -> int:
@@ -458,7 +457,7 @@ def look(
     return filled
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
     """Whether a job of a scheduler runs."""
     for place in range(state.clock[0].running):
@@ -467,7 +466,7 @@ def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
     return False
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose(
     state: ClusterState,
     believed: RateTables,

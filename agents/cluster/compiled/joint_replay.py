@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from agents.cluster.compiled.joint_choice import (
     Memory,
@@ -22,7 +21,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, log_is_short
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 
 class Scorer(NamedTuple):
@@ -40,7 +39,7 @@ def scorer_of(weights: Weights, nodes: int, first: int, sure: float, patience: f
     return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), sure, patience)
 
 
-@njit(cache=True)
+@compiled
 def next_start(
     state: ClusterState,
     believed: RateTables,
@@ -68,7 +67,7 @@ def next_start(
     return int(pairs.job[best]), int(pairs.shares[best])
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, scheduler: int) -> bool:
     """Whether a job of a scheduler has waited for too long."""
     now, job = state.clock[0].now, state.clock[0].head
@@ -79,7 +78,7 @@ def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, schedul
     return False
 
 
-@njit(cache=True)
+@compiled
 def decide(
     state: ClusterState,
     tables: RateTables,
@@ -103,7 +102,7 @@ def decide(
         started += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run(
     state: ClusterState,
     tables: RateTables,

@@ -26,7 +26,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, pasted
 
 FloatRows = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -70,7 +70,7 @@ def pairs_of(first: int, nodes: int) -> Pairs:
     )
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def add(pairs: Pairs, room: Room, count: int, job: int, row: int) -> int:
     """Remember a row of `room` as a place for `job`, unless it is there; how many pairs."""
     shares = room.shares[row]
@@ -94,7 +94,7 @@ def add(pairs: Pairs, room: Room, count: int, job: int, row: int) -> int:
     return count + 1
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def put(pairs: Pairs, k: int, room: Room, row: int) -> None:
     """Write the shares of a pair into a row of `room`."""
     shares = pairs.shares[k]
@@ -103,7 +103,7 @@ def put(pairs: Pairs, k: int, room: Room, row: int) -> None:
     room.sets[row, :shares] = pairs.sets[k, :shares]
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def swap(pairs: Pairs, one: int, other: int) -> None:
     for column in (pairs.job, pairs.shares):
         column[one], column[other] = column[other], column[one]
@@ -112,7 +112,7 @@ def swap(pairs: Pairs, one: int, other: int) -> None:
             table[one, i], table[other, i] = table[other, i], table[one, i]
 
 
-@njit(cache=True)
+@compiled
 def find(
     state: ClusterState,
     tables: RateTables,
@@ -163,7 +163,7 @@ def find(
     return count
 
 
-@njit(cache=True, inline="always")
+@pasted
 def at_least(rule: Rule, first: int) -> Rule:
     """The same rule, which looks at so many jobs or more."""
     return Rule(
@@ -182,19 +182,19 @@ def at_least(rule: Rule, first: int) -> Rule:
     )
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def left(state: ClusterState, memory: Memory, job: int) -> float:
     """Seconds of work that a running job is thought to have left."""
     done = attained_by(state.jobs[job], state.clock[0].now)
     return float(max(predicted(memory, job) - done, 0.3 * done, 1.0))
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def ratio(one: float, other: float) -> float:
     return float(log((one + 60.0) / (other + 60.0)) / 4.0)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def describe(
     state: ClusterState,
     tables: RateTables,

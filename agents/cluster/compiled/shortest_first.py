@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.start import needed_victims, start_if_it_fits
@@ -16,7 +15,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]
 
@@ -37,7 +36,7 @@ def empty_ranking(jobs: int) -> Ranking:
     return Ranking(running, np.zeros(2, np.int64), order, chosen, victims)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run(
     state: ClusterState,
     tables: RateTables,
@@ -95,7 +94,7 @@ def run(
         fill(state, tables, overheads, waiting, ranking, skipped, rule, room)
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def left(state: ClusterState, job: int, times_gpus: bool) -> float:
     """Seconds of work left of a settled job, times its GPUs if `times_gpus`."""
     record = state.jobs[job]
@@ -103,7 +102,7 @@ def left(state: ClusterState, job: int, times_gpus: bool) -> float:
     return seconds * record.gpus if times_gpus else seconds
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def list_running(state: ClusterState, ranking: Ranking, seen: int) -> None:
     """Of the jobs that were looked at, list those that run, in the same order."""
     size = 0
@@ -115,7 +114,7 @@ def list_running(state: ClusterState, ranking: Ranking, seen: int) -> None:
     ranking.number[0] = size
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def rank_running(
     state: ClusterState, waiting: Waiting, ranking: Ranking, turn: int, times_gpus: bool
 ) -> None:
@@ -140,7 +139,7 @@ def rank_running(
     ranking.number[0] = size
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def choose(
     state: ClusterState,
     waiting: Waiting,
@@ -196,7 +195,7 @@ def choose(
         picked += 1
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def fill(
     state: ClusterState,
     tables: RateTables,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.rules.gangs import Room, choose
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import begin, give, part
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
-from envs.compilation import INNER
+from envs.compilation import compiled_inner, joined_inner
 
 IntArray = NDArray[np.int64]
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def try_to_start(
     state: ClusterState,
     tables: RateTables,
@@ -33,7 +32,7 @@ def try_to_start(
     return shares > 0
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def start_if_it_fits(
     state: ClusterState,
     tables: RateTables,
@@ -47,7 +46,7 @@ def start_if_it_fits(
     return done
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def needed_victims(
     state: ClusterState,
     tables: RateTables,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
-from envs.compilation import INNER
+from envs.compilation import compiled_inner, pasted
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -49,14 +48,14 @@ def nobody_waiting(gpus: NDArray[np.int32], *others: NDArray[Any]) -> Waiting:
     )
 
 
-@njit(cache=True, inline="always")
+@pasted
 def first(waiting: Waiting, kind: int) -> int:
     """The first job of a request, or NONE."""
     job: int = waiting.heap[waiting.base[kind]] if waiting.number[kind] else NONE
     return job
 
 
-@njit(cache=True, inline="always")
+@pasted
 def ahead(waiting: Waiting, a: int, b: int) -> bool:
     """Whether waiting job `a` comes before waiting job `b`."""
     first_key, second_key = waiting.key[a], waiting.key[b]
@@ -64,7 +63,7 @@ def ahead(waiting: Waiting, a: int, b: int) -> bool:
     return bool(first_key < second_key or (first_key == second_key and earlier))
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def join(waiting: Waiting, job: int, key: float, turn: int) -> None:
     """A job waits, with priority `key` and, among equals, `turn`."""
     kind = waiting.kind[job]
@@ -83,7 +82,7 @@ def join(waiting: Waiting, job: int, key: float, turn: int) -> None:
     heap[place] = job
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def leave(waiting: Waiting, kind: int) -> None:
     """The first job of a request waits no longer."""
     heap = waiting.heap[waiting.base[kind] : waiting.base[kind + 1]]
@@ -105,7 +104,7 @@ def leave(waiting: Waiting, kind: int) -> None:
     heap[place] = job
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def oldest_newcomer(state: ClusterState, waiting: Waiting) -> int:
     """The first job at the tail of the queue that is in no heap yet, or NONE.
 

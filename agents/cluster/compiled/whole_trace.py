@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.policy import PlacementRule
@@ -18,7 +17,7 @@ from agents.cluster.rules.gangs import CONSOLIDATED, COUNTED
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import NEVER, Schedule, permitted_types
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -88,7 +87,7 @@ class Gangs(NamedTuple):
     of: NDArray[np.int32]  # (J,) index of the job's size
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     """The gang sizes of jobs that ask for at most `largest` GPUs."""
     jobs = np.zeros(largest + 1, np.int64)
@@ -106,7 +105,7 @@ def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     return Gangs(sizes, base, of)
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def push(heap: IntArray, base: int, size: int, key: int) -> None:
     """Add `key` to the min-heap `heap[base : base + size]`; one array holds many heaps."""
     i = size
@@ -120,7 +119,7 @@ def push(heap: IntArray, base: int, size: int, key: int) -> None:
     heap[base + i] = key
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def pop(heap: IntArray, base: int, size: int) -> None:
     """Remove the least of `size` keys, `heap[base]`."""
     last = size - 1
@@ -138,7 +137,7 @@ def pop(heap: IntArray, base: int, size: int) -> None:
     heap[base + i] = key
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def start_in_order(
     submit: IntArray,
     duration: IntArray,

@@ -10,17 +10,16 @@ exact, neither changes until the promised job starts.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.whole_trace import NOTHING, gangs_of, pop, push
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 NONE = -1
 IntArray = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _set(tree: IntArray, base: int, leaves: int, place: int, value: int) -> None:
     """Write a leaf of a tree of least durations."""
     i = leaves + place
@@ -30,7 +29,7 @@ def _set(tree: IntArray, base: int, leaves: int, place: int, value: int) -> None
         tree[base + i] = min(tree[base + 2 * i], tree[base + 2 * i + 1])
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _first(tree: IntArray, base: int, leaves: int, most: int) -> int:
     """The first leaf of at most `most`, or NONE."""
     if tree[base + 1] > most:
@@ -43,7 +42,7 @@ def _first(tree: IntArray, base: int, leaves: int, most: int) -> int:
     return i - leaves
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _promise(
     ends: IntArray, running: int, gpus: NDArray[np.int32], bits: int, free: int, need: int
 ) -> tuple[int, int]:
@@ -59,7 +58,7 @@ def _promise(
     return time, free - need
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def easy(
     submit: IntArray,
     duration: IntArray,

@@ -16,14 +16,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave
 from agents.cluster.compiled.whole_trace import NOTHING
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import NONE
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]
 JobArray = NDArray[np.int32]
@@ -68,7 +67,7 @@ def nobody_running(waiting: Waiting, total: int, times_gpus: bool) -> Running:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def shortest_remaining(
     submit: IntArray,
     duration: IntArray,
@@ -145,7 +144,7 @@ def shortest_remaining(
         turn = last
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def complete(running: Running, now: int, finish: NDArray[np.float64]) -> tuple[int, int]:
     """Take out the jobs that end now: how many, and their GPUs."""
     low, high, base = running.low, running.high, running.base
@@ -161,7 +160,7 @@ def complete(running: Running, now: int, finish: NDArray[np.float64]) -> tuple[i
     return done, released
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def first_to_take(
     waiting: Waiting, running: Running, free: int, now: int, newest: int, released: bool
 ) -> int:
@@ -183,7 +182,7 @@ def first_to_take(
     return int(best)
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def are_behind(running: Running, key: float, need: int, now: int) -> bool:
     """Whether running jobs of at least `key` hold at least `need` GPUs."""
     end = running.end
@@ -203,7 +202,7 @@ def are_behind(running: Running, key: float, need: int, now: int) -> bool:
     return need <= 0
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def give_way(
     waiting: Waiting,
     running: Running,
@@ -260,7 +259,7 @@ def give_way(
         stale = True
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def last_of_all(running: Running, now: int) -> int:
     """The gang size whose running job just before its tail comes last of all; NONE: nobody runs."""
     tail, rate, order = running.tail, running.rate, running.order
@@ -282,7 +281,7 @@ def last_of_all(running: Running, now: int) -> int:
     return last
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def first_that_fits(waiting: Waiting, free: int) -> int:
     """The first waiting job whose gang is at most `free`, or NONE."""
     best = np.int64(NONE)
@@ -294,7 +293,7 @@ def first_that_fits(waiting: Waiting, free: int) -> int:
     return int(best)
 
 
-@njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def insert(running: Running, c: int, first_of_equals: bool, ending: int, number: int) -> None:
     """Put a running job among those of its size, before or behind those that end with it."""
     low, high, base, end, job = running.low, running.high, running.base, running.end, running.job

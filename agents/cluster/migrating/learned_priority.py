@@ -17,7 +17,6 @@ from pathlib import Path
 from reprlib import repr as shortened
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import Spec
@@ -28,7 +27,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from models.artifacts import read_json_object
 from models.durations.index import read_posterior
@@ -106,7 +105,7 @@ class PriorityFeatures:
         return out
 
 
-@njit(cache=True)
+@compiled
 def fill(
     state: ClusterState,
     siblings: NDArray[np.int32],
@@ -141,7 +140,7 @@ def fill(
         compare(state, job, mine, siblings[job], usual, row)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def compare(
     state: ClusterState,
     job: int,

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import Priority, Spec, spec_of
@@ -21,7 +20,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
@@ -49,7 +48,7 @@ def check_whole_gpus(simulator: ClusterSimulator) -> None:
             raise InputError(told, file=trace.name, record=int(np.argmax(beyond)), field=field)
 
 
-@njit(cache=True)
+@compiled
 def plan(
     state: ClusterState,
     tables: RateTables,
@@ -122,7 +121,7 @@ def plan(
         left -= record.gpus
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def release(
     state: ClusterState, view: View, order: IntArray, free: IntArray, there: IntArray
 ) -> None:
@@ -136,7 +135,7 @@ def release(
             add(state, view, order[place], free, 1)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) -> None:
     """Add the GPUs that a running job holds to those that are free; sign -1: take them away."""
     shares = state.shares
@@ -146,7 +145,7 @@ def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) ->
         index = shares[index].next
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def speed_where_it_runs(
     state: ClusterState, tables: RateTables, view: View, job: int, free: IntArray
 ) -> float:
@@ -163,7 +162,7 @@ def speed_where_it_runs(
     return current
 
 
-@njit(cache=True)
+@compiled
 def slots_at(view: View, kind: int, index: int) -> tuple[int, int]:
     """The first slot of a target and the one after the last."""
     if kind == SERVER:
@@ -173,7 +172,7 @@ def slots_at(view: View, kind: int, index: int) -> tuple[int, int]:
     return 0, len(view.node)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fastest(
     state: ClusterState,
     tables: RateTables,
@@ -208,7 +207,7 @@ def fastest(
     return found
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fastest_rack(
     state: ClusterState,
     tables: RateTables,
@@ -242,7 +241,7 @@ def fastest_rack(
     return (ALL_SERVERS, 0, slowest) if in_all >= wanted else (NOWHERE, 0, 0.0)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take(
     state: ClusterState,
     view: View,
@@ -270,7 +269,7 @@ def take(
         left -= part
 
 
-@njit(cache=True)
+@compiled
 def startable(state: ClusterState, view: View, job: int, kind: int, index: int) -> bool:
     """Whether the place a plan has for a job is free now, and no smaller one that it would take."""
     jobs, nodes, partials = state.jobs, state.nodes, state.partials

@@ -6,13 +6,12 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 NOWHERE = -1
 
@@ -77,7 +76,7 @@ class RequestClasses:
         return self.requests[self.of_job[job]]
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fits(bins: Bins, node: int, request: Request) -> bool:
     """Whether the node has what is asked for: cores, memory, GPU type and enough such GPUs."""
     if bins.cpu[node] < request.cpu or bins.memory[node] < request.memory:
@@ -90,7 +89,7 @@ def fits(bins: Bins, node: int, request: Request) -> bool:
     return enough >= request.gpus
 
 
-@njit(cache=True)
+@compiled
 def fitting_nodes(bins: Bins, request: Request) -> NDArray[np.int64]:
     """The nodes on which the request fits, ascending."""
     found = np.empty(len(bins.cpu), np.int64)
@@ -102,7 +101,7 @@ def fitting_nodes(bins: Bins, request: Request) -> NDArray[np.int64]:
     return found[:count]
 
 
-@njit(cache=True)
+@compiled
 def take(bins: Bins, node: int, gpu: int, request: Request) -> None:
     """Put a request that fits on the node: one GPU or a part on slot `gpu`, several from slot 0."""
     bins.cpu[node] -= request.cpu
@@ -114,7 +113,7 @@ def take(bins: Bins, node: int, gpu: int, request: Request) -> None:
         take_whole(bins.left[node], request.gpus)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take_whole(left: NDArray[np.int32], gpus: int) -> None:
     """Use up the lowest `gpus` GPUs of a node that have nothing on them."""
     for slot in range(len(left)):
@@ -123,7 +122,7 @@ def take_whole(left: NDArray[np.int32], gpus: int) -> None:
             gpus -= 1
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def tightest_gpu(left: NDArray[np.int32], request: Request) -> int:
     """The GPU with the least left that is enough, the lowest of equals; NOWHERE without GPU."""
     best = NOWHERE

@@ -9,26 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, pasted
 
 IntArray = NDArray[np.int64]
 Record = Any  # one of the records of `cluster_state`
 Records = NDArray[np.void]
 
 
-@njit(cache=True, inline="always")
+@pasted
 def permitted(node: Record, job: Record) -> bool:
     """Whether the job may run on the node's GPU type."""
     allowed: bool = (job.types >> node.type) & 1 != 0
     return allowed
 
 
-@njit(cache=True)
+@compiled
 def holds(node: Record, job: Record, gpus: int) -> bool:
     """Whether a share of `gpus` GPUs of the job can be on the node now."""
     held: bool = (
@@ -41,7 +40,7 @@ def holds(node: Record, job: Record, gpus: int) -> bool:
     return held
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def largest_share(node: Record, job: Record, most: int) -> int:
     """The largest share of the job, up to `most` GPUs, that can be on the node now; or 0."""
     gpus = min(most, int(node.free))
@@ -50,7 +49,7 @@ def largest_share(node: Record, job: Record, most: int) -> int:
     return gpus
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fits_one_node(nodes: Records, job: Record) -> bool:
     """Whether any node, up or down, of a type that the job permits has as many GPUs as it wants."""
     for node in range(len(nodes)):
@@ -59,7 +58,7 @@ def fits_one_node(nodes: Records, job: Record) -> bool:
     return bool(job.gpus == 0)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def first_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     """The lowest node that holds a share, or NONE."""
     for node in range(len(nodes)):
@@ -68,7 +67,7 @@ def first_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     return NONE
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fullest_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     """The same, but the node with the fewest free GPUs, the lowest of these."""
     best, least = NONE, np.iinfo(np.int32).max
@@ -80,7 +79,7 @@ def fullest_that_holds(nodes: Records, job: Record, gpus: int) -> int:
     return best
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fills(node: Record, job: Record, left: int) -> bool:
     """Whether the node is idle and `left` GPUs of the job fill it."""
     whole = node.gpus
@@ -88,7 +87,7 @@ def fills(node: Record, job: Record, left: int) -> bool:
     return idle
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take_first_idle(
     nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
 ) -> tuple[int, int]:
@@ -108,7 +107,7 @@ def take_first_idle(
     return count, left
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take_largest_idle(
     nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
 ) -> tuple[int, int]:
@@ -132,7 +131,7 @@ def take_largest_idle(
     return count, left
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def with_rest(
     nodes: Records, count: int, left: int, node: int, out_nodes: IntArray, out_gpus: IntArray
 ) -> int:

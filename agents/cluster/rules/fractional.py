@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numba import njit
 
 from agents.cluster.rules.bins import (
     NOWHERE,
@@ -25,7 +24,7 @@ from agents.cluster.rules.bins import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 ON_USED_NODE = WHOLE_GPU  # ranks below it are what is left on a GPU in use
 ON_IDLE_NODE = WHOLE_GPU + 1  # plus the node's GPUs
@@ -123,7 +122,7 @@ class LeastLeft:
         return None if node == NOWHERE else Spot(node, gpu)
 
 
-@njit(cache=True)
+@compiled
 def _least_left(bins: Bins, request: Request, per_cpu: float, per_gpu: float) -> tuple[int, int]:
     best, least = NOWHERE, np.inf
     for node in range(len(bins.cpu)):
@@ -162,7 +161,7 @@ class LeastRank:
         return None if node == NOWHERE else Spot(node, gpu)
 
 
-@njit(cache=True)
+@compiled
 def _least_rank(bins: Bins, request: Request) -> tuple[int, int]:
     best, least, chosen = NOWHERE, np.iinfo(np.int64).max, NOWHERE
     for node in range(len(bins.cpu)):
@@ -177,7 +176,7 @@ def _least_rank(bins: Bins, request: Request) -> tuple[int, int]:
     return best, chosen
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _rank(bins: Bins, node: int, gpu: int) -> int:
     """0..999 for a GPU in use, then a free GPU of a node in use, then idle nodes by their GPUs."""
     if gpu == NOWHERE:

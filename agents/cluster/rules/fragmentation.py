@@ -21,7 +21,6 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.rules.bins import NOWHERE, Bins, Request, RequestClasses, fits, take_whole
@@ -30,7 +29,7 @@ from envs.bounds import bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 IntArray = NDArray[np.int64]
@@ -79,7 +78,7 @@ class LeastFragmentation:
         return None if node == NOWHERE else Spot(node, int(gpu[node]))
 
 
-@njit(cache=True)
+@compiled
 def _choose(
     bins: Bins,
     request: Request,
@@ -99,7 +98,7 @@ def _choose(
     return best
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def cost_of(
     bins: Bins, node: int, request: Request, typical: TypicalJobs, levels: int
 ) -> tuple[int, int]:
@@ -129,14 +128,14 @@ def cost_of(
     return least, best
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _rounded(rise: int, typical: TypicalJobs, levels: int) -> int:
     if levels == 0:
         return rise
     return levels - int(levels / (1.0 + np.exp(rise / (typical.jobs * WHOLE_GPU))))
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _occurs(left: NDArray[np.int32], slot: int) -> bool:
     """Whether a lower slot has exactly as much left."""
     return bool((left[:slot] == left[slot]).any())
@@ -200,7 +199,7 @@ def _grouped(rows: IntArray, counts: IntArray) -> TypicalJobs:
     return TypicalJobs(gpus, milli, types, start, cpu, up_to.astype(np.int64), without_gpu, jobs)
 
 
-@njit(cache=True)
+@compiled
 def fragments(cpu: int, left: NDArray[np.int32], kind: int, typical: TypicalJobs) -> int:
     """F_n(M) times the number of typical jobs, for a node with `cpu` and `left` (G,) left.
 

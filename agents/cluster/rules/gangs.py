@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Share
@@ -29,7 +28,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 COUNT, YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT, RANDOM, SPREAD, LEAST_INTERFERENCE = range(8)
@@ -57,7 +56,7 @@ def room_of(nodes: int, seed: int) -> Room:
     )
 
 
-@njit(cache=True)
+@compiled
 def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
     """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
     nodes, gpus, random = room.nodes, room.gpus, room.random
@@ -192,7 +191,7 @@ class LeastInterference(GangRule):
     code = LEAST_INTERFERENCE
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_count(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
     """Take what is free, node by node; the number of shares, 0 where the job does not fit."""
     left = int(job.gpus)
@@ -208,7 +207,7 @@ def choose_count(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: Int
     return 0
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_few(
     nodes: Records,
     job: Record,
@@ -229,7 +228,7 @@ def choose_few(
     return shares
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_helios_consolidate(
     nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
 ) -> int:
@@ -257,7 +256,7 @@ def choose_helios_consolidate(
     return 0
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def uniform(random: NDArray[np.uint64]) -> float:
     """A number from [0, 1).
 
@@ -272,7 +271,7 @@ def uniform(random: NDArray[np.uint64]) -> float:
     return float(word >> np.uint64(11)) * 2.0**-53
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def candidates(node: Record, job: Record) -> int:
     """GPUs of the node that may be drawn: the free ones, or the largest share it has room for."""
     most = min(int(job.gpus), int(node.free))
@@ -280,7 +279,7 @@ def candidates(node: Record, job: Record) -> int:
     return int(node.free) if held == most else held
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_random(
     nodes: Records,
     job: Record,
@@ -314,7 +313,7 @@ def choose_random(
     return count
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_spread(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
     """See `Spread`; the number of shares, 0 where the job does not fit."""
     left = int(job.gpus)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from agents.cluster.rules.eligible import IntArray, holds
 from envs.cluster.interference.kernel import neighbour_rate
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import give, ungive
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
-from envs.compilation import INNER
+from envs.compilation import compiled_inner, pasted
 
 ANY_RACK = np.int64(-1)  # of the type of racks, for which alone it is then compiled
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def gain(state: ClusterState, tables: RateTables, job: int) -> float:
     """GPUs times rate that the cluster wins when `job` runs on the shares it was given.
 
@@ -45,7 +44,7 @@ def gain(state: ClusterState, tables: RateTables, job: int) -> float:
     return won
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_least_interference(
     state: ClusterState,
     tables: RateTables,
@@ -79,13 +78,13 @@ def choose_least_interference(
     return anywhere
 
 
-@njit(cache=True, inline="always")
+@pasted
 def elsewhere(state: ClusterState, node: int, rack: int) -> bool:
     """Whether `node` is in another rack than the one asked for."""
     return rack != ANY_RACK and state.nodes[node].rack != rack
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def choose_within(
     state: ClusterState,
     tables: RateTables,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.policy import PartialGpuShares, PlacementRule, Share
@@ -14,6 +13,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.compilation import compiled
 
 Shares = list[Share] | PartialGpuShares
 
@@ -69,7 +69,7 @@ class _Mirror:
         return self.cluster is simulator.cluster and self.trace is simulator.trace
 
 
-@njit(cache=True)
+@compiled
 def _reflect(state: ClusterState, bins: Bins, partial: NDArray[np.int32]) -> None:
     """Bring the bins up to the state; nodes that have changed get a new version.
 

@@ -30,13 +30,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.partition.ideals.items import FloatArray, IntArray
 from agents.partition.ideals.lattice import BitArray, holds
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IndexArray = NDArray[np.uint32]
 SignedArray = NDArray[np.int32]
@@ -93,7 +92,7 @@ class Work(NamedTuple):
     above: FloatArray  # (1,) the smallest load that was refused
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def prefix_sums(
     bits: BitArray,
     parent: IntArray,
@@ -142,7 +141,7 @@ def prefix_sums(
     return open_ptr, opened[:count].copy()
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _outside(bits: BitArray, j: int, member_ptr: IntArray, member: IntArray, m: int) -> int:
     """How many members of message m are outside ideal j."""
     outside = 0
@@ -152,7 +151,7 @@ def _outside(bits: BitArray, j: int, member_ptr: IntArray, member: IntArray, m: 
     return outside
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def advance(line: Line, work: Work, limit: float, begin: int, end: int) -> None:
     """Make the ideals begin..end-1 sources, in turn; stop when all items are held."""
     full = len(line.held) - 1
@@ -178,7 +177,7 @@ def advance(line: Line, work: Work, limit: float, begin: int, end: int) -> None:
             _push(line, work, limit, i)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _leave_out(work: Work, i: int) -> None:
     """Reach at ideal i the vectors that leave out the next devices of a fixed order."""
     for s in range(work.source.shape[1] - 1):
@@ -186,7 +185,7 @@ def _leave_out(work: Work, i: int) -> None:
             _reached(work, i, np.uint64(1) << np.uint64(s + 1), i, -1)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _drop_hopeless(line: Line, work: Work, limit: float, i: int) -> None:
     """Forget the vectors whose devices left cannot compute the items left."""
     if i == len(line.held) - 1:
@@ -208,7 +207,7 @@ def _drop_hopeless(line: Line, work: Work, limit: float, i: int) -> None:
             work.above[0] = min(work.above[0], least)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _reached(work: Work, j: int, bits: int, i: int, k: int) -> None:
     """Note that a device of class k leads from ideal i to ideal j with the vectors `bits`."""
     fresh = bits & ~work.reach[j]
@@ -221,7 +220,7 @@ def _reached(work: Work, j: int, bits: int, i: int, k: int) -> None:
             work.last[j, s] = k
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _push(line: Line, work: Work, limit: float, i: int) -> None:
     """Reach from ideal i every ideal before `apart[i]` whose stage keeps to the limit."""
     classes = len(line.capacity)
@@ -272,7 +271,7 @@ def _push(line: Line, work: Work, limit: float, i: int) -> None:
     close_stage(line, work, i)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def open_stage(line: Line, work: Work, i: int) -> None:
     """Note at every item outside ideal i the messages it shares with the ideal."""
     link = 0
@@ -289,7 +288,7 @@ def open_stage(line: Line, work: Work, i: int) -> None:
         work.missing[m] = work.outside[m]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def close_stage(line: Line, work: Work, i: int) -> None:
     """Undo `open_stage`."""
     for q in range(line.open_ptr[i], line.open_ptr[i + 1]):
@@ -298,7 +297,7 @@ def close_stage(line: Line, work: Work, i: int) -> None:
             work.link[line.member[a]] = -1
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def enter_stage(line: Line, work: Work, v: int, depth: int) -> None:
     """Add item v to the stage; the sums with it stand at depth + 1."""
     for k in range(len(line.capacity)):
@@ -317,7 +316,7 @@ def enter_stage(line: Line, work: Work, v: int, depth: int) -> None:
         link = work.link_next[link]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def leave_stage(work: Work, v: int) -> None:
     """Take item v out of the stage; the sums of the depth before still stand."""
     link = work.link[v]
@@ -326,7 +325,7 @@ def leave_stage(work: Work, v: int) -> None:
         link = work.link_next[link]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _pull(line: Line, work: Work, limit: float, j: int) -> None:
     """Reach ideal j from the sources that have no message in common with it."""
     for k in range(len(line.capacity)):
@@ -352,7 +351,7 @@ def _pull(line: Line, work: Work, limit: float, j: int) -> None:
                 work.above[0] = min(work.above[0], refused)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _first_below(values: FloatArray, count: int, least: float) -> int:
     """The first of `count` falling values that is below `least`."""
     low, high = 0, count
@@ -365,7 +364,7 @@ def _first_below(values: FloatArray, count: int, least: float) -> int:
     return low
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _list(line: Line, work: Work, i: int) -> None:
     """Put source i among the sources that `_pull` looks at."""
     room = work.best_value.shape[2]

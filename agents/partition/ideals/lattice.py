@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.partition.ideals.items import IntArray, Items, Rows
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 BitArray = NDArray[np.uint64]
 
@@ -73,14 +72,14 @@ def prefixes(order: IntArray) -> Ideals:
     )
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def holds(bits: BitArray, ideal: int, v: int) -> bool:
     """Whether ideal `ideal` has item v."""
     inside: bool = (bits[ideal, v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
     return inside
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _enumerate(
     n: int,
     after_ptr: IntArray,
@@ -148,7 +147,7 @@ def _enumerate(
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _ready(
     i: int,
     bits: BitArray,
@@ -188,7 +187,7 @@ def _ready(
     return width
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _slot(
     bits: BitArray, hashed: BitArray, table: IntArray, i: int, v: int, code: np.uint64
 ) -> np.uint64:
@@ -212,7 +211,7 @@ def _slot(
     return slot
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _free_slot(table: IntArray, code: np.uint64) -> np.uint64:
     """The first free slot for an ideal hashed to `code`."""
     mask = np.uint64(len(table) - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +19,7 @@ from agents.partition.ideals.kernel import (
 )
 from agents.partition.ideals.lattice import Ideals, all_ideals, prefixes
 from agents.partition.ideals.search import ROUNDING, Effort, LoadSearch, Split, Supply, supplies
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 
 _SOURCES = 64  # ideals made sources between two looks at the clock
@@ -95,7 +94,7 @@ class SumSearch:
         return chosen
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _advance(
     line: Line,
     work: Work,
@@ -128,7 +127,7 @@ def _advance(
             _push(line, work, following, rest, value, limit, i, least)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _push(
     line: Line,
     work: Work,

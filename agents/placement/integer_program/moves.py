@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.grouping import device_classes
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.step.problem import StepProblem
 
 IntArray = NDArray[np.int64]
@@ -52,7 +51,7 @@ class Moves:
         return moved[:found]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_moves(
     device: IntArray,  # (G,)
     allowed: BoolArray,  # (G, D)
@@ -78,7 +77,7 @@ def draw_moves(
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def make_move(
     device: IntArray,  # (G,)
     row: IntArray,  # (G,) in: as `device`; out: after the move
@@ -117,7 +116,7 @@ def make_move(
         row[first], row[other] = device[other], device[first]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def remember(
     device: IntArray,  # (G,)
     alike: IntArray,  # (D,)

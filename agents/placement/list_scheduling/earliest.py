@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from agents.placement.list_scheduling.schedule import (
@@ -19,7 +18,7 @@ from agents.placement.list_scheduling.schedule import (
     released,
     run,
 )
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 
 
@@ -79,7 +78,7 @@ class EarliestStart:
         return int(piece), int(device)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _advance(
     problem: ListProblem, schedule: Schedule, queue: _Queue, rank: FloatArray, favourite: IntArray
 ) -> tuple[int, int]:
@@ -106,14 +105,14 @@ def _advance(
     return NONE, NONE
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _enqueue(queue: _Queue, piece: int) -> None:
     queue.ready[queue.size[0]] = piece
     queue.size[0] += 1
     queue.waiting[piece] = True
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _schedule(
     problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int, device: int
 ) -> None:
@@ -132,14 +131,14 @@ def _schedule(
             _enqueue(queue, consumer)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _devices(problem: ListProblem, schedule: Schedule, piece: int) -> tuple[int, int]:
     """The first device that comes into question for `piece`, and the one behind the last."""
     home = schedule.group_device[problem.piece_group[piece]]
     return (home, home + 1) if home != NONE else (0, problem.op_seconds.shape[1])
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _work_out(problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int) -> None:
     """Bring the row of `piece` in `queue.arrived` up to date; inf: the device cannot take it."""
     low, high = _devices(problem, schedule, piece)
@@ -151,7 +150,7 @@ def _work_out(problem: ListProblem, schedule: Schedule, queue: _Queue, piece: in
             queue.stamp[piece, device] = schedule.used[0]
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _stale(problem: ListProblem, schedule: Schedule, piece: int, device: int, stamp: int) -> bool:
     """Whether a resource that the inputs of `piece` need has changed since `stamp`."""
     devices = problem.op_seconds.shape[1]
@@ -168,14 +167,14 @@ def _stale(problem: ListProblem, schedule: Schedule, piece: int, device: int, st
     return False
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _start(schedule: Schedule, queue: _Queue, piece: int, device: int) -> float:
     """When `piece` could start on `device`, in seconds."""
     start: float = max(queue.arrived[piece, device], released(schedule, device))
     return start
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _wake(problem: ListProblem, schedule: Schedule, queue: _Queue, favourite: IntArray) -> None:
     """Find the favourite child that each device is awake for."""
     for device in range(len(queue.reserved)):
@@ -197,7 +196,7 @@ def _wake(problem: ListProblem, schedule: Schedule, queue: _Queue, favourite: In
             queue.reserved[device] = child
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _earliest(
     problem: ListProblem, schedule: Schedule, queue: _Queue, rank: FloatArray
 ) -> tuple[int, int]:
@@ -216,7 +215,7 @@ def _earliest(
     return best, where
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _best_device(
     problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int
 ) -> tuple[int, float]:

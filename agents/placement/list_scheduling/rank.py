@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import highspy
-import numba
 import numpy as np
 
 from agents.linear_program import LinearProgram
 from agents.placement.list_scheduling.schedule import FloatArray, IntArray
+from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
@@ -43,7 +43,7 @@ def upward_rank(problem: StepProblem) -> FloatArray:
     return rank
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def add_behind(
     use_ptr: IntArray,  # (N + 1,)
     use_op: IntArray,  # (C,)

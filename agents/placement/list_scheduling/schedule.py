@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.grouping import GroupedProblem
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 
 IntArray = NDArray[np.int64]
@@ -114,7 +113,7 @@ def empty_schedule(grouped: GroupedProblem, room: FloatArray) -> Schedule:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def first_gap(schedule: Schedule, resource: int, ready: float, seconds: float) -> float:
     """The first time from `ready` on at which `resource` is free for `seconds`."""
     before = schedule.last[resource]
@@ -128,14 +127,14 @@ def first_gap(schedule: Schedule, resource: int, ready: float, seconds: float) -
     return start
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def released(schedule: Schedule, resource: int) -> float:
     """When `resource` ends the last thing it does."""
     last = schedule.last[resource]
     return 0.0 if last == NONE else schedule.end[last]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def occupy(schedule: Schedule, resource: int, start: float, end: float) -> None:
     """Write a free interval into the calendar of `resource`."""
     before = schedule.last[resource]
@@ -156,7 +155,7 @@ def occupy(schedule: Schedule, resource: int, start: float, end: float) -> None:
         schedule.before[after] = new
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _undo(schedule: Schedule, used: int) -> None:
     """Take the latest intervals out again until `used` are left."""
     while schedule.used[0] > used:
@@ -173,7 +172,7 @@ def _undo(schedule: Schedule, used: int) -> None:
             schedule.before[after] = before
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _send(problem: ListProblem, schedule: Schedule, tensor: int, source: int, device: int) -> float:
     """Take the ports for `tensor` from `source` to `device`; when it arrives, in seconds."""
     ready: float = schedule.finish[problem.producer[tensor]]
@@ -194,7 +193,7 @@ def _send(problem: ListProblem, schedule: Schedule, tensor: int, source: int, de
     return start + seconds
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def inputs_ready(problem: ListProblem, schedule: Schedule, piece: int, device: int) -> float:
     """When all inputs of `piece` would be on `device`; nothing changes."""
     used, ready = schedule.used[0], 0.0
@@ -213,7 +212,7 @@ def inputs_ready(problem: ListProblem, schedule: Schedule, piece: int, device: i
     return ready
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int) -> float:
     """Send to `device` what `piece` still needs there; when all inputs are there, in seconds."""
     used, ready = schedule.used[0], 0.0
@@ -232,7 +231,7 @@ def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int) -
     return ready
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def run(problem: ListProblem, schedule: Schedule, piece: int, device: int, start: float) -> None:
     """Let `piece` run on `device` from `start`; consumers that miss nothing else become ready."""
     end = start + problem.op_seconds[piece, device]
@@ -246,7 +245,7 @@ def run(problem: ListProblem, schedule: Schedule, piece: int, device: int, start
             _by_finish(problem, schedule, consumer)
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def can_take(problem: ListProblem, schedule: Schedule, group: int, device: int) -> bool:
     """Whether `group` is on `device`, or undecided and may still go there."""
     if schedule.group_device[group] != NONE:
@@ -255,7 +254,7 @@ def can_take(problem: ListProblem, schedule: Schedule, group: int, device: int) 
     return bool(fits and schedule.allowed[group, device])
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _by_finish(problem: ListProblem, schedule: Schedule, piece: int) -> None:
     """Sort the inputs of `piece` by the time at which they are computed, then by tensor."""
     first = problem.input_ptr[piece]

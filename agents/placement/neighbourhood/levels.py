@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 
 from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray, Units
 from agents.step.grouping import GroupedProblem, fused_around
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.fusion import fuse
@@ -216,7 +215,7 @@ def list_schedule(level: Level, room: FloatArray) -> tuple[IntArray, IntArray] |
     return (device[units.of].astype(np.int64), order) if placed else None
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _upward_rank(
     use_ptr: IndexArray, uses: IndexArray, mean: FloatArray, moved: FloatArray, rank: FloatArray
 ) -> None:
@@ -228,7 +227,7 @@ def _upward_rank(
         rank[op] = mean[op] + longest
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _schedule(
     op_seconds: FloatArray,  # (K, D)
     input_ptr: IndexArray,  # (K + 1,)
@@ -274,7 +273,7 @@ def _schedule(
     return True
 
 
-@numba.njit(cache=True, nogil=True, **INNER)
+@compiled_inner
 def _ready(
     op: int,
     d: int,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.compilation import INLINED, INNER
+from envs.compilation import inlined, inlined_inner, lean
 from envs.step.incremental import Chosen, Facts, Times, sort_row
 
 IntArray = NDArray[np.int64]
@@ -63,7 +62,7 @@ def no_move(operators: int) -> Move:
     )
 
 
-@numba.njit(**INLINED)
+@inlined
 def clear(move: Move, operators: int) -> None:
     """Forget the last move."""
     counter = move.counter
@@ -71,7 +70,7 @@ def clear(move: Move, operators: int) -> None:
     counter[LOW], counter[HIGH] = operators, -1
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def put(facts: Facts, chosen: Chosen, units: Units, move: Move, unit: int, device: int) -> None:
     """Put `unit` on `device`."""
     input_ptr, inputs = facts.input_ptr, facts.inputs
@@ -90,7 +89,7 @@ def put(facts: Facts, chosen: Chosen, units: Units, move: Move, unit: int, devic
     move.counter[LOW], move.counter[HIGH] = low, high
 
 
-@numba.njit(**INLINED)
+@inlined
 def reorder(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> bool:
     """Move `op` to position `target`, and with it what must not be passed.
 
@@ -141,7 +140,7 @@ def reorder(facts: Facts, chosen: Chosen, move: Move, op: int, target: int) -> b
     return True
 
 
-@numba.njit(**INLINED)
+@inlined
 def undo(facts: Facts, chosen: Chosen, units: Units, move: Move) -> None:
     """Take the move back; its traces stay where they were."""
     for i in range(move.counter[UNITS]):
@@ -157,7 +156,7 @@ def undo(facts: Facts, chosen: Chosen, units: Units, move: Move) -> None:
         _sort_inputs(facts, chosen, move)
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _sort_inputs(facts: Facts, chosen: Chosen, move: Move) -> None:
     """Sort the rows of those who send to the carried operators, and note where that is."""
     use_ptr, input_ptr, inputs = facts.use_ptr, facts.input_ptr, facts.inputs
@@ -188,7 +187,7 @@ _NEARBY = 32  # positions between two units that are exchanged
 _ROUNDING = 1e-9  # relative: slack of a critical operator
 
 
-@numba.njit(**INLINED)
+@inlined
 def draw(state: RandomState) -> float:
     """A uniform number of [0, 1), by SplitMix64.
 
@@ -202,7 +201,7 @@ def draw(state: RandomState) -> float:
     return np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@lean
 def propose(
     facts: Facts,
     chosen: Chosen,
@@ -252,7 +251,7 @@ def propose(
     return True
 
 
-@numba.njit(**INLINED)
+@inlined
 def likely(units: Units, unit: int, random: RandomState) -> np.int64:
     """A device for `unit`, by the chances of the guide."""
     at, last = draw(random), units.likely.shape[1] - 1
@@ -262,7 +261,7 @@ def likely(units: Units, unit: int, random: RandomState) -> np.int64:
     return np.int64(last)
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _neighbour(facts: Facts, op: int, random: RandomState) -> np.int64:
     """A producer or a consumer of `op`; itself if it has none."""
     inputs = facts.input_ptr[op + 1] - facts.input_ptr[op]
@@ -275,7 +274,7 @@ def _neighbour(facts: Facts, op: int, random: RandomState) -> np.int64:
     return np.int64(op)
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _shift(
     facts: Facts, chosen: Chosen, move: Move, op: int, mate: int, random: RandomState
 ) -> bool:
@@ -302,7 +301,7 @@ def _shift(
     return made
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _exchange(
     chosen: Chosen, facts: Facts, units: Units, move: Move, op: int, random: RandomState
 ) -> bool:

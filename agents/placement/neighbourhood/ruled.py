@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from agents.placement.neighbourhood.levels import Level
@@ -28,12 +27,13 @@ from agents.placement.neighbourhood.walk import (
     recharge,
     remember,
 )
+from envs.compilation import compiled
 from envs.step.incremental import Chosen, Facts, Times
 from envs.step.kernel import Scratch, StepArrays
 from envs.step.price import Holdings, Play, Pricer, order_of, price_in_order
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def anneal_placements(
     facts: Facts,
     chosen: Chosen,

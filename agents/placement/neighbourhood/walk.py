@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from agents.placement.neighbourhood.levels import Level
@@ -23,7 +22,7 @@ from agents.placement.neighbourhood.moves import (
     propose,
     undo,
 )
-from envs.compilation import INLINED, INNER
+from envs.compilation import compiled, inlined, inlined_inner, lean
 from envs.step.incremental import (
     Chosen,
     Facts,
@@ -67,7 +66,7 @@ class Walk(NamedTuple):
     unseen: IntArray  # (1,) plans that may be kept before the peaks are looked at again
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", _nrt=False)
+@lean
 def anneal(
     facts: Facts,
     chosen: Chosen,
@@ -119,7 +118,7 @@ def anneal(
         recharge(walk)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def refresh(
     facts: Facts,
     chosen: Chosen,
@@ -142,7 +141,7 @@ def refresh(
     remember(walk, chosen)
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def _look(
     facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams, walk: Walk
 ) -> float:
@@ -156,7 +155,7 @@ def _look(
     return overflow
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def recharge(walk: Walk) -> None:
     """Raise the charge while memory overflows, and let it fall while it fits."""
     cost = walk.cost
@@ -166,7 +165,7 @@ def recharge(walk: Walk) -> None:
         cost[CHARGE] = max(cost[CHARGE] * _FALL, cost[LEAST_CHARGE])
 
 
-@numba.njit(**INLINED)
+@inlined
 def remember(walk: Walk, chosen: Chosen) -> None:
     """Keep the plan if it is the best so far."""
     cost = walk.cost
@@ -179,7 +178,7 @@ def remember(walk: Walk, chosen: Chosen) -> None:
             walk.best_order[i] = chosen.order[i]
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int) -> None:
     """Carry the state of the units that the move put elsewhere there, or back (`sign` -1)."""
     for i in range(move.counter[UNITS]):
@@ -191,7 +190,7 @@ def carry_state(walk: Walk, chosen: Chosen, units: Units, move: Move, sign: int)
         walk.units_on[now] += sign
 
 
-@numba.njit(**INLINED, **INNER)
+@inlined_inner
 def overflow_of(walk: Walk, held: FloatArray) -> float:
     """The part of all bytes that does not fit where devices hold `held` (D,) bytes."""
     total = 0.0

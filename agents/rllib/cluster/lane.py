@@ -7,7 +7,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
 from envs.cluster.environment.views import Advice, Adviser
 from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
+from envs.compilation import compiled
 from envs.errors import InputError
 
 LOOKS_EVERY = 64  # steps
@@ -179,7 +179,7 @@ def remaining_seconds(episode: SchedulingEpisode, scheduler: int, out: NDArray[n
     _fill(state.jobs, now, book.window[scheduler], book.shown[scheduler], out)
 
 
-@njit(cache=True)
+@compiled
 def _fill(
     jobs: NDArray[np.void],
     now: float,

@@ -10,7 +10,6 @@ import copy
 from math import log2, sqrt
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.features import (
@@ -27,7 +26,7 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]
 
@@ -110,7 +109,7 @@ class DurationFeatures:
         return out
 
 
-@njit(cache=True)
+@compiled
 def learn(
     state: ClusterState,
     gang: NDArray[np.int32],
@@ -127,7 +126,7 @@ def learn(
     finished[0] = state.clock[0].finished
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def newly_finished(state: ClusterState, told: NDArray[np.bool_], number: int) -> IntArray:
     """(number,) jobs that have finished and are not yet `told`: now they are. The first first."""
     new, ended = np.empty(number, np.int64), np.empty(number)
@@ -140,7 +139,7 @@ def newly_finished(state: ClusterState, told: NDArray[np.bool_], number: int) ->
     return new[np.argsort(ended, kind="mergesort")]  # stable: ties by number
 
 
-@njit(cache=True)
+@compiled
 def fill(
     state: ClusterState,
     near: NDArray[np.int32],

@@ -10,28 +10,28 @@ from __future__ import annotations
 from math import log
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Trace
+from envs.compilation import compiled, pasted
 
 LOW, HIGH = -1.0, 4.0
 
 
-@njit(cache=True, inline="always")
+@pasted
 def bounded(value: float) -> float:
     """The feature inside its bounds."""
     return min(max(value, LOW), HIGH)
 
 
-@njit(cache=True, inline="always")
+@pasted
 def count(number: float) -> float:
     """ln(1 + number) / 4."""
     return min(log(1.0 + number) / 4.0, HIGH)
 
 
-@njit(cache=True, inline="always")
+@pasted
 def minutes(seconds: float) -> float:
     """ln(1 + seconds / 60) / 4; what is not finite = above all."""
     return min(log(1.0 + max(seconds, 0.0) / 60.0) / 4.0, HIGH)
@@ -42,7 +42,7 @@ NUMBER, MEAN, VARIANCE = 0, 1, 2  # columns of `Bookkeeping.finished`
 LEAST_RECENCY = 0.05  # weight of the job that finished last in an exponential mean
 
 
-@njit(cache=True)
+@compiled
 def width(history: int) -> int:
     """Columns that K = `history` neighbours on both sides add to a job."""
     return 2 * NEIGHBOUR_WIDTH * history + MEAN_WIDTH if history else 0
@@ -84,7 +84,7 @@ def _codes(*columns: NDArray[np.integer]) -> NDArray[np.int32]:
     return codes.reshape(-1).astype(np.int32)
 
 
-@njit(cache=True)
+@compiled
 def add_finished(row: NDArray[np.float64], value: float) -> None:
     """Take a value into an exponential mean and variance; `row` is (NUMBER, MEAN, VARIANCE).
 

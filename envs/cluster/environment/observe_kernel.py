@@ -9,7 +9,6 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.actions import ActionTable
@@ -30,7 +29,7 @@ from envs.cluster.interference.rates import SEVERAL_RACKS
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner
 
 Records = NDArray[np.void]
 
@@ -56,7 +55,7 @@ class ObservationTable(NamedTuple):
     history: int  # K
 
 
-@njit(cache=True)
+@compiled
 def observe(
     state: ClusterState,
     book: Bookkeeping,
@@ -130,7 +129,7 @@ def observe(
     fill_mask(state, book, view, actions, sizes.most_forwards, mask)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fill_servers(
     state: ClusterState,
     view: View,
@@ -187,7 +186,7 @@ def fill_servers(
     write_area(whole, len(view.node), view.gpus, view.largest, cluster)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def write_area(
     area: NDArray[np.float64], servers: int, all_gpus: int, largest: int, row: NDArray[np.float32]
 ) -> None:
@@ -203,7 +202,7 @@ def write_area(
     row[7] = bounded(1.0 - area[7] / jobs) if area[5] > 0.0 else 0.0
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fill_queue(
     state: ClusterState, book: Bookkeeping, view: View, cluster: NDArray[np.float32]
 ) -> None:
@@ -225,7 +224,7 @@ def fill_queue(
     cluster[14] = count(coming)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fill_jobs(
     state: ClusterState,
     book: Bookkeeping,
@@ -279,7 +278,7 @@ def fill_jobs(
             fill_history(state, book, job, row[JOB_BASE + sizes.gpu_types :])
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fill_history(
     state: ClusterState, book: Bookkeeping, job: int, row: NDArray[np.float32]
 ) -> None:
@@ -312,7 +311,7 @@ def fill_history(
     row[at + 4] = sqrt(everything[VARIANCE])
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fill_shares(
     state: ClusterState,
     view: View,
@@ -348,7 +347,7 @@ def fill_shares(
     return left_out
 
 
-@njit(cache=True)
+@compiled
 def fill_mask(
     state: ClusterState,
     book: Bookkeeping,
@@ -391,7 +390,7 @@ def fill_mask(
         mask[len(mask) - 1] = 0
 
 
-@njit(cache=True)
+@compiled
 def summarise(
     state: ClusterState,
     book: Bookkeeping,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.environment.actions import REMAINING_SERVICE, REMAINING_TIME, SERVICE, ActionTable
@@ -17,14 +16,14 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, give, give_partial, stop
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, pasted
 
 Flags = NDArray[np.int8]
 Records = NDArray[np.void]
 KINDS = 32  # different requests among jobs that are remembered
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: int) -> int:
     """The set of `gpus` partial GPUs of `node` with the least left that is enough, or NONE."""
     best, least = NONE, WHOLE_GPU + 1
@@ -37,7 +36,7 @@ def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: 
     return best
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) -> int:
     """How many GPUs a job like `job` could get on `node` now; -1: it cannot be there at all."""
     record, place = jobs[job], nodes[node]
@@ -62,7 +61,7 @@ def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) 
     return int(free)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def slots_of(table: ActionTable, view: View, group: int) -> tuple[int, int]:
     """The servers of a group: the first slot and the one after the last."""
     if group < table.servers:
@@ -73,7 +72,7 @@ def slots_of(table: ActionTable, view: View, group: int) -> tuple[int, int]:
     return 0, len(view.node)
 
 
-@njit(cache=True)
+@compiled
 def start_on(
     state: ClusterState,
     tables: RateTables,
@@ -90,7 +89,7 @@ def start_on(
     begin(state, tables, overheads, job)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take_whole(state: ClusterState, view: View, job: int, first: int, last: int) -> None:
     """Give `job` free GPUs: as few servers as possible, the last of them the tightest."""
     jobs, nodes, partials = state.jobs, state.nodes, state.partials
@@ -111,7 +110,7 @@ def take_whole(state: ClusterState, view: View, job: int, first: int, last: int)
         left -= most
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def give_free(state: ClusterState, job: int, node: int, gpus: int) -> None:
     """Give a job free GPUs of a node; a fractional one has them as a set that others may join."""
     if state.jobs[job].milli < WHOLE_GPU and gpus > 0:
@@ -120,7 +119,7 @@ def give_free(state: ClusterState, job: int, node: int, gpus: int) -> None:
         give(state, job, node, gpus)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def take_part(state: ClusterState, view: View, job: int, first: int, last: int) -> bool:
     """Give a fractional job the fullest set of its size, or free GPUs of the tightest server.
 
@@ -148,7 +147,7 @@ def take_part(state: ClusterState, view: View, job: int, first: int, last: int) 
     return True
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def offer(
     state: ClusterState, table: ActionTable, view: View, job: int, row: int, mask: Flags
 ) -> None:
@@ -191,7 +190,7 @@ UNFINISHED, UNFINISHED_GPUS, INVERSE_WORK, QUEUED, HELD = 0, 1, 2, 3, 4
 PASSED_WIDTH = 5
 
 
-@njit(cache=True)
+@compiled
 def act(
     state: ClusterState,
     tables: RateTables,
@@ -229,7 +228,7 @@ def act(
     return WAITED
 
 
-@njit(cache=True)
+@compiled
 def wait(
     state: ClusterState,
     tables: RateTables,
@@ -278,7 +277,7 @@ def wait(
     return bool(outcome != NOTHING)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def remember(state: ClusterState, book: Bookkeeping, ran: int) -> None:
     """Add to the means which of the first `ran` jobs of `book.row` have finished, by number."""
     over = 0
@@ -294,7 +293,7 @@ def remember(state: ClusterState, book: Bookkeeping, ran: int) -> None:
     remember_in_order(state, book, book.row[:over])
 
 
-@njit(cache=True)
+@compiled
 def remember_in_order(state: ClusterState, book: Bookkeeping, over: NDArray[np.integer]) -> None:
     """Add jobs that have finished to the means, as they come."""
     for place in range(len(over)):
@@ -305,7 +304,7 @@ def remember_in_order(state: ClusterState, book: Bookkeeping, over: NDArray[np.i
         add_finished(book.finished[len(book.finished) - 1], held)
 
 
-@njit(cache=True, inline="always")
+@pasted
 def add_unfinished(state: ClusterState, job: int, home: int, passed: FloatArray) -> None:
     record = state.jobs[job]
     passed[home, UNFINISHED] += 1.0
@@ -313,7 +312,7 @@ def add_unfinished(state: ClusterState, job: int, home: int, passed: FloatArray)
     passed[home, INVERSE_WORK] += 1.0 / record.work
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def something_to_come(state: ClusterState, book: Bookkeeping) -> bool:
     """Whether a job runs, is to arrive or on its way to a queue, or a node is to fail or return."""
     clock = state.clock[0]
@@ -331,7 +330,7 @@ def something_to_come(state: ClusterState, book: Bookkeeping) -> bool:
     return False
 
 
-@njit(cache=True, inline="always")
+@pasted
 def alike(jobs: Records, one: int, other: int) -> bool:
     """Whether two jobs ask for the same, and so have room in the same places."""
     a, b = jobs[one], jobs[other]
@@ -344,7 +343,7 @@ def alike(jobs: Records, one: int, other: int) -> bool:
     )
 
 
-@njit(cache=True)
+@compiled
 def holding(state: ClusterState, table: ActionTable, view: View, holds: NDArray[np.int8]) -> None:
     """Write into `holds` (J,) which jobs some server group of a view can hold; nothing runs yet."""
     first, kinds = np.empty(KINDS, np.int64), 0  # jobs that ask for different things
@@ -361,7 +360,7 @@ def holding(state: ClusterState, table: ActionTable, view: View, holds: NDArray[
             kinds += 1
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def can_hold(state: ClusterState, table: ActionTable, view: View, job: int) -> bool:
     """Whether some server group of a view has room for a job."""
     wanted = state.jobs[job].gpus
@@ -379,7 +378,7 @@ def can_hold(state: ClusterState, table: ActionTable, view: View, job: int) -> b
     return bool(table.offer_all and in_all >= wanted > 1)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def look(state: ClusterState, book: Bookkeeping, view: View, key: int) -> tuple[int, int]:
     """Choose the jobs that a scheduler is shown: its window and its running jobs.
 
@@ -420,7 +419,7 @@ def look(state: ClusterState, book: Bookkeeping, view: View, key: int) -> tuple[
     return pending, show_running(state, book.row, view, shown)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def show_running(
     state: ClusterState, row: NDArray[np.int32], view: View, shown: NDArray[np.int32]
 ) -> int:

@@ -10,7 +10,6 @@ from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.interference.rates import (
@@ -35,13 +34,13 @@ from envs.cluster.interference.rates import (
     RateTables,
 )
 from envs.cluster.simulation.cluster_state import NONE
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, joined, joined_inner
 
 Records = NDArray[np.void]
 Rows = NDArray[np.int32]
 
 
-@njit(cache=True)
+@compiled
 def neighbour_rate(
     jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int
 ) -> float:
@@ -53,7 +52,7 @@ def neighbour_rate(
     return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, True))
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def left_by_neighbours(
     jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int, afresh: bool
 ) -> float:
@@ -87,7 +86,7 @@ def left_by_neighbours(
     return left
 
 
-@njit(cache=True, forceinline=True)
+@joined
 def disturbs(jobs: Records, shares: Records, tables: RateTables, job: int) -> bool:
     """Whether a job, by running where it has shares, can change the rate of any other at all."""
     if tables.kind == ALONE:
@@ -101,7 +100,7 @@ def disturbs(jobs: Records, shares: Records, tables: RateTables, job: int) -> bo
     return True
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def alone_rate(
     jobs: Records,
     nodes: Records,
@@ -125,7 +124,7 @@ def alone_rate(
     return rate
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def spread_of(nodes: Records, shares: Records, share: int) -> int:
     """How far the chain of a job's shares reaches: ONE_NODE, ONE_RACK or SEVERAL_RACKS."""
     if share == NONE:
@@ -141,7 +140,7 @@ def spread_of(nodes: Records, shares: Records, share: int) -> int:
     return spread
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def shared(
     jobs: Records,
     nodes: Records,
@@ -186,7 +185,7 @@ def shared(
     return left
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def _node_demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float]:
@@ -200,7 +199,7 @@ def _node_demand(
     return pcie, nic
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def _host_demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float, float]:
@@ -215,7 +214,7 @@ def _host_demand(
     return pcie, nic, cpu
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, share: int) -> None:
     """Add up what is asked for on the nodes of a chain of shares, always in the same order.
 
@@ -236,7 +235,7 @@ def add_up(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, s
         share = shares[share].next
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def _demand(
     jobs: Records, shares: Records, demand: FloatArray, share: int
 ) -> tuple[float, float, float]:
@@ -250,7 +249,7 @@ def _demand(
     return gpu, pcie, nic
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _uplinks(jobs: Records, nodes: Records, shares: Records, demand: FloatArray, job: int) -> float:
     """What is left to a job on several racks of their uplinks."""
     left, own = 1.0, jobs[job].share
@@ -272,7 +271,7 @@ def _uplinks(jobs: Records, nodes: Records, shares: Records, demand: FloatArray,
     return left
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _leaves_rack(jobs: Records, nodes: Records, shares: Records, share: int) -> bool:
     """Whether a share is the first, of those in its rack, of a job on several racks."""
     job, rack = jobs[shares[share].job], nodes[shares[share].node].rack
@@ -284,7 +283,7 @@ def _leaves_rack(jobs: Records, nodes: Records, shares: Records, share: int) -> 
     return bool(earlier == NONE)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _communicating(
     jobs: Records,
     nodes: Records,
@@ -310,7 +309,7 @@ def _communicating(
     return float(communication[case, slowest, spread, column])
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _contenders(
     jobs: Records, nodes: Records, shares: Records, communication: FloatArray, job: int
 ) -> int:
@@ -332,7 +331,7 @@ def _contenders(
     return most
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _row(jobs: Records, rows: NDArray[np.int32], job: int) -> int:
     # A job that is just stopping has given its number of nodes back, but not yet all its shares.
     column = max(min(jobs[job].nodes, rows.shape[1]) - 1, 0)
@@ -340,7 +339,7 @@ def _row(jobs: Records, rows: NDArray[np.int32], job: int) -> int:
     return row
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _next(jobs: Records, shares: Records, scope: int, own: int, other: int) -> int:
     """The first share of a neighbour in the node's chain, from `other` on."""
     while other != NONE:
@@ -357,7 +356,7 @@ def _next(jobs: Records, shares: Records, scope: int, own: int, other: int) -> i
     return other
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _pairs(
     jobs: Records,
     nodes: Records,
@@ -383,7 +382,7 @@ def _pairs(
     return least
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def _sets(
     jobs: Records,
     nodes: Records,
@@ -426,7 +425,7 @@ def count(rows: int, largest: int) -> int:
     return comb(rows + largest, largest)
 
 
-@njit(cache=True)
+@compiled
 def rank(a: int, b: int, c: int, largest: int) -> int:
     """The number of the multiset {a, b, c}, in any order; NOBODY fills the places of absent ones.
 

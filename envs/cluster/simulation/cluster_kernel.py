@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.interference.kernel import (
@@ -31,19 +30,19 @@ from envs.cluster.simulation.cluster_state import (
     Overheads,
 )
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import INNER
+from envs.compilation import compiled, compiled_inner, joined, joined_inner, pasted
 
 IntArray = NDArray[np.int32]
 Records = NDArray[np.void]
 
 
-@njit(cache=True, inline="always")
+@pasted
 def earlier(jobs: Records, a: int, b: int) -> bool:
     """Whether job `a` ends before job `b`; of equal ends the lower number."""
     return jobs[a].end < jobs[b].end or (jobs[a].end == jobs[b].end and a < b)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def rise(jobs: Records, heap: IntArray, place: int) -> None:
     """Move the job at `place` up to where it belongs."""
     job = heap[place]
@@ -58,7 +57,7 @@ def rise(jobs: Records, heap: IntArray, place: int) -> None:
     jobs[job].place = place
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def sink(jobs: Records, heap: IntArray, size: int, place: int) -> None:
     """Move the job at `place` down to where it belongs among the first `size`."""
     job = heap[place]
@@ -77,14 +76,14 @@ def sink(jobs: Records, heap: IntArray, size: int, place: int) -> None:
     jobs[job].place = place
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def push(jobs: Records, heap: IntArray, size: int, job: int) -> None:
     """Add `job` to a heap of `size` jobs."""
     heap[size] = job
     rise(jobs, heap, size)
 
 
-@njit(cache=True)
+@compiled
 def remove(jobs: Records, heap: IntArray, size: int, job: int) -> None:
     """Take `job` out of a heap of `size` jobs."""
     place = jobs[job].place
@@ -97,7 +96,7 @@ def remove(jobs: Records, heap: IntArray, size: int, job: int) -> None:
         sink(jobs, heap, size - 1, jobs[last].place)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def reorder(jobs: Records, heap: IntArray, size: int, job: int) -> None:
     """Put `job` in its place after its end has changed."""
     rise(jobs, heap, jobs[job].place)
@@ -111,21 +110,21 @@ NOTHING, UNTIL, EVENT = 0, 1, 2  # what `advance` came to
 ROUNDING_S = 1e-6  # work that may be lacking at a checkpoint: more than rounding ever takes
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def progress_of(record: Record, now: float) -> float:
     """Seconds of work that a running job has done since it was settled."""
     progressing = max(record.settled, record.ready)
     return (now - progressing) * record.rate if now > progressing else 0.0
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def attained_by(record: Record, now: float) -> float:
     """Seconds of work that a job has done, settled or not."""
     attained: float = record.attained
     return attained + progress_of(record, now) if record.status == RUNNING else attained
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def settle_record(record: Record, now: float) -> None:
     """Bring `remaining`, `attained` and `executed` of a running job up to now."""
     progress = progress_of(record, now)
@@ -135,7 +134,7 @@ def settle_record(record: Record, now: float) -> None:
     record.settled = now
 
 
-@njit(cache=True)
+@compiled
 def settle(state: ClusterState) -> None:
     """Bring all running jobs up to now."""
     now = state.clock[0].now
@@ -143,7 +142,7 @@ def settle(state: ClusterState) -> None:
         settle_record(state.jobs[state.heap[place]], now)
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def end_of(record: Record, now: float) -> float:
     """When a settled job will finish at its present rate."""
     if record.rate <= 0.0:
@@ -152,7 +151,7 @@ def end_of(record: Record, now: float) -> float:
     return end
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def change_rate(jobs: Records, heap: Heap, clock: Record, job: int, rate: float) -> None:
     """A running job goes on at another rate from now."""
     record = jobs[job]
@@ -162,7 +161,7 @@ def change_rate(jobs: Records, heap: Heap, clock: Record, job: int, rate: float)
     reorder(jobs, heap, clock.running, job)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def refresh_sharing(
     jobs: Records,
     nodes: Records,
@@ -188,7 +187,7 @@ def refresh_sharing(
         share = shares[share].next
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def refresh_others(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """`refresh` for all other kinds of interference; after `add_up` where there are demands."""
     far = tables.kind == SHARED and share != NONE and state.shares[share].next != NONE
@@ -203,7 +202,7 @@ def refresh_others(state: ClusterState, tables: RateTables, share: int, besides:
             refresh_node(state, tables, state.nodes[node].share, besides)
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def refresh_node(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """The same for the jobs of a node's chain of shares."""
     while share != NONE:
@@ -218,7 +217,7 @@ def refresh_node(state: ClusterState, tables: RateTables, share: int, besides: i
         share = state.shares[share].after
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """Give the jobs beside a chain of shares, but one, the rates that are left to them now."""
     if tables.kind == BOTTLENECK:
@@ -236,7 +235,7 @@ def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -
         refresh_others(state, tables, share, besides)
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def enqueue(state: ClusterState, job: int) -> None:
     """Put a job at the tail of the pending ones."""
     clock, record = state.clock[0], state.jobs[job]
@@ -252,7 +251,7 @@ def enqueue(state: ClusterState, job: int) -> None:
     clock.pending += 1
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def dequeue(state: ClusterState, job: int) -> None:
     """Take a job out of the pending ones."""
     clock, record = state.clock[0], state.jobs[job]
@@ -269,7 +268,7 @@ def dequeue(state: ClusterState, job: int) -> None:
     clock.pending -= 1
 
 
-@njit(cache=True, forceinline=True)
+@joined
 def give(state: ClusterState, job: int, node: int, gpus: int) -> int:
     """Give a job whole GPUs of a node, and its share of processor and memory; the share made."""
     clock, record, place = state.clock[0], state.jobs[job], state.nodes[node]
@@ -293,13 +292,13 @@ def give(state: ClusterState, job: int, node: int, gpus: int) -> int:
     return index
 
 
-@njit(cache=True, inline="always")
+@pasted
 def part(amount: int, gpus: int, of: int) -> int:
     """The part of a job's processor or memory, rounded up, that goes with `gpus` of its GPUs."""
     return amount if gpus == of else -(-amount * gpus // of)
 
 
-@njit(cache=True)
+@compiled
 def give_partial(state: ClusterState, job: int, node: int, partial: int, gpus: int) -> int:
     """Give a fractional job its part of a set of partial GPUs; NONE: of GPUs that are free.
 
@@ -327,7 +326,7 @@ def give_partial(state: ClusterState, job: int, node: int, partial: int, gpus: i
     return index
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def ungive(state: ClusterState, job: int) -> None:
     """Undo the last `give` or `give_partial` to a job that has not begun."""
     clock, record = state.clock[0], state.jobs[job]
@@ -351,7 +350,7 @@ def ungive(state: ClusterState, job: int) -> None:
     clock.share = index
 
 
-@njit(cache=True, forceinline=True)
+@joined
 def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: int) -> None:
     """A pending job runs on the shares it was given."""
     clock, record = state.clock[0], state.jobs[job]
@@ -382,7 +381,7 @@ def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: in
         refresh(state, tables, record.share, job)
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
     """A running job gives back all it holds, and its neighbours notice."""
     clock, record = state.clock[0], state.jobs[job]
@@ -430,7 +429,7 @@ def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
     clock.share = first
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def give_back_partial(state: ClusterState, partial: int, milli: int) -> None:
     """Part of a set is free again; GPUs that nothing runs on are whole ones again."""
     clock, gpus = state.clock[0], state.partials[partial]
@@ -450,7 +449,7 @@ def give_back_partial(state: ClusterState, partial: int, milli: int) -> None:
     clock.free += gpus.gpus
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def log(state: ClusterState, job: int, node: int, gpus: int) -> None:
     """Write down one share of the run that ends now."""
     clock, record = state.clock[0], state.jobs[job]
@@ -460,7 +459,7 @@ def log(state: ClusterState, job: int, node: int, gpus: int) -> None:
     clock.runs += 1
 
 
-@njit(cache=True)
+@compiled
 def stop(state: ClusterState, tables: RateTables, job: int) -> None:
     """Preempt a running job: it keeps its progress and goes to the tail of the queue."""
     settle_record(state.jobs[job], state.clock[0].now)
@@ -469,14 +468,14 @@ def stop(state: ClusterState, tables: RateTables, job: int) -> None:
     enqueue(state, job)
 
 
-@njit(cache=True)
+@compiled
 def refuse(state: ClusterState, job: int) -> None:
     """A pending job leaves without having run."""
     dequeue(state, job)
     state.jobs[job].status = REFUSED
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, node: int) -> None:
     """A node goes down: its jobs stop and lose what they did since their last checkpoint.
 
@@ -497,7 +496,7 @@ def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, nod
     place.up = 0
 
 
-@njit(cache=True, **INNER)
+@compiled_inner
 def repair_node(state: ClusterState, node: int) -> None:
     """A node comes back, empty."""
     place = state.nodes[node]
@@ -506,7 +505,7 @@ def repair_node(state: ClusterState, node: int) -> None:
     place.up = 1
 
 
-@njit(cache=True, forceinline=True)
+@joined
 def next_event(state: ClusterState) -> float:
     """When the next completion, incident or arrival is due; inf: never."""
     clock = state.clock[0]
@@ -520,7 +519,7 @@ def next_event(state: ClusterState) -> float:
     return due
 
 
-@njit(cache=True, forceinline=True)
+@joined
 def advance(state: ClusterState, tables: RateTables, overheads: Overheads, until: float) -> int:
     """Go to the next instant at which something happens, and let all of that instant happen.
 
@@ -559,7 +558,7 @@ def advance(state: ClusterState, tables: RateTables, overheads: Overheads, until
     return outcome
 
 
-@njit(cache=True, forceinline=True, **INNER)
+@joined_inner
 def complete(state: ClusterState, tables: RateTables, job: int) -> None:
     """A running job has done its work."""
     clock, record = state.clock[0], state.jobs[job]
@@ -572,7 +571,7 @@ def complete(state: ClusterState, tables: RateTables, job: int) -> None:
     clock.finished += 1
 
 
-@njit(cache=True)
+@compiled
 def imagine(state: ClusterState, jobs: NDArray[np.int64], remaining: FloatArray) -> None:
     """Settled `jobs` that wait or run have so many seconds of work left; nothing else is to come.
 
@@ -590,7 +589,7 @@ def imagine(state: ClusterState, jobs: NDArray[np.int64], remaining: FloatArray)
     clock.incident = len(state.incidents)
 
 
-@njit(cache=True)
+@compiled
 def log_is_short(state: ClusterState) -> bool:
     """Whether the log, where one is kept, could not take the runs of all shares once more."""
     short: bool = 0 < len(state.runs) < state.clock[0].runs + len(state.shares)

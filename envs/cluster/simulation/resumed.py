@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from envs.cluster.interference.rates import RateTables
@@ -21,6 +20,7 @@ from envs.cluster.simulation.cluster_kernel import (
 )
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -93,7 +93,7 @@ def resume(simulator: ClusterSimulator, midst: Midst) -> None:
     simulator.state.clock[0]["finished"] = len(over)
 
 
-@njit(cache=True)
+@compiled
 def place(
     state: ClusterState,
     tables: RateTables,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.compilation import compiled
 from envs.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -100,7 +100,7 @@ def _shape(counts: FloatArray) -> FloatArray:
     return np.asarray(total / total.mean())
 
 
-@numba.njit(cache=True)
+@compiled
 def arrival_times(
     gap: FloatArray, burst: NDArray[np.bool_], scale: float, rates: FloatArray
 ) -> FloatArray:
@@ -206,7 +206,7 @@ def deal_sizes(
     return size, starts
 
 
-@numba.njit(cache=True)
+@compiled
 def _deal(count: IntArray, end: FloatArray, draws: FloatArray) -> tuple[IntArray, BoolArray]:
     left = count.copy()
     size = np.zeros(len(draws), np.int64)
