@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.readers.job_logs import ItpReader
 from envs.cluster.workload.trace import Trace
+from envs.files import read_json
 
 POLICIES = {
     "fifo-strict": FIFO,
@@ -38,7 +38,7 @@ def entries() -> list[dict[str, Any]]:
     path = Path(folder or "") / "oracles" / "cluster.json"
     if not folder or not path.is_file():
         return [{}]
-    published: list[dict[str, Any]] = json.loads(path.read_text())["entries"]
+    published: list[dict[str, Any]] = read_json(path)["entries"]
     return [entry for entry in published if entry["ref"]]
 
 
@@ -78,7 +78,7 @@ def test_by_decisions_in_the_simulator(entry: dict[str, Any], data: Path) -> Non
 
 
 def test_all_disciplines_are_tried(data: Path) -> None:
-    published = json.loads((data / "oracles" / "cluster.json").read_text())["entries"]
+    published = read_json(data / "oracles/cluster.json")["entries"]
     assert {e["policy"] for e in published} == set(POLICIES) | UNPROVED
     assert len(entries()) == 20
 

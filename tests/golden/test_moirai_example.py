@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from agents.placement.cp_sat import CpSat
 from agents.placement.list_planners import Heft
 from agents.placement.local_search import LocalSearch
 from envs.cost import TabulatedCost
+from envs.files import read_json
 from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -47,7 +47,7 @@ def exact() -> CpSat:
 
 def test_example_1_has_makespan_30_with_memory_limits(data: Path) -> None:
     problem = problem_of(data, "example-1")
-    published = json.loads((data / "oracles" / "placement.json").read_text())["moirai"]
+    published = read_json(data / "oracles/placement.json")["moirai"]
     result = exact().plan(problem, 60.0)
     assert result.status == "optimal"
     assert result.step_time == result.lower_bound == 30.0
@@ -88,7 +88,7 @@ def test_example_1_is_placed_by_heft_and_searched_to_the_proved_optimum(data: Pa
 
 def test_the_best_single_device_of_googlenet_is_as_published(data: Path) -> None:
     problem = problem_of(data, "GoogLeNet")
-    published = json.loads((data / "oracles" / "placement.json").read_text())["moirai"]
+    published = read_json(data / "oracles/placement.json")["moirai"]
     n, d = problem.op_seconds.shape
     alone = np.repeat(np.arange(d)[:, None], n, axis=1)
     best = StepSimulator(problem).step_times(alone).min()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from envs.files import read_json
 from experiments.run.completion import SCRIPTS, candidates
 from experiments.run.declared import app_form, app_names
 from experiments.run.extras import EXTRAS
@@ -146,7 +146,7 @@ def test_options_of_ones_own(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(command, "end_at_once_on_signals", lambda: None)
     assert main() == 0
-    found = json.loads((tmp_path / "run/result.json").read_text())
+    found = read_json(tmp_path / "run/result.json")
     assert found["agent"] == "own_heft"
     command_line = found["provenance"]["command"]
     assert command_line.startswith(f"meshwright plan --config-dir {own_folders} agent=own_heft")

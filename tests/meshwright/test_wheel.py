@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from envs.cost import RooflineCost
+from envs.files import read_json
 from envs.hardware.topology import Topology
 from experiments.run.targets import build, name_here, object_in_file
 from tests.paths import CONF, ROOT
@@ -117,7 +117,7 @@ def test_it_works_beside_other_packages_of_the_same_names_and_without_extras(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "error: 'train' needs the extra 'train': pip install 'meshwright[train]'" in done.stderr
-    assert json.loads((project / "run/result.json").read_text())["status"] == "feasible"
+    assert read_json(project / "run/result.json")["status"] == "feasible"
     saved = yaml.safe_load((project / "run/config.yaml").read_text())
     assert saved["agent"]["_target_"] == "meshwright.agents.placement.list_planners.Heft"
 

@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 import yaml
 
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from models.artifacts import hashes_of
 from tests.agents.cluster.exported_schedulers import advised
@@ -166,7 +167,7 @@ def _graphs(folder: Path) -> None:
     (folder / "nan.json").write_text('{"format": NaN}')
 
     def edited(name: str, edit: Callable[[dict[str, Any]], object]) -> None:
-        document = json.loads((folder / "graph.json").read_text())
+        document = read_json(folder / "graph.json")
         edit(document)
         (folder / name).write_text(json.dumps(document))
 
@@ -232,7 +233,7 @@ def _plans(folder: Path) -> None:
 def _checkpoints(folder: Path) -> None:
     """Copies of an exported scheduler, each with one thing wrong; hashes are mended."""
     placer = shutil.copytree(ROOT / "agents/placement/shipped/any_step", folder / "placer_sweeps")
-    spec = json.loads((placer / "spec.json").read_text())
+    spec = read_json(placer / "spec.json")
     (placer / "spec.json").write_text(json.dumps({**spec, "sweeps": [[]]}))
     sound = advised(folder / "ck")
 
@@ -240,7 +241,7 @@ def _checkpoints(folder: Path) -> None:
         made = folder / name
         shutil.copytree(sound, made)
         if edit is not None:
-            spec = json.loads((made / "spec.json").read_text())
+            spec = read_json(made / "spec.json")
             edit(spec)
             (made / "spec.json").write_text(json.dumps(spec))
         return made
@@ -250,7 +251,7 @@ def _checkpoints(folder: Path) -> None:
         document = yaml.safe_load((made / "config.yaml").read_text())
         edit(document)
         (made / "config.yaml").write_text(yaml.safe_dump(document))
-        spec = json.loads((made / "spec.json").read_text())
+        spec = read_json(made / "spec.json")
         spec["sha256"] = {n: hashes_of(made)[n] for n in spec["sha256"]}
         (made / "spec.json").write_text(json.dumps(spec))
 

@@ -29,6 +29,7 @@ from envs.cluster.workload.readers.philly_json import PhillyJsonReader
 from envs.cluster.workload.trace import Trace
 from envs.cost import CostByGraph
 from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.readers import read_graph_file
 from envs.graphs.storage import load_graph, save_graph
 from envs.network.flow_file import read_flow_file
@@ -167,11 +168,11 @@ def in_folder(sound: Path, name: str, *, sealed: bool) -> Callable[[Path], objec
         shutil.copy(path, folder / name)
         if not sealed:
             part, file = folder / Path(name).parent, Path(name).name
-            spec = json.loads((part / "spec.json").read_text())
+            spec = read_json(part / "spec.json")
             spec["sha256"][file] = sha256_of(folder / name)
             (part / "spec.json").write_text(json.dumps(spec))
             if part != folder:
-                whole = json.loads((folder / "spec.json").read_text())
+                whole = read_json(folder / "spec.json")
                 listed = whole["folders"][part.name]
                 whole["folders"][part.name] = {f: sha256_of(part / f) for f in listed}
                 (folder / "spec.json").write_text(json.dumps(whole))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import runpy
 import shlex
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from envs.files import read_json
 from tests.proof.hostile_files import make_all
 
 LIST = yaml.safe_load(Path(__file__).with_name("hostile_inputs.yaml").read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def check(case: Case, folder: Path) -> None:
         assert not (folder / RUN / "result.json").exists(), line
         return
     assert found.code == 0, f"{line}: {last}"
-    result = json.loads((folder / RUN / "result.json").read_text(encoding="utf-8"))
+    result = read_json(folder / RUN / "result.json")
     assert {key: result.get(key) for key in case.expected} == case.expected, line
 
 

@@ -40,6 +40,7 @@ from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
+from envs.files import read_json
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.durations.network import DurationPosterior, save_durations
@@ -196,7 +197,7 @@ def test_replays_what_a_policy_of_its_own_mind_plays(
     adviser = MigrationAdviser(order_of(kind, tmp_path), 1.33, 120.0)
     folder = tmp_path / "c"
     shutil.copytree(listening.folder, folder)
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = read_json(folder / "spec.json")
     told = described(adviser)
     assert told is not None
     spec["adviser"] = told.document
@@ -237,13 +238,13 @@ def damaged(folder: Path) -> None:
 
 
 def unlisted(folder: Path) -> None:
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = read_json(folder / "spec.json")
     spec["folders"] = {}
     (folder / "spec.json").write_text(json.dumps(spec))
 
 
 def elsewhere(folder: Path) -> None:
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = read_json(folder / "spec.json")
     spec["folders"] = {"..": {}}
     (folder / "spec.json").write_text(json.dumps(spec))
 
@@ -353,7 +354,7 @@ def test_a_plan_that_is_not_known(
 
 def changed(folder: Path, path: tuple[str, ...], value: Any) -> None:
     """Write another value into a spec."""
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = read_json(folder / "spec.json")
     node = spec
     for key in path[:-1]:
         node = node[key]

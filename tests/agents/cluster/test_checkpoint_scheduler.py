@@ -26,6 +26,7 @@ from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
+from envs.files import read_json
 from experiments.evaluate import main
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
@@ -169,7 +170,7 @@ def test_evaluate_by_its_name(
         "cluster.gpu_types=[V100,P100,K80]", "hydra.run.dir=run",
     ]  # fmt: skip
     assert main(asked) == 0
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    found = read_json(tmp_path / "run/result.json")
     assert found["agent"] == "checkpoint"
     assert found["knows"] == "predictions"
     assert found["finished"] == len(trace)
@@ -182,7 +183,7 @@ def test_a_checkpoint_of_placement_is_refused(
     made: tuple[Path, HierarchicalPolicy], tmp_path: Path
 ) -> None:
     folder = as_if_trained(made[0], tmp_path / "c", trained_config())
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = read_json(folder / "spec.json")
     spec["observation_kind"] = "placement"
     (folder / "spec.json").write_text(json.dumps(spec))
     with refusal("of kind 'placement', not 'cluster'"):

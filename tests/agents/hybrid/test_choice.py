@@ -1,6 +1,5 @@
 """The choice of options: brute force on random graphs, and OneFlow's three operators."""
 
-import json
 import os
 from itertools import product
 from pathlib import Path
@@ -13,6 +12,7 @@ from agents.hybrid import choice
 from agents.hybrid.choice import ChoiceProgram, choose
 from agents.placement.constraint_program.solver import CpSettings
 from envs.errors import InputError
+from envs.files import read_json
 from envs.hybrid.signatures import BROADCAST, FEATURES, PARTIAL, ROWS, boxing_bytes
 
 SBP = {str(form): form for form in (ROWS, FEATURES, BROADCAST, PARTIAL)}
@@ -87,7 +87,7 @@ RELU = [("S0", "S0"), ("S1", "S1"), ("B", "B")]
 
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_three_operators_of_oneflow() -> None:
-    oracle = json.loads((ORACLES / "sbp_boxing.json").read_text())["mini_planner"]
+    oracle = read_json(ORACLES / "sbp_boxing.json")["mini_planner"]
     for case in oracle["cases"]:
         found = choose(_three_operators(case), SETTINGS, 1.0)
         assert found.status == "optimal"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -27,6 +26,7 @@ from agents.hybrid.lyapunov import (
     even,
     play,
 )
+from envs.files import read_json
 from envs.hybrid.batch_time import Batch, BatchTime, Groups, transformer
 from envs.hybrid.slots import GeneratedSlots, Markov
 from tests.refusal import refusal
@@ -37,9 +37,7 @@ FloatArray = NDArray[np.float64]
 
 @pytest.fixture(scope="module")
 def oracle(data: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        (data / "oracles" / "parallel" / "lyapunov.json").read_text()
-    )
+    found: dict[str, Any] = read_json(data / "oracles/parallel/lyapunov.json")
     return found
 
 

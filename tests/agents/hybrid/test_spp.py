@@ -1,6 +1,5 @@
 """SPP: its list order against proved values, its row of devices, and brute force on tiny rows."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 from agents.hybrid import spp
 from agents.hybrid.spp import SPP, Chain, chain_of, device_order, list_order
 from envs.arrays import FloatArray
+from envs.files import read_json
 from envs.hardware.builders import nvlink_islands
 from envs.hybrid.plan import Stage
 from envs.hybrid.problem import HybridProblem
@@ -55,7 +55,7 @@ def list_scheduled(chain: Chain, m: int) -> FloatArray:
 
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_values_of_the_list_order() -> None:
-    for case in json.loads((ORACLES / "spp_order.json").read_text())["cases"]:
+    for case in read_json(ORACLES / "spp_order.json")["cases"]:
         columns = [np.array(case[name], dtype=float) for name in ("f", "b", "comm_f", "comm_b")]
         chain, m = Chain(*columns), case["M"]
         assert chain.slowest == case["C"]

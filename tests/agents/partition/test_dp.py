@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,6 +16,7 @@ from agents.partition.ideals.items import Items
 from agents.partition.ideals.lattice import prefixes
 from agents.partition.ideals.search import Effort, LoadSearch, supplies
 from envs.cost import TabulatedCost
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
@@ -259,7 +259,7 @@ def published(data: Path, name: str, objective: str) -> StepProblem:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_optima_of_contiguous_splits(data: Path, name: str) -> None:
-    oracle = json.loads((data / "oracles/placement.json").read_text())
+    oracle = read_json(data / "oracles/placement.json")
     problem = MaxLoadProblem(published(data, name, "throughput"), contiguous=True)
     result = PLANNER.partition(problem, 60.0)
     expected = oracle["throughput_max_load_contiguous"][name]
@@ -271,7 +271,7 @@ def test_published_optima_of_contiguous_splits(data: Path, name: str) -> None:
 
 
 def test_every_published_optimum_is_tested(data: Path) -> None:
-    oracle = json.loads((data / "oracles/placement.json").read_text())
+    oracle = read_json(data / "oracles/placement.json")
     assert set(PUBLISHED) == set(oracle["throughput_max_load_contiguous"])
 
 

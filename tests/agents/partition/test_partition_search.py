@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from agents.base import PlannerResult
 from agents.partition.atoms import PartitionAtoms
 from agents.partition.search import PartitionSearch
 from envs.cost import TabulatedCost
+from envs.files import read_json
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
@@ -185,7 +185,7 @@ def published(data: Path, objective: str, name: str) -> StepProblem:
 
 @pytest.mark.parametrize("name", ["bert_l-3_inference", "bert_l-3_training"])
 def test_published_max_loads_are_proved_optimal(data, name):
-    oracle = json.loads((data / "oracles/placement.json").read_text())
+    oracle = read_json(data / "oracles/placement.json")
     best = oracle["throughput_max_load_noncontiguous"][f"OperatorGraphs/{name}"]
     problem = MaxLoadProblem(published(data, "throughput", f"OperatorGraphs/{name}"), False)
     result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, LIMIT)
@@ -205,7 +205,7 @@ def test_published_max_loads_are_proved_optimal(data, name):
     ],
 )  # fmt: skip
 def test_published_max_loads_are_reached(data, name):
-    oracle = json.loads((data / "oracles/placement.json").read_text())
+    oracle = read_json(data / "oracles/placement.json")
     best = oracle["throughput_max_load_noncontiguous"][name]["value"]
     problem = MaxLoadProblem(published(data, "throughput", name), contiguous=False)
     result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, LIMIT)
@@ -217,7 +217,7 @@ def test_published_max_loads_are_reached(data, name):
     "name", ["LayerGraphs/bert24_inference", "OperatorGraphs/bert_l-3_inference"]
 )
 def test_published_latencies_are_reached(data, name):
-    oracle = json.loads((data / "oracles/placement.json").read_text())
+    oracle = read_json(data / "oracles/placement.json")
     best = oracle["latency_q1_optimal"][name]
     problem = LatencyProblem(published(data, "latency", name))
     result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, 400_000)
@@ -226,7 +226,7 @@ def test_published_latencies_are_reached(data, name):
 
 
 def test_the_published_greedy_latency_is_beaten(data):
-    oracle = json.loads((data / "oracles/placement.json").read_text())
+    oracle = read_json(data / "oracles/placement.json")
     greedy = oracle["latency_greedy"]["LayerGraphs/resnet50_inference"]
     problem = LatencyProblem(published(data, "latency", "LayerGraphs/resnet50_inference"))
     result = search().partition(problem, 60.0, 200_000)

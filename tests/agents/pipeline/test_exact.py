@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import permutations, product
 from pathlib import Path
@@ -15,6 +14,7 @@ from agents.pipeline.published import looped, v_shaped
 from agents.pipeline.zero_bubble import Memory
 from agents.placement.constraint_program.solver import CpSettings
 from envs.errors import InputError
+from envs.files import read_json
 from envs.step.pipeline import Action, Pipeline, Work, play
 from tests.refusal import refusal
 from tests.strength import at_full_strength
@@ -71,7 +71,7 @@ def _in_order(row: tuple[Action, ...]) -> bool:
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_the_optima_are_those_that_were_proved() -> None:
     """In `make proof` all, one of which was only the best known; else a few."""
-    document = json.loads((ORACLES / "zero_bubble.json").read_text())
+    document = read_json(ORACLES / "zero_bubble.json")
     shapes = {"linear": lambda p: looped(p, 1), "V": v_shaped, "loop": lambda p: looped(p, 2)}
     cases: list[dict[str, Any]] = document["exact_cp_sat"]
     if not at_full_strength():
@@ -93,7 +93,7 @@ def test_the_optima_are_those_that_were_proved() -> None:
 
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_two_pipelines_in_opposite_directions() -> None:
-    cases = json.loads((ORACLES / "chimera.json").read_text())["cases"]
+    cases = read_json(ORACLES / "chimera.json")["cases"]
     for e in cases if at_full_strength() else cases[:1]:
         times = e["F"], e["B"], 0
         found = best(v_shaped(e["D"]), e["N"], times, split=False, directions=2)

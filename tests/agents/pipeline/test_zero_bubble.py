@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from agents.pipeline.filling import Facts, fill
 from agents.pipeline.published import looped, v_shaped, zb_v
 from agents.pipeline.zero_bubble import Memory, zero_bubble
+from envs.files import read_json
 from envs.step.pipeline import Action, Pipeline, PlayedPipeline, Work, play
 from tests.refusal import refusal
 from tests.strength import SEEDS, at_full_strength
@@ -49,7 +49,7 @@ def searched(entry: dict[str, Any], limit: float, tries: int) -> PlayedPipeline:
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_no_span_is_longer_than_the_authors() -> None:
     """In `make proof` every entry; else some of the quick ones."""
-    entries = json.loads((ORACLES / "zero_bubble.json").read_text())["heuristic"]
+    entries = read_json(ORACLES / "zero_bubble.json")["heuristic"]
     for entry in entries if at_full_strength() else entries[::6]:
         in_a_v = "zbv" in entry["algorithm"]
         if not at_full_strength() and (entry["p"] > 4 or entry["m"] > (4 if in_a_v else 8)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -16,6 +15,7 @@ from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
 from agents.placement.cp_sat import CpSat
 from envs.cost import TabulatedCost
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers import read_dnn_partitioning
@@ -156,7 +156,7 @@ def test_the_latency_of_bert24_is_proved(data: Path) -> None:
     )
     assert file.topology is not None
     problem = LatencyProblem(StepProblem.build(file.graph, file.topology, TabulatedCost()))
-    oracles = json.loads((data / "oracles" / "placement.json").read_text())
+    oracles = read_json(data / "oracles/placement.json")
     result = planner().partition(problem, 120.0)
     assert result.status == "optimal"
     assert result.step_time / MILLISECOND == pytest.approx(

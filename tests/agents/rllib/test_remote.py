@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import multiprocessing
 import os
 import signal
@@ -25,6 +24,7 @@ from safetensors.torch import load_file
 
 from agents.rllib.config import Learner, Training
 from agents.rllib.training import Trained, train
+from envs.files import read_json
 from tests.agents.rllib.toys import HERE, Guess, GuessLane, small_ppo, small_training
 from tests.refusal import refusal
 
@@ -171,7 +171,7 @@ def test_a_killed_runner_is_replaced_and_goes_on_where_it_was(address: str, tmp_
     assert gained[-1] == 64.0
     assert trained.steps == steps[-1]
     newest = max((tmp_path / "checkpoints").iterdir())
-    state = json.loads((newest / "state.json").read_text())["state"]
+    state = read_json(newest / "state.json")["state"]
     started = [own["started"] for own in state["sampling"]["runners"]]
     assert sum(sum(own) for own in started) == trained.episodes  # none is met twice
 

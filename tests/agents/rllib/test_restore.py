@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from agents.rllib import restore as restore_file
 from agents.rllib.restore import KEPT, has_checkpoint, load_best, restore, save, save_best
+from envs.files import read_json
 from models.architecture import Policy
 from tests.agents.rllib.toys import CHOICES, SPACE, Linear
 from tests.refusal import refusal
@@ -94,7 +95,7 @@ def test_a_state_that_is_not_this_runs_is_refused(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps({**read_json(path), **change}))
     with refusal(message):
         restore(tmp_path, IDENTITY)
 
@@ -131,7 +132,7 @@ def test_the_best_policies_are_those_saved_last(tmp_path: Path) -> None:
     load_best(tmp_path, loaded)
     for name, value in weights_of(best).items():
         assert torch.equal(value, weights_of(loaded)[name])
-    assert json.loads((tmp_path / "best" / "score.json").read_text())["score"] == 1.2
+    assert read_json(tmp_path / "best/score.json")["score"] == 1.2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from agents.rllib.metrics import CHARTS, columns
 from agents.rllib.restore import UNTRAINED, load_best
 from agents.rllib.runner import policies
 from agents.rllib.training import Exam, train
+from envs.files import read_json
 from tests.agents.rllib.toys import Guess, GuessLane, Linear, small_ppo, small_training
 from tests.refusal import refusal
 
@@ -121,7 +121,7 @@ def test_the_best_policies_are_kept_and_returned(tmp_path: Path) -> None:
     trained = train(training, Guess(), tmp_path)  # far too long steps: exams go up and down
     scores = [score for _, score in trained.exams]
     assert trained.best_score == min(scores) < max(scores)
-    document = json.loads((tmp_path / "best" / "score.json").read_text())
+    document = read_json(tmp_path / "best/score.json")
     assert document["score"] == trained.best_score
     modules = policies(Guess(), Linear())
     load_best(tmp_path, {name: module.policy for name, module in modules.items()})
@@ -178,7 +178,7 @@ def test_iterations_that_are_wanted_are_done_when_the_budget_is_over(tmp_path: P
     trained = train(training, Guess(), tmp_path)
     assert trained.iterations == 3
     assert [iteration for iteration, _ in trained.exams] == [0, 3]
-    document = json.loads((tmp_path / UNTRAINED / "score.json").read_text())
+    document = read_json(tmp_path / UNTRAINED / "score.json")
     assert tuple(document["outcomes"]) == trained.untrained
     modules = policies(Guess(), Linear())
     load_best(tmp_path, {name: module.policy for name, module in modules.items()}, UNTRAINED)

@@ -12,6 +12,7 @@ import pytest
 import xlrd
 
 from envs.cost import TabulatedCost
+from envs.files import read_json
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import (
     PipeDreamReader,
@@ -153,7 +154,7 @@ def test_published_operator_graphs_are_whole(
     file = read_graph_file(source)
     assert file.provenance["format"] == "dnn-partitioning"
     assert file.topology is not None
-    document = json.loads(gzip.decompress(source.read_bytes()))
+    document = read_json(source)
     graph = file.graph
     assert graph.num_operators == operators
     assert (graph.phase == Phase.BACKWARD).sum() == backward

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Kind, OpGraph, Phase
 from envs.graphs.readers import read_graph_file
@@ -117,7 +118,7 @@ def test_the_hash_sees_every_column_and_not_the_name() -> None:
 
 def test_units_version_and_unsupported_times_stand_in_the_json(tmp_path: Path) -> None:
     save_graph(small_graph(), tmp_path / "g.json")
-    document = json.loads((tmp_path / "g.json").read_text())
+    document = read_json(tmp_path / "g.json")
     assert document["schema_version"] == 1
     assert document["units"] == {"time": "s", "size": "byte", "work": "FLOP"}
     assert document["operators"][0]["profile_seconds"] == [1 / 3, None]
@@ -128,7 +129,7 @@ def test_units_version_and_unsupported_times_stand_in_the_json(tmp_path: Path) -
 def in_unit(path: Path, unit: object) -> Path:
     """The small graph as JSON that says its times are in another unit."""
     save_graph(small_graph(), path)
-    document = json.loads(path.read_text())
+    document = read_json(path)
     document["units"]["time"] = unit
     path.write_text(json.dumps(document))
     return path
@@ -177,7 +178,7 @@ def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
 def edited(path: Path, record: tuple[str, int], field: str, value: object) -> Path:
     """The small graph as JSON with one field of one record replaced (deleted by ...)."""
     save_graph(small_graph(), path)
-    document = json.loads(path.read_text())
+    document = read_json(path)
     target = document[record[0]][record[1]]
     if value is ...:
         del target[field]
@@ -328,7 +329,7 @@ def test_an_interrupted_write_leaves_the_old_file(
 def test_an_object_in_memory_is_the_graph_of_its_file(tmp_path: Path) -> None:
     graph = synthetic_training_graph(np.random.default_rng(3))
     save_graph(graph, tmp_path / "graph.json")
-    document = json.loads((tmp_path / "graph.json").read_text(encoding="utf-8"))
+    document = read_json(tmp_path / "graph.json")
     for told in (document, graph_document(graph)):
         assert graph_hash(graph_of(told)) == graph_hash(graph)
     with refusal(r"^graph: field 'sha256'"):

@@ -13,6 +13,7 @@ import pytest
 
 from agents.placement.list_planners import Heft
 from envs.cost import TracedCost
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import OpGraph, Phase
 from envs.graphs.readers import read_graph_file
@@ -69,7 +70,7 @@ def named(graph: OpGraph, end: str) -> list[int]:
 
 
 def test_every_operator_has_its_time_and_no_time_is_given_twice(graph: OpGraph, path: Path) -> None:
-    document = json.loads(path.read_text())
+    document = read_json(path)
     found = traced_times(graph, read_trace(path))
     assert found.runs == STEPS * MICRO_BATCHES
     assert found.untimed == ()
@@ -81,7 +82,7 @@ def test_every_operator_has_its_time_and_no_time_is_given_twice(graph: OpGraph, 
 
 
 def test_times_are_those_of_the_events_of_that_name(graph: OpGraph, path: Path) -> None:
-    document = json.loads(path.read_text())
+    document = read_json(path)
     seconds = traced_times(graph, read_trace(path)).seconds
     for name in ("addmm", "convolution", "native_layer_norm", "convolution_backward", "relu",
                  "native_layer_norm_backward", "max_pool2d_with_indices"):  # fmt: skip
@@ -121,7 +122,7 @@ def on_a_gpu(document: Any) -> Any:
 def test_kernels_are_those_of_the_operators_that_launched_them(
     graph: OpGraph, path: Path, tmp_path: Path
 ) -> None:
-    document = on_a_gpu(json.loads(path.read_text()))
+    document = on_a_gpu(read_json(path))
     written = tmp_path / "gpu.json.gz"
     written.write_bytes(gzip.compress(json.dumps(document).encode()))
     trace = read_trace(written)
@@ -148,7 +149,7 @@ def changed(path: Path, tmp_path: Path) -> Iterator[Any]:
     """Write the trace again without some of its events."""
 
     def write(leave_out: Any) -> str:
-        document = json.loads(path.read_text())
+        document = read_json(path)
         document["traceEvents"] = [e for e in document["traceEvents"] if not leave_out(e)]
         written = tmp_path / "changed.json"
         written.write_text(json.dumps(document))

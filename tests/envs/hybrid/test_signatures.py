@@ -1,6 +1,5 @@
 """Boxing bytes against OneFlow's, and the signatures of operators."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envs.files import read_json
 from envs.graphs.motifs import Sketch, step_graph
 from envs.graphs.op_graph import NONE, Kind
 from envs.hybrid.signatures import (
@@ -30,7 +30,7 @@ ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_boxing_bytes_are_those_of_oneflow() -> None:
-    cases: list[dict[str, Any]] = json.loads((ORACLES / "sbp_boxing.json").read_text())["cases"]
+    cases: list[dict[str, Any]] = read_json(ORACLES / "sbp_boxing.json")["cases"]
     for case in cases:
         same = case["placement"] == "same"
         devices, others = (case["p"], None) if same else (case["p1"], case["p2"])

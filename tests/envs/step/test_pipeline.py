@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from itertools import pairwise
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from agents.pipeline.published import PUBLISHED, dualpipe_v, looped, one_f_one_b, v_shaped, zb_h1
 from envs.errors import InputError
+from envs.files import read_json
 from envs.step.pipeline import Action, Orders, Overlap, Pipeline, PlayedPipeline, Work, play
 from tests.refusal import refusal
 
@@ -46,7 +46,7 @@ def found(played: PlayedPipeline) -> dict[str, object]:
 
 @pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
 def test_every_published_figure_is_met_to_the_digit() -> None:
-    entries = json.loads((ORACLES / "pipeline_schedules.json").read_text())["entries"]
+    entries = read_json(ORACLES / "pipeline_schedules.json")["entries"]
     for entry in entries:
         name = NAMES[entry["schedule"]]
         p, m, v = entry["p"], entry["m"], entry["v"]

@@ -15,6 +15,7 @@ import torch
 from cluster_observations import Observation, Sizes, padded_cluster, random_cluster
 from safetensors.torch import load_file
 
+from envs.files import read_json
 from experiments.learning.replay import Pt2Runtime
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
@@ -185,7 +186,7 @@ def test_a_missing_file_is_named(copied: Path) -> None:
     ],
 )
 def test_a_foreign_spec_is_named(copied: Path, change: dict[str, Any], message: str) -> None:
-    spec = json.loads((copied / "spec.json").read_text())
+    spec = read_json(copied / "spec.json")
     (copied / "spec.json").write_text(json.dumps({**spec, **change}))
     with refusal(message):
         load_checkpoint(copied)
@@ -193,7 +194,7 @@ def test_a_foreign_spec_is_named(copied: Path, change: dict[str, Any], message: 
 
 def test_a_model_that_is_no_onnx_is_named(copied: Path) -> None:
     (copied / "policy.onnx").write_bytes(b"not a model")
-    spec = json.loads((copied / "spec.json").read_text())
+    spec = read_json(copied / "spec.json")
     spec["sha256"]["policy.onnx"] = sha256_of(copied / "policy.onnx")
     (copied / "spec.json").write_text(json.dumps(spec))
     with refusal(r"policy\.onnx: not a readable ONNX model"):

@@ -25,6 +25,7 @@ from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
+from envs.files import read_json
 from models.artifacts import sha256_of
 from models.durations.bins import middles
 from models.durations.index import GittinsPriority
@@ -351,7 +352,7 @@ def test_what_is_read_predicts_the_same(posterior: DurationPosterior, folder: Pa
 
 def test_the_spec_says_what_it_is(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {WEIGHTS_FILE, SPEC_FILE}
-    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec = read_json(folder / SPEC_FILE)
     assert spec["kind"] == "meshwright.durations"
     assert spec["schema_version"] == 1
     assert spec["provenance"] == {"seed": 7}
@@ -405,7 +406,7 @@ def changed(key: str, value: object) -> Callable[[dict[str, Any]], None]:
 def test_a_spec_that_does_not_hold_is_refused(
     folder: Path, change: Callable[[dict[str, Any]], object], field: str | None
 ) -> None:
-    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec = read_json(folder / SPEC_FILE)
     change(spec)
     (folder / SPEC_FILE).write_text(json.dumps(spec))
     with refusal() as caught:
@@ -420,7 +421,7 @@ def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
     with refusal("sha256 differs") as caught:
         load_durations(folder)
     assert caught.value.file == folder / WEIGHTS_FILE
-    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec = read_json(folder / SPEC_FILE)
     spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
     (folder / SPEC_FILE).write_text(json.dumps(spec))
     with refusal("does not fit"):

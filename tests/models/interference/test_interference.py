@@ -18,6 +18,7 @@ from envs.cluster.interference.tabulated import number_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
+from envs.files import read_json
 from models.interference.crossval import (
     Calibration,
     calibration_on,
@@ -298,7 +299,7 @@ def test_a_predictor_comes_back_as_it_was(saved: tuple[Path, InterferencePredict
         made.rates(1, np.array([4]), np.array([[7]]))[0], rel=1e-5
     )
     assert sorted(p.name for p in folder.iterdir()) == [SPEC_FILE, WEIGHTS_FILE]
-    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec = read_json(folder / SPEC_FILE)
     assert spec["probes"] == ["a"]
 
 
@@ -320,7 +321,7 @@ def test_a_damaged_folder_is_told(
 ) -> None:
     folder = find_predictor(saved[0], "made up")
     (tmp_path / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes())
-    spec = json.loads((folder / SPEC_FILE).read_text())
+    spec = read_json(folder / SPEC_FILE)
     (tmp_path / SPEC_FILE).write_text(json.dumps({**spec, key: value}))
     with refusal(told):
         load_predictor(tmp_path)

@@ -17,6 +17,7 @@ from three_servers import backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforcement.hosts import Hosts
 from agents.bandwidth.enforcement.scripts import enforcement_files
+from envs.files import read_json
 from envs.step.plans import BandwidthAllocation
 from tests.refusal import refusal
 
@@ -51,7 +52,7 @@ def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def state_after(switch: Path, *texts: str) -> dict[str, Any]:
     for text in texts:
         calls(switch.parent, text)
-    found = json.loads(switch.read_text())
+    found = read_json(switch)
     assert isinstance(found, dict)
     return found
 
@@ -77,7 +78,7 @@ def test_every_destination_gets_a_queue_on_every_port(switch: Path) -> None:
 
 def test_applied_twice_is_as_applied_once_and_the_clean_up_leaves_nothing(switch: Path) -> None:
     apply, clean = files(PLAN)["node0.apply.sh"], files(PLAN)["node0.clean.sh"]
-    before = {**json.loads(switch.read_text()), "made": 0}
+    before = {**read_json(switch), "made": 0}
     once = state_after(switch, apply)
     twice = state_after(switch, apply)
     for table in ("QoS", "Queue", "flows"):
@@ -103,7 +104,7 @@ def test_the_userspace_datapath_is_refused(switch: Path) -> None:
     state["Bridge"]["br1"]["datapath_type"] = "netdev"
     switch.write_text(json.dumps(state))
     calls(switch.parent, text, expected=1)
-    assert json.loads(switch.read_text()) == state
+    assert read_json(switch) == state
 
 
 def test_routes_lead_through_the_bridges(switch: Path) -> None:

@@ -7,13 +7,12 @@ from itertools import product
 
 import numpy as np
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from envs.arrays import FloatArray
 from envs.cluster.allocation.placing import placed
 from envs.cluster.allocation.problem import MalleableJob
 from tests.envs.cluster.allocation.test_allocation_problem import ring, served
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 def some_split_fits(job: MalleableJob, workers: int, servers: int, free: FloatArray) -> bool:
@@ -34,7 +33,7 @@ def some_split_fits(job: MalleableJob, workers: int, servers: int, free: FloatAr
 
 
 @examples(400, daily=60)
-@given(st.integers(0, 2**32 - 1))
+@given(SEEDS)
 @example(10)  # fits only with the servers apart
 def test_what_is_placed_is_free(seed: int) -> None:
     rng = np.random.default_rng(seed)

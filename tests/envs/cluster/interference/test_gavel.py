@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from envs.cluster.interference.gavel import GavelPairs, read_gavel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Labels, Trace
+from envs.files import read_json
 from tests.refusal import refusal
 
 TYPES = {"V100": "v100", "P100": "p100", "K80": "k80"}
@@ -64,7 +64,7 @@ def test_the_published_figures(data: Path) -> None:
 
 def test_rates_of_the_published_table(data: Path) -> None:
     path = data / "interference/gavel/simulation_throughputs.json.gz"
-    measured = json.loads(gzip.decompress(path.read_bytes()))
+    measured = read_json(path)
     names = ["ResNet-18 (batch size 128)", "ResNet-50 (batch size 16)"]
     trace = named_trace([*names, names[1], names[0]], [1, 1, 4, 1], [500, 500, 1000, 1000])
     cluster = Cluster.uniform(4, 4, gpu_types=("V100", "P100"))
