@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from envs.files import read_json
 from experiments.allocate import main
 
 
@@ -16,7 +16,7 @@ def test_a_plan_stands_beside_its_bound(work: Path) -> None:
     (work / "jobs.csv").write_text(f"job_id,submission_time,duration,num_gpu\n{rows}")
     trace = ["problem=trace", "trace.path=jobs.csv", "trace.format=itp", "machines=1", "slots=8"]
     assert main([*trace, "agent=optimus", "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert (found["jobs"], found["left_out_jobs"]) == (6, 3)
     assert list(found["left_out"].values()) == [2, 1]  # too late, whatever their size; too large
     assert 0.0 < found["utility"] <= found["upper_bound"]

@@ -19,6 +19,7 @@ from layered_step import layered_step
 from refusals import run_refused
 
 from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.benchmark import BenchmarkConfig
 from experiments.evaluate import main
@@ -124,7 +125,7 @@ def test_the_run_folder_has_the_resolved_config_and_the_versions(here: Path) -> 
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["seed"] == 5
     assert config["graph"]["path"] == str(here / "graph.npz")
-    environment_file = json.loads((folder / "environment.json").read_text())
+    environment_file = read_json(folder / "environment.json")
     assert "torch" in environment_file["packages"]
     assert environment_file["provenance"]["seed"] == 5
 
@@ -133,7 +134,7 @@ def test_a_plan_that_was_written_simulates_to_the_same_time(here: Path) -> None:
     asked = {"first": "agent=somebody.Noisy", "again": "plan=first/plan.json"}
     for folder, subject in asked.items():
         assert main(["graph=graph.npz", subject, f"hydra.run.dir={folder}"]) == 0
-    first, again = (json.loads((here / name / "result.json").read_text()) for name in asked)
+    first, again = (read_json(here / name / "result.json") for name in asked)
     assert again["step_time_s"] == first["step_time_s"]
     assert again["agent"] is None
 
@@ -147,9 +148,7 @@ def test_free_communication_is_never_slower(here: Path) -> None:
     asked = ["graph=graph.npz", "plan=plan.json"]
     assert main([*asked, "hydra.run.dir=ports"]) == 0
     assert main([*asked, "communication=none", "hydra.run.dir=free"]) == 0
-    free, ports = (
-        json.loads((here / name / "result.json").read_text()) for name in ("free", "ports")
-    )
+    free, ports = (read_json(here / name / "result.json") for name in ("free", "ports"))
     assert free["step_time_s"] < ports["step_time_s"]
 
 
@@ -215,7 +214,7 @@ def test_a_result_with_a_warning_ends_with_0_and_tells_it(
 
     assert run_app("benchmark", BenchmarkConfig, task, ["hydra.run.dir=warned"]) == 0
     assert "warning: nothing was learned\n" in capfd.readouterr().err
-    document = json.loads((here / "warned" / "result.json").read_text())
+    document = read_json(here / "warned/result.json")
     assert document["warnings"] == ["nothing was learned"]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from envs.files import read_json
 from experiments.asynchronous import main
 
 SMALL = (
@@ -25,7 +25,7 @@ def work(work: Path) -> Path:
 
 def test_every_policy_has_a_row_and_adsp_is_one_times_itself(work: Path) -> None:
     assert main([*SMALL.split(), "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     rows = {row["policy"]: row for row in found["policies"]}
     assert set(rows) == {"bsp", "ssp", "tap", "local_sgd", "adacomm", "adsp", "adsp_fixed"}
     assert rows["adsp"]["over_adsp"] == 1.0

@@ -17,6 +17,7 @@ import yaml
 from layered_step import layered_step
 from refusals import command_refused, option_of, option_refused, run_refused, told
 
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.step.evaluation import require_fit
 from experiments.step.plan_file import read_plan
@@ -230,7 +231,7 @@ GRAPHS: dict[str, tuple[Edit, list[str]]] = {
 @pytest.mark.parametrize("fault", GRAPHS)
 def test_a_graph_file_is_refused_with_record_and_field(fault: str, work: Path) -> None:
     edit, words = GRAPHS[fault]
-    document = json.loads((work / "graph.json").read_text())
+    document = read_json(work / "graph.json")
     edit(document)
     (work / "graph.json").write_text(json.dumps(document))
     told(lambda: require_fit(loaded("graph.json").problem), words)
@@ -290,7 +291,7 @@ def test_a_node_of_a_topology_file_that_contains_itself_is_refused(work: Path) -
 
 
 def test_a_plan_with_a_hash_of_the_wrong_type_is_refused(work: Path) -> None:
-    document = json.loads((work / "plan.json").read_text())
+    document = read_json(work / "plan.json")
     (work / "plan.json").write_text(json.dumps({**document, "graph": {"sha256": [1]}}))
     rule = order_rule_of(option_of("order=one_f_one_b")["order"])
     told(lambda: read_plan("plan.json", loaded().problem, rule), ["plan.json: field 'graph'"])

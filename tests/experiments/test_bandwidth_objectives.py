@@ -14,6 +14,7 @@ from refusals import command_refused, option_of, option_refused, told
 from agents.base import PlannerResult
 from agents.placement.baselines import ContiguousSplit, EqualShares
 from envs.cost import RooflineCost
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.order import OneFOneB
@@ -96,7 +97,7 @@ def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:
     """The result of a run that succeeds."""
     schema, task = APPS[app]
     assert run_app(app, schema, task, [*arguments, *ON, f"hydra.run.dir={run}"]) == 0
-    document = json.loads((Path(run) / "result.json").read_text())
+    document = read_json(Path(run) / "result.json")
     assert isinstance(document, dict)
     return document
 
@@ -125,7 +126,7 @@ def test_bandwidth_is_judged_in_the_simulator_and_written_with_the_plan(
     assert (found["problem"], found["agent"], found["status"]) == ("bandwidth", "convex", "optimal")
     assert 0 <= found["gap"] <= 1e-7
     assert found["feasible"] is True
-    document = json.loads(file.read_text())
+    document = read_json(file)
     assert document["schema_version"] == 2
     assert document["units"]["bandwidth"] == "byte/s"
 
@@ -134,7 +135,7 @@ def test_a_plan_whose_pipes_get_nothing_is_not_feasible_and_not_drawn(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ask("plan", "agent=convex", "problem=bandwidth")
-    document = json.loads((work / "run" / "plan.json").read_text())
+    document = read_json(work / "run/plan.json")
     document["bandwidth"] = {}
     (work / "none.json").write_text(json.dumps(document))
     found = ask("evaluate", "plan=none.json", run="again")
@@ -200,8 +201,8 @@ def test_a_plan_with_bandwidth_is_evaluated_under_it(work: Path) -> None:
         found = ask("evaluate", "plan=run/plan.json", *more, run=f"evaluated{number}")
         assert found["step_time_s"] == planned["objective"]
         assert found["communication"] == "allocated"
-        again = json.loads(Path(f"evaluated{number}/plan.json").read_text())
-        assert again["bandwidth"] == json.loads(Path("run/plan.json").read_text())["bandwidth"]
+        again = read_json(f"evaluated{number}/plan.json")
+        assert again["bandwidth"] == read_json("run/plan.json")["bandwidth"]
 
 
 def test_the_picture_of_a_plan_with_bandwidth_is_that_of_its_rates(work: Path) -> None:
@@ -227,7 +228,7 @@ def test_a_plan_without_bandwidth_gets_uniform_shares_when_asked(work: Path) -> 
         "evaluate", "plan=placed/plan.json", "communication=allocated", run="evaluated"
     )  # fmt: skip
     assert found["step_time_s"] == shared["objective"]
-    assert "bandwidth" not in json.loads(Path("evaluated/plan.json").read_text())
+    assert "bandwidth" not in read_json("evaluated/plan.json")
 
 
 RUNS: dict[str, list[str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import yaml
 from refusals import told
 
+from envs.files import read_json
 from experiments.claims import ClaimsConfig, claims
 from experiments.reporting.claims import (
     VERDICTS,
@@ -133,15 +133,13 @@ def test_the_app_writes_the_table_and_runs_a_command_again(
     changed(work / "own", "command: .*", flow)
     arguments = ["folder=own", "rerun=[mine]", "hydra.run.dir=out"]
     assert run_app("claims", ClaimsConfig, claims, arguments) == 0
-    result = json.loads((work / "out" / "result.json").read_text())
+    result = read_json(work / "out/result.json")
     (again,) = result["reruns"]
     assert again["claim"] == "mine"
     assert again["in_the_interval"] is result["all_in_their_intervals"]
     assert (
         again["value"]
-        == json.loads((work / "out/reruns/mine/result.json").read_text())[
-            "largest_relative_difference"
-        ]
+        == read_json(work / "out/reruns/mine/result.json")["largest_relative_difference"]
     )
     for name in ("claims.md", "claims.tex", "claims.html", "table.md"):
         assert "flow" in (work / "out" / name).read_text()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from envs.files import read_json
 from experiments.compare import CompareConfig, compare
 from experiments.evaluate import main
 from experiments.run.app import run_app
@@ -26,7 +26,7 @@ def work(work: Path) -> Path:
 
 
 def result(work: Path) -> dict[str, object]:
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert isinstance(found, dict)
     return found
 

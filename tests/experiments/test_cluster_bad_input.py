@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from refusals import app_of, command_refused, option_of, option_refused, run_ref
 from agents.cluster.policy import Scheduler
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.readers.canonical import CanonicalReader
-from envs.errors import InputError
+from envs.files import read_json
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.evaluate import main
 from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
+from tests.refusal import refusal
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 FAULTY = "job_id,submission_time,duration,num_gpu\na,0,10,1\nb,1,-4,1\nc,3,10,2\n"
@@ -179,7 +179,7 @@ def test_a_cluster_policy_outside_the_cluster_says_so(
 
 def test_a_policy_that_places_gangs_itself_has_no_placement(work: Path) -> None:
     assert main(["env=cluster", "trace=jobs.csv", "agent=gandiva", "hydra.run.dir=run"]) == 0
-    assert json.loads((work / "run" / "result.json").read_text())["placement"] is None
+    assert read_json(work / "run/result.json")["placement"] is None
 
 
 def test_a_cluster_policy_without_placement_says_so_too(
@@ -204,9 +204,9 @@ def test_rows_left_out_are_told_with_their_reason(
 
 
 def test_a_node_is_no_object_without_a_target() -> None:
-    with pytest.raises(InputError, match="config key 'thing': 5 describes no object"):
+    with refusal("config key 'thing': 5 describes no object"):
         build(5, "thing")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'thing': a mapping without _target_"):
+    with refusal("'thing': a mapping without _target_"):
         build({"a": 1}, "thing")
 
 
@@ -222,5 +222,5 @@ def test_what_does_not_fit_the_memory_comes_out_as_that() -> None:
 
 def test_named_tuples_are_checked_as_other_targets() -> None:
     node = {"_target_": "envs.cluster.simulation.cluster_state.Overheads", "restart_s": "x"}
-    with pytest.raises(InputError, match=r"'overheads\.restart_s': 'x' is not a number"):
+    with refusal(r"'overheads\.restart_s': 'x' is not a number"):
         check_targets({**node, "checkpoint_s": 0.0}, "overheads")

@@ -17,7 +17,6 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import RUN, Schedule
 from envs.cluster.workload.summary import summarise
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
 from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf, draw_trace_summary
 from experiments.pictures.cluster_gantt import (
     BARS,
@@ -31,6 +30,7 @@ from experiments.pictures.cluster_gantt import (
 from experiments.pictures.style import duration_ticks, in_words, unit_for
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance
+from tests.refusal import refusal
 
 CLUSTER = Cluster.uniform(2, 2)
 
@@ -142,13 +142,13 @@ def test_a_readable_window_has_few_lanes_and_few_bars() -> None:
 def test_gantt_refuses_what_it_cannot_show() -> None:
     schedule = three_jobs()
     blind = Schedule(**{**vars(schedule), "runs": None})
-    with pytest.raises(InputError, match="log"):
+    with refusal("log"):
         GanttWindow.readable(CLUSTER, blind)
     for window in (GanttWindow(5.0, 5.0, (0,)), GanttWindow(0.0, 5.0, (2,))):
-        with pytest.raises(InputError, match="window"):
+        with refusal("window"):
             draw_cluster_gantt(CLUSTER, schedule, window, "title")
     idle = Schedule(**{**vars(schedule), "runs": np.zeros(0, RUN)})
-    with pytest.raises(InputError, match="no job holds a GPU"):
+    with refusal("no job holds a GPU"):
         GanttWindow.readable(CLUSTER, idle)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from envs.files import read_json
 from experiments.coflows import main
 
 BENCHMARK = "3 2\n1 0 1 0 2 1:2.0 2:2.0\n2 8 1 0 1 1:1.0\n"
@@ -34,7 +34,7 @@ def work(work: Path) -> Path:
 )
 def test_times_stand_in_the_order_of_the_file(words: str, times: list[float], work: Path) -> None:
     assert main([*words.split(), "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["cct_ms"] == pytest.approx(times)
     assert found["sum_cct_ms"] == pytest.approx(sum(times))
     assert found["lower_bound_ms"] <= found["sum_cct_ms"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from envs.files import read_json
 from experiments.data_pipeline import main
 
 SMALL = ["graph.nodes=2000", "graph.edges=8000", "graph.communities=50", "batch=10", "sequences=5",
@@ -21,7 +21,7 @@ def work(work: Path) -> Path:
 
 def test_parts_alone_left_out_and_together(work: Path) -> None:
     assert main([*SMALL, "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert len(found["rows"]) == 5 * 2 * 2 * 2
     for row in found["rows"]:
         assert row["batches_per_s"] == pytest.approx(1.0 / max(row["stages"]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envs.files import read_json
 from envs.hybrid.slots import read_slots
 from experiments.dynamic import dynamic
 from experiments.run.app import run_app
@@ -18,7 +18,7 @@ SMALL = ["slots.workers=3", "slots.slots=8", "layers.blocks=4", "seeds=2", "boot
 
 def ran(work: Path, folder: str, *words: str) -> dict[str, Any]:
     assert run_app("dynamic", DynamicConfig, dynamic, [*words, f"hydra.run.dir={folder}"]) == 0
-    found: dict[str, Any] = json.loads((work / folder / "result.json").read_text())
+    found: dict[str, Any] = read_json(work / folder / "result.json")
     return found
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from layered_step import layered_step
 
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.step.allocated import uniform_allocation
 from experiments.enforce import EnforceConfig, enforce
@@ -66,7 +67,7 @@ def test_every_server_gets_two_files_a_shell_can_read(work: Path, backend: str) 
         "enforce", EnforceConfig, enforce, [*GIVEN, f"backend={backend}", "hydra.run.dir=run"]
     )
     assert code == 0
-    found = json.loads((work / "run/result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert [Path(path).name for path in found["files"]] == [
         f"node-{s}.{way}.sh" for s in range(4) for way in ("apply", "clean")
     ]
@@ -143,7 +144,7 @@ def test_a_fault_in_the_plan_is_one_line(
     work: Path, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit, words = FAULTY_PLANS[fault]
-    document = json.loads((work / "plan.json").read_text())
+    document = read_json(work / "plan.json")
     edit(document)
     (work / "plan.json").write_text(json.dumps(document))
     line = refused(work, GIVEN, capsys)

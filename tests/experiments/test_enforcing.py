@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from agents.bandwidth.enforcement.hosts import HostNic
-from envs.errors import InputError
 from experiments.step.enforcing import read_hosts
+from tests.refusal import refusal
 
 Document = dict[str, Any]
 
@@ -51,7 +51,7 @@ def test_a_hosts_file_is_read(tmp_path: Path) -> None:
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yaml"
     path.write_text(yaml.safe_dump(good()) + "mtu: 1500\n")
-    with pytest.raises(InputError, match=r"hosts.yaml: record line \d+: field 'mtu': stands twice"):
+    with refusal(r"hosts.yaml: record line \d+: field 'mtu': stands twice"):
         read_hosts(str(path))
 
 
@@ -110,7 +110,7 @@ def test_a_fault_names_its_place(tmp_path: Path, fault: str) -> None:
     document = good()
     edit(document)
     path = written(tmp_path, document)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         read_hosts(path)
     for word in (path, *words):
         assert word in str(caught.value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from envs.files import read_json
 from experiments.flows import FlowsConfig, flows
 from experiments.run.app import run_app
 
@@ -26,7 +26,7 @@ def work(work: Path) -> Path:
 
 def test_the_result_file_has_the_times_in_the_order_of_the_file(work: Path) -> None:
     assert run_app("flows", FlowsConfig, flows, ["input=flows.csv", "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["fct_ns"] == pytest.approx([800.0, 1676.8, 1676.8], rel=1e-12)
     assert found["flows"] == 3
     assert found["shards"] == 2
@@ -42,7 +42,7 @@ def test_without_given_times_there_is_nothing_to_compare(
 ) -> None:
     (work / "flows.csv").write_text(TEXT.replace("fct_ns", "other"))
     assert run_app("flows", FlowsConfig, flows, ["input=flows.csv", "hydra.run.dir=run"]) == 0
-    assert json.loads((work / "run/result.json").read_text())["largest_relative_difference"] is None
+    assert read_json(work / "run/result.json")["largest_relative_difference"] is None
     shown = capsys.readouterr().out
     assert "p99_slow_down" in shown
     assert "difference" not in shown

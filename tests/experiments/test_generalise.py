@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from PIL import Image
 from small_split import overrides
 
+from envs.files import read_json
 from experiments.cluster.baselines import files_of, sources_of
 from experiments.cluster.comparison import best_overall
 from experiments.generalise import GeneraliseConfig, generalise
@@ -41,7 +41,7 @@ def run(work: Path, *more: str) -> int:
 def test_checkpoints_beside_the_best_of_each_window(work: Path) -> None:
     scheduler = ["~scheduler", PLAYED % "nothing"]
     assert run(work, "checkpoints=[one,two]", *scheduler) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     means = np.array([[o["mean_jct_s"] for o in w["baselines"].values()] for w in found["windows"]])
     played = np.array([[o["mean_jct_s"] for o in w["checkpoints"]] for w in found["windows"]])
     assert played.shape == (len(means), 2)
@@ -66,7 +66,7 @@ def test_checkpoints_beside_the_best_of_each_window(work: Path) -> None:
 def test_references_are_no_baselines(work: Path) -> None:
     """Ours are in the table and never the yardstick; what knows durations is left out."""
     assert run(work, "checkpoints=[one]", "~scheduler", PLAYED % "nothing") == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     for window in found["windows"]:
         assert list(window["references"]) == ["migrating_las"]
         assert "migrating_las" not in window["baselines"]
@@ -93,13 +93,13 @@ def test_the_best_as_published(work: Path) -> None:
     """Where the best overall is called tuned, the next stands beside it."""
     given = ["checkpoints=[one]", "~scheduler", PLAYED % "nothing"]
     assert run(work, *given, "tuned=[]") == 0
-    first = json.loads((work / "run" / "result.json").read_text())
+    first = read_json(work / "run/result.json")
     assert first["best_published"] == first["best_overall"]
     assert len(first["ratios"]) == 2
     policy = first["best_overall"].partition("/")[0]
     (work / "run").rename(work / "before")
     assert run(work, *given, f"tuned=[{policy}]") == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["best_overall"] == first["best_overall"]
     assert found["best_published"].partition("/")[0] != policy
     assert list(found["ratios"])[1:] == [found["best_overall"], found["best_published"]]
@@ -149,7 +149,7 @@ def test_a_policy_of_ones_own_that_changed_is_replayed_anew(
 
 def test_without_a_checkpoint(work: Path) -> None:
     assert run(work, "information=known") == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["ratios"] == {}
     assert "ratio" not in found
     assert any(name.startswith("srtf/") for name in found["windows"][0]["baselines"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,11 +16,13 @@ import pytest
 from rich.console import Console
 
 from envs.errors import InputError
+from envs.files import read_json
 from experiments.run import grid
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
 from experiments.run.processes import LocalProcesses, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance
+from tests.refusal import refusal
 
 FINISH = (
     "import json, pathlib; pathlib.Path({0!r}, 'result.json').write_text(json.dumps({{'n': 1}}))"
@@ -100,9 +101,9 @@ def test_a_result_of_other_inputs_is_never_removed(
     first = script(tmp_path / "one")
     run([first], display)
     for other in (replace(first, overrides=("a=c",)), replace(first, resumable=True, app="other")):
-        with pytest.raises(InputError, match="move or delete it"):
+        with refusal("move or delete it"):
             run([script(tmp_path / "two"), other], display)
-        with pytest.raises(InputError, match="move or delete it"):
+        with refusal("move or delete it"):
             other.command()
     assert first.read() is not None
     assert not (tmp_path / "two").exists()
@@ -152,7 +153,7 @@ def test_a_failure_that_may_be_is_an_outcome(tmp_path: Path, display: ProgressDi
     assert found.documents[bad]["exit_code"] == -6
     assert "ended with code -6" in found.documents[bad]["reason"]
     assert run([bad], display).documents[bad] == found.documents[bad]
-    written = json.loads((tmp_path / "bad" / "failure.json").read_text())
+    written = read_json(tmp_path / "bad/failure.json")
     assert written["kind"] == "meshwright.failure"
 
 
@@ -174,13 +175,13 @@ def test_a_damaged_result_is_named(tmp_path: Path, display: ProgressDisplay) -> 
     cell = script(tmp_path / "one")
     run([cell], display)
     (tmp_path / "one" / "result.json").write_text("{")
-    with pytest.raises(InputError, match="is no result of a cell"):
+    with refusal("is no result of a cell"):
         run([cell], display)
 
 
 def test_a_need_that_is_not_run_is_refused(tmp_path: Path, display: ProgressDisplay) -> None:
     first, second = script(tmp_path / "first"), script(tmp_path / "second")
-    with pytest.raises(InputError, match="needs a cell"):
+    with refusal("needs a cell"):
         run([replace(second, needs=(first,))], display)
 
 
@@ -267,7 +268,7 @@ def test_a_cell_ends_with_the_grid_that_is_killed(tmp_path: Path, victim: str) -
     log, lock = tmp_path / "one.log", tmp_path / "one.lock"
     cell = int(soon(lambda: log.exists() and log.read_text().strip()))
     guard = int(Path(f"/proc/{cell}/stat").read_text().rpartition(")")[2].split()[1])
-    with pytest.raises(InputError, match="held by another run"):
+    with refusal("held by another run"):
         wait_until_free(lock, 0.0)
     os.kill({"starter": starter.pid, "guard": guard}[victim], signal.SIGKILL)
     soon(lambda: not alive(cell) and not alive(guard))
@@ -350,7 +351,7 @@ def test_a_killed_app_begins_again_or_goes_on(tmp_path: Path) -> None:
     folder.mkdir()
     rest.write_text("")
     whole = AppCell("whole", "compare", ("a=b",), folder)
-    with pytest.raises(InputError, match=r"it holds metrics\.csv"):
+    with refusal(r"it holds metrics\.csv"):
         whole.command()  # no cell has begun here: it is somebody's
     whole.beside("key").write_text("of another release")
     assert whole.command()[1:] == [

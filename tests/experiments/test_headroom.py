@@ -16,7 +16,6 @@ from rich.console import Console
 from small_split import overrides
 
 from agents.cluster.joint_choice import JointChoice
-from envs.errors import InputError
 from experiments.cluster.headroom import HeadroomConfig
 from experiments.cluster.headroom import headroom as task
 from experiments.cluster.problem import built_policy
@@ -25,6 +24,7 @@ from experiments.run.app import run_app
 from experiments.run.one_run import Run
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
+from tests.refusal import refusal
 
 TOY = [
     "~split@splits.philly", "usual.splits=[itp]", "usual.jobs=[5,8]", "usual.nodes_per_type=[2,2]",
@@ -135,7 +135,7 @@ def test_numbers_that_were_sought_are_taken(config: TrainRuleConfig, tmp_path: P
     assert isinstance(given, JointChoice)
     assert taken.rule == given.rule
     config.model["numbers"]["luck"] = [1]
-    with pytest.raises(InputError, match=r"config key 'model\.numbers\.luck'"):
+    with refusal(r"config key 'model\.numbers\.luck'"):
         train_rule(config, run)
 
 
@@ -155,7 +155,7 @@ def test_a_regime_says_what_is_wrong_with_it(
     config: TrainRuleConfig, words: dict[str, Any], told: str
 ) -> None:
     config.known["toy"] = words
-    with pytest.raises(InputError, match=rf"config key '{told}'"):
+    with refusal(rf"config key '{told}'"):
         config.problems(config.named("toy", "regime"), "train", 0, 1)
 
 

@@ -12,11 +12,12 @@ import pytest
 from layered_step import layered_step
 from refusals import run_refused
 
-from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.plan import PlanConfig, plan
 from experiments.run.app import run_app
 from experiments.step.hybrid_file import read_hybrid_plan
+from tests.refusal import refusal
 
 ARGUMENTS = ("problem=pipeline", "graph=graph.npz", "topology=dgx1", "budget_s=2")
 
@@ -29,7 +30,7 @@ def work(work: Path) -> Path:
 
 def ask(*arguments: str) -> dict[str, Any]:
     assert run_app("plan", PlanConfig, plan, [*ARGUMENTS, *arguments, "hydra.run.dir=run"]) == 0
-    document = json.loads(Path("run/result.json").read_text())
+    document = read_json("run/result.json")
     assert isinstance(document, dict)
     return document
 
@@ -67,7 +68,7 @@ def test_stages_are_told_and_judged(work: Path) -> None:
 
 def test_a_plan_survives_the_round_trip(written: Path) -> None:
     read = read_hybrid_plan(written)
-    assert read.layers == tuple(json.loads(written.read_text())["problem"]["layers"])
+    assert read.layers == tuple(read_json(written)["problem"]["layers"])
     assert read.plan.micro_batches == 8
     assert read.plan.stages[-1].end == len(read.layers)
     assert all(device.startswith("server0/") for device in read.devices)
@@ -93,10 +94,10 @@ def test_a_plan_survives_the_round_trip(written: Path) -> None:
 def test_a_broken_plan_is_refused(
     written: Path, edit: Callable[[dict[str, Any]], object], words: tuple[str, ...]
 ) -> None:
-    document = json.loads(written.read_text())
+    document = read_json(written)
     edit(document)
     written.write_text(json.dumps(document))
-    with pytest.raises(InputError) as refused:
+    with refusal() as refused:
         read_hybrid_plan(written)
     assert all(word in str(refused.value) for word in (str(written), *words))
 

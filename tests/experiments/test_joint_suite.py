@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from in_this_process import cells_in_this_process
 from layered_step import layered_step
 
 from envs.cost import RooflineCost
-from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.step.fair import Fair
 from envs.step.order import OneFOneB
@@ -29,6 +28,7 @@ from experiments.step.problem import topology_file
 from experiments.step.suites.cell import Cases, Outcome, PlanCell
 from experiments.step.suites.joint import FAIR, UNIFORM, JointSuite
 from tests.paths import CONF
+from tests.refusal import refusal
 
 CASES = Cases(
     problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"four": [], "eight": []}
@@ -132,7 +132,7 @@ def test_half_a_row_says_what_is_missing() -> None:
     ],
 )
 def test_a_faulty_suite_is_named(changed: dict[str, Any], word: str) -> None:
-    with pytest.raises(InputError, match=word):
+    with refusal(word):
         suite(**changed)
 
 
@@ -153,7 +153,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_comes_to_a_row_and_fair_sharing_has_the_best_of_all_plans(run: Path) -> None:
-    (row,) = json.loads((run / "table.json").read_text())["rows"]
+    (row,) = read_json(run / "table.json")["rows"]
     times = row["step_time_s"]
     assert set(times) == {UNIFORM, FAIR, "joint_milp", "single_port"}
     assert row["lower_bound_s"] <= min(times.values())
@@ -180,7 +180,7 @@ def test_a_cell_that_needs_another_one_than_are_run_is_refused(
 ) -> None:
     without = suite().cells()[3:]
     monkeypatch.setattr(JointSuite, "cells", lambda self: without)
-    with pytest.raises(InputError, match="needs a cell"):
+    with refusal("needs a cell"):
         suite().grid(tmp_path, 0)
 
 

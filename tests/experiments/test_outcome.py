@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from experiments.learning.outcome import Examined, Outcome, by_step_time
 from experiments.pictures.learning import read_exams
+from tests.refusal import refusal
 
 
 def outcome(best: float, untrained: float, iteration: int = 4) -> Outcome:
@@ -59,5 +59,5 @@ def test_the_first_and_the_last_exam_are_in_the_curve(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_examined_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"score\.json"):
+    with refusal(r"score\.json"):
         Outcome.of(tmp_path, "score")

@@ -14,6 +14,7 @@ from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
 from tests.paths import CONF
+from tests.refusal import refusal
 
 SINGLE = "agent=agents.placement.baselines.SingleDevice"
 
@@ -65,7 +66,7 @@ def test_any_group_takes_a_file_in_its_form(
     assert getattr(given.config, group) == getattr(named, group)
     assert given.choices[group] == "my own.yaml"
     (tmp_path / "my own.yaml").write_text("defaults: [../../other]\n")
-    with pytest.raises(InputError, match="defaults"):
+    with refusal("defaults"):
         check_command_line([f"{group}={tmp_path / 'my own.yaml'}"], app, schema)
 
 
@@ -113,7 +114,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("argument", FAULTS)
 def test_a_fault_is_one_line_with_key_and_alternatives(argument: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         build(check(argument).topology)
     message = str(caught.value)
     assert "\n" not in message.strip()
@@ -123,7 +124,7 @@ def test_a_fault_is_one_line_with_key_and_alternatives(argument: str) -> None:
 
 @pytest.mark.parametrize("target", ["agents.placement.nothing.Agent", "no_such_package.Agent"])
 def test_an_agent_that_cannot_be_imported_is_named(target: str) -> None:
-    with pytest.raises(InputError, match=target):
+    with refusal(target):
         check_command_line([f"agent={target}"], "evaluate", EvaluateConfig)
 
 
@@ -146,22 +147,22 @@ def target(**arguments: object) -> dict[str, object]:
 
 def test_an_integer_is_a_number_but_a_boolean_is_no_integer() -> None:
     check_targets(target(size=1, scale=2), "thing")
-    with pytest.raises(InputError, match=r"thing\.size"):
+    with refusal(r"thing\.size"):
         check_targets(target(size=True), "thing")
 
 
 def test_nested_targets_are_checked_with_their_path() -> None:
-    with pytest.raises(InputError, match=r"thing\.parts\[1\]\.colour.*size"):
+    with refusal(r"thing\.parts\[1\]\.colour.*size"):
         check_targets({"parts": [target(size=1), target(size=1, colour=2)]}, "thing")
 
 
 def test_a_missing_argument_is_named() -> None:
-    with pytest.raises(InputError, match=r"thing\.size.*missing"):
+    with refusal(r"thing\.size.*missing"):
         check_targets(target(), "thing")
     check_targets(target(_partial_=True), "thing")
 
 
 def test_what_a_constructor_refuses_comes_out_as_it_was_said() -> None:
-    with pytest.raises(InputError, match="negative size") as caught:
+    with refusal("negative size") as caught:
         build(target(size=-1))
     assert caught.value.field == "size"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from PIL import Image
 
 from agents.pipeline.published import gpipe
 from envs.cost import RooflineCost
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
@@ -130,7 +130,7 @@ def test_trace_has_every_operator_once_and_every_transfer_on_both_ports(
     problem: StepProblem, timeline: Timeline, tmp_path: Path
 ) -> None:
     write_json(tmp_path / "trace.json", trace_document(problem, timeline))
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = read_json(tmp_path / "trace.json")["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     operators = [event for event in spans if event["pid"] == DEVICES]
     transfers = [event for event in spans if event["pid"] == PORTS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from agents.placement.labelled import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
-from envs.errors import InputError
+from envs.files import read_json
 from envs.hardware.builders import mixed
 from envs.hardware.random_topologies import DEVICES
 from envs.hardware.servers import PcieServer
@@ -28,6 +27,7 @@ from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
 from tests.paths import CONF
+from tests.refusal import refusal
 
 QUICK = PlacementDataConfig(
     distribution={
@@ -59,7 +59,7 @@ def test_a_dataset_is_made_and_gone_on_with(tmp_path: Path) -> None:
     assert again.keys() == first.keys()
     for number, item in again.items():
         assert item.problem.op_seconds.tolist() == first[number].problem.op_seconds.tolist()
-    with pytest.raises(InputError, match="another dataset stands there"):
+    with refusal("another dataset stands there"):
         made(data, seed=4)
 
 
@@ -69,7 +69,7 @@ def test_the_app_says_what_it_made(work: Path) -> None:
         "distribution.captured_share=0", "hydra.run.dir=run",
     ]  # fmt: skip
     assert run_app("placement_data", PlacementDataConfig, placement_data, words) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["problems"] == len(read_dataset("data")) == 2 - found["without_a_label"]
     assert found["median_gain_over_cheap_plans"] >= 1.0
 
@@ -97,7 +97,7 @@ def test_captured_steps_have_the_seconds_of_every_device(
     kinds = [graph.profile_classes.index(d.spec.name) for d in problem.topology.devices]
     ratio = problem.op_seconds.sum(axis=0) / graph.profile_seconds[:, kinds].sum(axis=0)
     assert ratio.max() <= 4.0
-    with pytest.raises(InputError, match="model 1"):
+    with refusal("model 1"):
         TrainingGraphs([{"name": "gpt2"}, {"batch": 4}], 5)  # type: ignore[list-item]
 
 

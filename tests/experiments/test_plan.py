@@ -12,6 +12,7 @@ from layered_step import layered_step
 from refusals import command_refused, run_refused
 
 from envs.cost import RooflineCost
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
@@ -49,7 +50,7 @@ def work(work: Path) -> Path:
 def ask(work: Path, *arguments: str) -> dict[str, Any]:
     """The result of a run that succeeds."""
     assert run_app("plan", PlanConfig, plan, [*arguments, "hydra.run.dir=run"]) == 0
-    document = json.loads((work / "run" / "result.json").read_text())
+    document = read_json(work / "run/result.json")
     assert isinstance(document, dict)
     return document
 
@@ -94,7 +95,7 @@ def test_max_load_is_told_in_the_milliseconds_of_the_file(work: Path) -> None:
     assert (found["unit"], found["unit_s"], found["feasible"]) == ("ms", 1e-3, True)
     assert found["trajectory"] == [[0.05, pytest.approx(3.5)]]
     assert (found["topology"], found["devices"]) == ("chain", 3)
-    partition = json.loads((work / "run" / "partition.json").read_text())
+    partition = read_json(work / "run/partition.json")
     assert partition["kind"] == "meshwright.partition"
     assert partition["problem"] == "max_load"
     assert sorted(partition["placement"].values()) == ["accelerator0", "accelerator1"]
@@ -124,7 +125,7 @@ def test_without_memory_everything_fits(work: Path) -> None:
     assert found["objective"] == pytest.approx(180.0)  # only the CPU holds both
     free = ["agent=single_device", "graph=chain.json", "problem.memory=false"]
     assert run_app("plan", PlanConfig, plan, [*free, "hydra.run.dir=free"]) == 0
-    assert json.loads(Path("free/result.json").read_text())["objective"] == pytest.approx(5.0)
+    assert read_json("free/result.json")["objective"] == pytest.approx(5.0)
 
 
 def test_a_person_sees_a_row_for_each_figure(
@@ -225,7 +226,7 @@ def test_published_files_have_their_own_units(work: Path, data: Path) -> None:
     pipedream = folder / "pipedream" / "image_classification-alexnet.txt"
     arguments = ["agent=single_device", f"graph={pipedream}", "hydra.run.dir=pipedream"]
     assert run_app("plan", PlanConfig, plan, arguments) == 0
-    found = json.loads(Path("pipedream/result.json").read_text())
+    found = read_json("pipedream/result.json")
     total = sum(
         float(line.partition("forward_compute_time=")[2].partition(",")[0])
         for line in pipedream.read_text().splitlines()

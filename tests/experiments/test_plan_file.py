@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.errors import InputError
+from envs.files import read_json
 from envs.graphs.op_graph import Phase
 from envs.step.allocated import uniform_allocation
 from envs.step.order import OneFOneB
@@ -20,6 +20,7 @@ from envs.step.problem import StepProblem
 from envs.step.rematerialise import Residence
 from experiments.run.provenance import Provenance
 from experiments.step.plan_file import read_bandwidth, read_kept_plan, read_plan, write_plan
+from tests.refusal import refusal
 
 Document = dict[str, Any]
 
@@ -32,7 +33,7 @@ def path(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
 
 
 def change(path: Path, edit: Callable[[Document], object]) -> None:
-    document = json.loads(path.read_text())
+    document = read_json(path)
     edit(document)
     path.write_text(json.dumps(document))
 
@@ -44,7 +45,7 @@ def test_a_plan_survives_the_round_trip(path: Path, plan: Plan, problem: StepPro
 
 
 def test_the_file_tells_where_it_comes_from(path: Path) -> None:
-    document = json.loads(path.read_text())
+    document = read_json(path)
     assert document["schema_version"] == 1
     assert document["units"]["time"] == "s"
     origin = document["provenance"]
@@ -92,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
 def test_a_fault_names_file_record_and_field(fault: str, path: Path, problem: StepProblem) -> None:
     edit, record, field = FAULTS[fault]
     change(path, edit)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         read_plan(path, problem, OneFOneB())
     assert str(path) in str(caught.value)
     assert caught.value.field == field
@@ -103,7 +104,7 @@ def test_a_fault_names_file_record_and_field(fault: str, path: Path, problem: St
 def test_an_operator_placed_twice_is_a_fault(path: Path, problem: StepProblem) -> None:
     text = path.read_text().replace('"forward.0.1":', '"forward.0.0":')
     path.write_text(text)
-    with pytest.raises(InputError, match="stands twice"):
+    with refusal("stands twice"):
         read_plan(path, problem, OneFOneB())
 
 
@@ -111,12 +112,12 @@ def test_an_operator_placed_twice_is_a_fault(path: Path, problem: StepProblem) -
 def test_what_is_no_plan_is_refused(content: str, tmp_path: Path, problem: StepProblem) -> None:
     file = tmp_path / "plan.json"
     file.write_text(content)
-    with pytest.raises(InputError, match=str(file)):
+    with refusal(str(file)):
         read_plan(file, problem, OneFOneB())
 
 
 def test_a_missing_file_is_named(tmp_path: Path, problem: StepProblem) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with refusal("cannot be read"):
         read_plan(tmp_path / "none.json", problem, OneFOneB())
 
 
@@ -136,7 +137,7 @@ def test_bandwidth_survives_the_round_trip(
     read = read_bandwidth(shared, network)
     assert read is not None
     np.testing.assert_array_equal(read.rate, uniform_allocation(network).rate)
-    assert json.loads(shared.read_text())["schema_version"] == 2
+    assert read_json(shared)["schema_version"] == 2
     np.testing.assert_array_equal(read_plan(shared, problem, OneFOneB()).order, plan.order)
     assert read_bandwidth(path, network) is None
 
@@ -193,7 +194,7 @@ def test_a_fault_of_bandwidth_names_file_record_and_field(
 ) -> None:
     edit, record, field, words = BANDWIDTH_FAULTS[fault]
     change(shared, edit)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         read_bandwidth(shared, problem.topology.network)
     assert str(shared) in str(caught.value)
     assert words in str(caught.value)
@@ -204,7 +205,7 @@ def test_a_fault_of_bandwidth_names_file_record_and_field(
 def test_a_channel_that_stands_twice_is_a_fault(shared: Path, problem: StepProblem) -> None:
     line = f'"{CHANNEL}": 1.0, "{CHANNEL}":'
     shared.write_text(shared.read_text().replace(f'"{CHANNEL}":', line))
-    with pytest.raises(InputError, match="stands twice"):
+    with refusal("stands twice"):
         read_bandwidth(shared, problem.topology.network)
 
 
@@ -221,13 +222,13 @@ def moved(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
 
 
 def test_what_is_not_kept_survives_the_round_trip(moved: Path, problem: StepProblem) -> None:
-    document = json.loads(moved.read_text())
+    document = read_json(moved)
     assert document["schema_version"] == 3
     assert sorted(document["residence"].values()) == ["offload", "recompute"]
     read = read_plan(moved, problem, OneFOneB())
     assert read.residence is not None
     assert sorted(read.residence[read.residence != 0].tolist()) == [1, 2]
-    with pytest.raises(InputError, match="not known here"):
+    with refusal("not known here"):
         read_kept_plan(moved, problem, OneFOneB())
     change(moved, lambda document: document["residence"].clear())
     assert not np.any(read_plan(moved, problem, OneFOneB()).residence)
@@ -255,7 +256,7 @@ def test_a_fault_of_residence_names_file_and_field(
 ) -> None:
     edit, words = RESIDENCE_FAULTS[fault]
     change(moved, edit)
-    with pytest.raises(InputError) as caught:
+    with refusal() as caught:
         read_plan(moved, problem, OneFOneB())
     assert words in str(caught.value)
     assert "field 'residence'" in str(caught.value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from envs.files import read_json
 from experiments.price import main
 
 SMALL = "seeds=1 learner.iterations=2 learner.hidden=4 levels=20 parts=20 sizes=[1,2] units=[2]"
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("work")
 
 def test_every_rule_has_its_worst_ratio(work: Path) -> None:
     assert main(["problem=rentals", *QUICK, "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     (row,) = found["rows"]
     names = {"greedy", "fixed", "utilised", "random", "untrained", "learned"}
     assert names <= set(row)

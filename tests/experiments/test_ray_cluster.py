@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from envs.errors import InputError
 from experiments.run import ray_cluster
 from experiments.run.processes import Work
 from experiments.run.ray_cluster import Ended, RayCluster, packed, run_here, unpack
+from tests.refusal import refusal
 
 pytestmark = pytest.mark.skipif(
     not hasattr(tarfile, "data_filter"), reason="archives need Python 3.11.4 or newer"
@@ -87,5 +87,5 @@ def test_a_run_that_no_machine_can_take_is_refused(
     monkeypatch.setattr(ray_cluster, "connect", lambda address: None)
     monkeypatch.setattr(ray_cluster.ray, "nodes", lambda: nodes)
     given: dict[str, Any] = {"address": None, "workers": 1, "cpus": 1, "gpus": 0, "shared": None}
-    with pytest.raises(InputError, match=message):
+    with refusal(message):
         RayCluster(**{**given, **asked})

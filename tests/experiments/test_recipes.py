@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import fields
 from functools import cache
@@ -15,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from small_split import overrides
 
+from envs.files import read_json
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig
 from experiments.learning.train_step import TrainConfig
@@ -177,7 +177,7 @@ def test_a_small_one_trains(
     save_durations(DurationPosterior(config), work / "posterior", {"seed": 0})
     words = [f"+experiment={recipe}", *TINY, *of_the_itp_split(work), *more, "hydra.run.dir=run"]
     assert main(words) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert (found["iterations"], found["steps"]) == (2, 64)
     assert found["untrained_score"] > 0
     assert len(exported) == 1

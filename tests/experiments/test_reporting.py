@@ -12,6 +12,7 @@ import pytest
 from refusals import told
 from run_folders import metrics, run_folder, step_result, timeline
 
+from envs.files import read_json
 from experiments.report import ReportConfig, report, with_folders
 from experiments.reporting.figures import gantt, learning_curves, ranking
 from experiments.reporting.page import Page
@@ -179,7 +180,7 @@ def test_the_three_forms_hold_the_same_rows(work: Path) -> None:
         assert "T (run [2])" in text
     assert '"schema_version"' in texts[2].splitlines()[0]
     assert "agent: b" in texts[0]  # the config
-    result = json.loads((work / "out" / "result.json").read_text())
+    result = read_json(work / "out/result.json")
     assert (result["runs"], result["configs"], result["figures"]) == (2, 2, 1)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envs.files import read_json
 from experiments.run.app import run_app
 from experiments.schedule import schedule
 from experiments.step.schedules import ScheduleConfig
@@ -17,7 +17,7 @@ TIMES = ["forward=10", "input_gradient=12", "weight_gradient=8", "communication=
 
 def ran(work: Path, *words: str) -> dict[str, Any]:
     assert run_app("schedule", ScheduleConfig, schedule, [*words, "hydra.run.dir=run"]) == 0
-    found: dict[str, Any] = json.loads((work / "run" / "result.json").read_text())
+    found: dict[str, Any] = read_json(work / "run/result.json")
     return found
 
 

@@ -21,6 +21,7 @@ from envs.errors import InputError
 from experiments.serving.server import is_loopback, listening, read_hosts, read_token
 from experiments.serving.service import Limits, Service
 from tests.paths import ROOT
+from tests.refusal import refusal
 
 TOKEN = "0123456789abcdef"
 LIMITS = Limits(max_body_bytes=1000, concurrency=2, timeout_s=600.0)
@@ -250,7 +251,7 @@ def test_what_a_page_of_others_makes_a_browser_send_is_refused(
 def test_hosts_are_names_without_a_port() -> None:
     assert read_hosts(["Proxy.example", "10.0.0.1"], "::1") == {"proxy.example", "10.0.0.1", "::1"}
     for wrong in ("http://proxy", "proxy:8000", "", "*.example", "a b"):
-        with pytest.raises(InputError, match="hosts"):
+        with refusal("hosts"):
             read_hosts([wrong], "127.0.0.1")
 
 
@@ -258,21 +259,21 @@ def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
     assert read_token(None, "127.0.0.1") is None
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", ""):
-        with pytest.raises(InputError, match=r"token_file.*can be reached from outside"):
+        with refusal(r"token_file.*can be reached from outside"):
             read_token(None, host)
     file = tmp_path / "token"
     for text in ("short", "", "with a space in the midst", "ü" * 20):
         file.write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match="token"):
+        with refusal("token"):
             read_token(str(file), "0.0.0.0")
     file.write_text(f"{TOKEN}\n")
     assert read_token(str(file), "0.0.0.0") == TOKEN
-    with pytest.raises(InputError, match="cannot be read"):
+    with refusal("cannot be read"):
         read_token(str(tmp_path / "none"), "127.0.0.1")
 
 
 def test_an_address_that_is_taken_is_one_line() -> None:
-    with listening("127.0.0.1", 0) as taken, pytest.raises(InputError, match="listened at"):
+    with listening("127.0.0.1", 0) as taken, refusal("listened at"):
         listening("127.0.0.1", taken.getsockname()[1])
 
 

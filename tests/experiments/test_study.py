@@ -12,13 +12,13 @@ from in_this_process import cells_in_this_process
 from PIL import Image
 from small_split import overrides
 
-from envs.errors import InputError
 from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.learning.study import Study
 from experiments.run.app import run_app
 from experiments.run.grid import quoted
 from experiments.run.suite import checked_cells
 from tests.paths import CONF
+from tests.refusal import refusal
 
 FEW = [
     *(f"~agents.{name}" for name in (
@@ -193,7 +193,7 @@ def test_a_fault_is_told_before_anything_runs(
     tmp_path: Path, changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(tmp_path, monkeypatch)
-    with pytest.raises(InputError) as error:
+    with refusal() as error:
         checked_cells(study(**changes), tmp_path, 0)
     assert told in str(error.value)
 
@@ -202,10 +202,10 @@ def test_published_data_is_asked_for_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
-    with pytest.raises(InputError, match=r"posterior of durations.*set MESHWRIGHT_DATA"):
+    with refusal(r"posterior of durations.*set MESHWRIGHT_DATA"):
         checked_cells(study(), tmp_path, 0)
     monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"traces/itp/cluster01\.csv\.gz: cannot be read"):
+    with refusal(r"traces/itp/cluster01\.csv\.gz: cannot be read"):
         checked_cells(study(), tmp_path, 0)
 
 

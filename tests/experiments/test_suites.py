@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import InputError
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.step.suites.cell import Case, Cases, Outcome, PlanCell
 from experiments.step.suites.contest import Contest
@@ -19,6 +18,7 @@ from experiments.step.suites.order_gain import OrderGain
 from experiments.step.suites.placement import Part, PlacementSuite
 from experiments.step.suites.search_ratio import Ratio, SearchRatio
 from experiments.step.tasks import Verdict
+from tests.refusal import refusal
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"t": []})
 Points = list[tuple[float, float]]
@@ -350,5 +350,5 @@ def test_the_parts_of_a_reduction_multiply_to_the_whole() -> None:
     assert report.headline["reduction: median"] == pytest.approx(0.4)
     assert report.headline["order: largest"] == pytest.approx(0.2)
     assert report.tables[0].rows[2][3:] == ("no plan", "no plan", "", "")
-    with pytest.raises(InputError, match="'split': 'nobody' is none of"):
+    with refusal("'split': 'nobody' is none of"):
         OrderGain("order", ORDERS, "one", "all", "nobody", {"split": []}, 5)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from envs.errors import InputError
 from experiments.cluster.split_windows import Split
 from experiments.evaluate import main
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.run.app import run_app
 from experiments.run.overrides import check_command_line
 from experiments.split import SplitAppConfig
+from tests.refusal import refusal
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_its_windows_need_no_file() -> None:
 )
 def test_what_it_refuses(override: str, told: str) -> None:
     more = ["~split.formats.itp_1001", f"+{override}"] if "Reader" in override else [override]
-    with pytest.raises(InputError, match=told):
+    with refusal(told):
         made(*more)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from agents.rllib.subject import Solution
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
-from envs.errors import InputError
+from envs.files import read_json
 from envs.joint.toy import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.step import SINGLE_PORT, StepSimulator
@@ -22,6 +21,7 @@ from experiments.step.plan_file import read_bandwidth
 from experiments.step.planning import ask_beside
 from experiments.step.problem import load_problem
 from experiments.step.tasks import BandwidthTask, JointTask, StepTask, Verdict, begun
+from tests.refusal import refusal
 
 SINGLE_DEVICE = {"_target_": "agents.placement.baselines.SingleDevice"}
 UNIFORM = {"_target_": "agents.bandwidth.rules.UniformShares"}
@@ -71,7 +71,7 @@ def test_rates_of_two_phases_are_played_and_written(tmp_path: Path, provenance: 
     assert verdict.objective == pytest.approx(OPTIMUM_S)
     assert not verdict.violations
     task.write(tmp_path, *decided, provenance)
-    phases = json.loads((tmp_path / "phases.json").read_text())["phases"]
+    phases = read_json(tmp_path / "phases.json")["phases"]
     assert [list(phase["bandwidth_bytes_per_s"].values()) for phase in phases] == rate.tolist()
     assert read_bandwidth(tmp_path / "plan.json", network) is None
     assert task.judge(*task.plan_of(Solution(0.0, {"rate": 2.0 * rate}))).violations
@@ -81,7 +81,7 @@ def test_baselines_of_bandwidth_share_the_same_plan() -> None:
     found, verdict = beside(UNIFORM, *bandwidth())
     assert verdict.objective == pytest.approx(UNIFORM_S)
     assert found.step_time == pytest.approx(UNIFORM_S)
-    with pytest.raises(InputError, match=r"'baselines\.one': .*SingleDevice does not plan"):
+    with refusal(r"'baselines\.one': .*SingleDevice does not plan"):
         beside(SINGLE_DEVICE, *bandwidth())
 
 
@@ -118,5 +118,5 @@ def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
 def test_something_else_is_refused() -> None:
     problem = joint()[1].problem
     for target in ("fractions.Fraction", "envs.joint.env.toy_environment"):
-        with pytest.raises(InputError, match="no environment to learn in"):
+        with refusal("no environment to learn in"):
             learnable({"_target_": target}, problem, SINGLE_PORT, CONTIGUOUS, 1.0)

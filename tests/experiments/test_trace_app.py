@@ -17,6 +17,7 @@ from refusals import command_refused, run_refused, told
 
 from envs.cluster.workload.parquet import read_header, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
+from envs.files import read_json
 from experiments.cluster.trace_source import load_trace
 from experiments.run.app import run_app
 from experiments.run.overrides import check_command_line
@@ -45,7 +46,7 @@ def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def done(work: Path, *arguments: str) -> dict[str, Any]:
     run = f"run{len(list(work.glob('run*')))}"
     assert run_app("trace", TraceAppConfig, trace, [*arguments, f"hydra.run.dir={run}"]) == 0
-    result = json.loads((work / run / "result.json").read_text())
+    result = read_json(work / run / "result.json")
     assert isinstance(result, dict)
     return result
 
@@ -87,7 +88,7 @@ def test_convert(name: str, work: Path) -> None:
         assert read.origin_s == 5
         provenance: Any = read_header(name)[0]["provenance"]
     else:
-        provenance = json.loads((work / f"{name}.provenance.json").read_text())["provenance"]
+        provenance = read_json(work / f"{name}.provenance.json")["provenance"]
     assert list(provenance["inputs_sha256"]) == ["itp"]
     assert found["sha256"] == hashlib.sha256((work / name).read_bytes()).hexdigest()
 
@@ -177,7 +178,7 @@ def test_download(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert served.asked == [None, "bytes=10-"]
         path = Path(found["file"])
         assert path.read_bytes() == content
-        origin = json.loads(path.with_name(f"{path.name}.provenance.json").read_text())
+        origin = read_json(path.with_name(f"{path.name}.provenance.json"))
         assert (origin["url"], origin["sha256"]) == (served.url, digest)
         capsys.readouterr()
         found = done(work, *source, *unknown)

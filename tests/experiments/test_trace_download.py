@@ -15,10 +15,10 @@ import pytest
 from file_server import Served, serving
 from omegaconf import OmegaConf
 
-from envs.errors import InputError
 from experiments.cluster.trace_download import Download, git_blob, lay_out
 from experiments.run.provenance import content_hash
 from tests.paths import ROOT
+from tests.refusal import refusal
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -53,7 +53,7 @@ def test_a_file_arrives_once(hashes: tuple[str | None, str | None], tmp_path: Pa
 @pytest.mark.parametrize("sha256", [SHA256, None])
 def test_a_broken_transfer_is_taken_up(sha256: str | None, tmp_path: Path) -> None:
     with serving(Served(CONTENT, breaks=[1_200_000])) as served:
-        with pytest.raises(InputError, match=r"1200000 bytes are kept in data.csv.part"):
+        with refusal(r"1200000 bytes are kept in data.csv.part"):
             fetch(served, tmp_path, sha256)
         assert files(tmp_path) == ["data.csv.part", "data.csv.part.json"]
         assert fetch(served, tmp_path, sha256)
@@ -82,7 +82,7 @@ def test_without_a_hash_no_part_of_another_version_is_kept(
     """The server's own mark of the version decides; where it gives none, all is fetched again."""
     with serving(Served(CONTENT, breaks=[1_000_000])) as served:
         served.etag = '"one"' if etag else None
-        with pytest.raises(InputError):
+        with refusal():
             fetch(served, tmp_path, None)
         served.content, served.etag = CONTENT[::-1], etag
         assert fetch(served, tmp_path, None)
@@ -92,19 +92,19 @@ def test_without_a_hash_no_part_of_another_version_is_kept(
 
 def test_another_content_is_no_success(tmp_path: Path) -> None:
     for sha256, git in (("0" * 64, None), (None, "0" * 40), (SHA256, "0" * 40)):
-        with serving(Served(CONTENT)) as served, pytest.raises(InputError, match="not 0000"):
+        with serving(Served(CONTENT)) as served, refusal("not 0000"):
             fetch(served, tmp_path, sha256, git)
         assert files(tmp_path) == []
     with serving(Served(CONTENT)) as served:
         fetch(served, tmp_path)
-        with pytest.raises(InputError, match=r"data.csv: SHA-256 is"):  # what is there is left
+        with refusal(r"data.csv: SHA-256 is"):  # what is there is left
             fetch(served, tmp_path, "0" * 64)
     assert files(tmp_path) == ["data.csv"]
 
 
 def test_a_part_longer_than_the_file_is_given_up(tmp_path: Path) -> None:
     with serving(Served(CONTENT, breaks=[2_000_000])) as served:
-        with pytest.raises(InputError):
+        with refusal():
             fetch(served, tmp_path)
         served.content = CONTENT[:1_000_000]
         sha256 = hashlib.sha256(served.content).hexdigest()
@@ -140,22 +140,22 @@ def test_a_server_that_tells_no_length(tmp_path: Path) -> None:
         assert fetch(served, tmp_path)
     with serving(Served(CONTENT, sized=False, breaks=[5])) as served:
         (tmp_path / "sub/data.csv").unlink()
-        with pytest.raises(InputError, match="SHA-256"):
+        with refusal("SHA-256"):
             fetch(served, tmp_path)
 
 
 def test_refusals_and_silence(tmp_path: Path) -> None:
     with serving(Served(CONTENT, status=404)) as served:
-        with pytest.raises(InputError, match="answers 404"):
+        with refusal("answers 404"):
             fetch(served, tmp_path, attempts=3)
         assert len(served.asked) == 1
-    with pytest.raises(InputError, match=r"cannot be downloaded .*refused"):
+    with refusal(r"cannot be downloaded .*refused"):
         fetch(served, tmp_path)
     for url in ("file:///etc/hostname", "ftp://127.0.0.1/x", "data.csv"):
-        with pytest.raises(InputError, match="no address"):
+        with refusal("no address"):
             Download(url, tmp_path / "x", None, None, 1, 1.0)
     for hashes in (("abc", None), (None, "A" * 40)):
-        with pytest.raises(InputError, match="hexadecimal"):
+        with refusal("hexadecimal"):
             Download("http://127.0.0.1/x", tmp_path / "x", *hashes, 1, 1.0)
     assert files(tmp_path) == []
 
@@ -185,14 +185,14 @@ def test_an_archive_is_laid_out_where_splits_look_whoever_compressed_it(tmp_path
     assert content_hash(found) == hashlib.sha256(rows).hexdigest()
     assert list(lay_out(archive, places, tmp_path)) == [found]
     found.write_bytes(gzip.compress(b"something of the user's own"))
-    with pytest.raises(InputError, match=r"is there, and not what raw\.tar\.gz has"):
+    with refusal(r"is there, and not what raw\.tar\.gz has"):
         list(lay_out(archive, places, tmp_path))
     assert gzip.decompress(found.read_bytes()) == b"something of the user's own"
     found.unlink()
-    with pytest.raises(InputError, match=r"record cluster02.csv: is not in the archive"):
+    with refusal(r"record cluster02.csv: is not in the archive"):
         list(lay_out(archive, {"cluster02.csv": "x.gz"}, tmp_path))
     archive.write_bytes(archive.read_bytes()[:60])
-    with pytest.raises(InputError, match="is damaged"):
+    with refusal("is damaged"):
         list(lay_out(archive, places, tmp_path))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from small_split import overrides
 
+from envs.files import read_json
 from experiments.train import main
 
 TOY = [
@@ -26,11 +26,11 @@ def small(folder: Path) -> list[str]:
 @pytest.mark.proof
 def test_a_policy_is_trained_and_compared(work: Path) -> None:
     assert main([*small(work), "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["untrained_score"] == pytest.approx(1.0)  # at first it is the rule
     policies = f"policies=[{found['checkpoint']}]"
     assert main([*small(work), policies, "windows=2", "hydra.run.dir=beside"]) == 0
-    beside = json.loads((work / "beside" / "result.json").read_text())
+    beside = read_json(work / "beside/result.json")
     assert {"fifo", "gadget", "rule", found["checkpoint"]} <= set(beside["utility"])
 
 
@@ -43,13 +43,13 @@ def test_gains_are_learned_and_compared(work: Path) -> None:
     common = [word for word in small(work) if word.startswith(words)]
     common += ["problems.machines=[1,1]"]
     assert main(["model=gains", *common, *SEEK, "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["exam"] >= 1.0 or found["origin"]["tried"] == 3
-    weights = json.loads((work / "run" / "gains.json").read_text())["numbers"]
+    weights = read_json(work / "run/gains.json")["numbers"]
     assert set(weights) == {"part", "done", "slack", "wait", "partial"}
     beside = ["env=allocation", *common, "policies=[run/gains.json]", "windows=1"]
     assert main([*beside, "hydra.run.dir=beside"]) == 0
-    utility = json.loads((work / "beside" / "result.json").read_text())["utility"]
+    utility = read_json(work / "beside/result.json")["utility"]
     assert {"gadget", "smd", "rule", "run/gains.json"} <= set(utility)
 
 

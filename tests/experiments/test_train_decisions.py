@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from small_split import overrides
 
+from envs.files import read_json
 from experiments.train import main
 
 TOY = [
@@ -27,7 +27,7 @@ def small(folder: Path) -> list[str]:
 
 def test_a_policy_is_trained_and_goes_on_as_a_base(work: Path) -> None:
     assert main([*small(work), "hydra.run.dir=run"]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     assert found["iterations"] == 2  # one of imitation
     assert found["untrained_score"] == pytest.approx(1.0)
     assert {path.name for path in Path(found["checkpoint"]).iterdir()} == {

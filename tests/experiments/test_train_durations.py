@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from PIL import Image
 from small_split import overrides
 
+from envs.files import read_json
 from experiments.evaluate import main as evaluate
 from experiments.train import main
 from models.durations.network import load_durations
@@ -50,7 +50,7 @@ def work(made: Path, work: Path) -> Path:
 
 
 def test_scores_of_every_method_reach_the_result(made: Path) -> None:
-    found = json.loads((made / "run" / "result.json").read_text())
+    found = read_json(made / "run/result.json")
     rows = {row["method"]: row for row in found["methods"]}
     assert set(rows) == {"network", "all jobs", "jobs of the gang size"}
     for row in rows.values():
@@ -95,7 +95,7 @@ def test_an_agent_uses_it_and_says_so(work: Path) -> None:
         "cluster.gpus_per_node=4", "hydra.run.dir=evaluated",
     ]  # fmt: skip
     assert evaluate([*asked, "agent=migrating_learned", "agent.priority.path=run/durations"]) == 0
-    found = json.loads((work / "evaluated" / "result.json").read_text())
+    found = read_json(work / "evaluated/result.json")
     assert (found["agent"], found["knows"]) == ("migrating_learned", "predictions")
     assert found["finished"] == found["jobs"] == 60
     assert "priority" in found["provenance"]["inputs_sha256"]
@@ -116,7 +116,7 @@ def test_migrating_agents_replay_a_trace(work: Path, agent: str, knows: str) -> 
         "cluster.nodes=8", "cluster.gpus_per_node=4", "hydra.run.dir=evaluated",
     ]  # fmt: skip
     assert evaluate(asked) == 0
-    found = json.loads((work / "evaluated" / "result.json").read_text())
+    found = read_json(work / "evaluated/result.json")
     assert (found["agent"], found["knows"], found["placement"]) == (agent, knows, None)
     assert found["finished"] == 60
 

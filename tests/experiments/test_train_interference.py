@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from envs.files import read_json
 from experiments.evaluate import main as evaluate
 from experiments.train import main
 
@@ -79,7 +80,7 @@ def work(made: Path, work: Path) -> Path:
 
 
 def test_errors_of_every_method_reach_the_result(made: Path) -> None:
-    found = json.loads((made / "run" / "result.json").read_text())
+    found = read_json(made / "run/result.json")
     rows = {(r["method"], r["unseen"], r["probes"]): r for r in found["errors"]}
     methods = {
         "network", "median", "analytic", "contention", "nearest neighbour", "5 nearest",
@@ -107,7 +108,7 @@ def test_errors_of_every_method_reach_the_result(made: Path) -> None:
 
 
 def test_intervals_reach_the_result(made: Path) -> None:
-    found = json.loads((made / "run" / "result.json").read_text())
+    found = read_json(made / "run/result.json")
     rows = {(row["table"], row["level"]): row for row in found["coverage"]}
     assert set(rows) == {(t, x) for t in ("old", "new", "deepshare") for x in (0.8, 0.95)}
     for table in ("old", "new", "deepshare"):
@@ -149,7 +150,7 @@ def replayed(work: Path, *asked: str) -> float:
     ]  # fmt: skip
     folder = "_".join(asked[:3]).replace("=", "_").replace("/", "_")
     assert evaluate([*spread, *asked, f"hydra.run.dir={folder}"]) == 0
-    found = json.loads((work / folder / "result.json").read_text())
+    found = read_json(work / folder / "result.json")
     assert found["finished"] == found["jobs"]
     return float(found["mean_jct_s"])
 

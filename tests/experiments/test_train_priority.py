@@ -15,7 +15,6 @@ from PIL import Image
 from small_split import overrides
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
-from envs.errors import InputError
 from experiments.evaluate import main as evaluate
 from experiments.learning.train_priority import (
     Replayer,
@@ -27,6 +26,7 @@ from experiments.learning.train_priority import (
 from experiments.run.overrides import check_command_line
 from experiments.train import main
 from models.durations.network import DurationConfig, DurationPosterior, save_durations
+from tests.refusal import refusal
 
 SMALL = [
     "model=priority", "agent.priority.path=posterior", "model.rounds=4", "model.pairs=3",
@@ -178,6 +178,6 @@ def test_a_file_of_weights_says_what_is_wrong_with_it(tmp_path: Path) -> None:
         ({"weights": dict.fromkeys(NAMES, True)}, "weights.runs"),
     ):
         path.write_text(json.dumps({**good, **change}))
-        with pytest.raises(InputError) as caught:
+        with refusal() as caught:
             read_weights(path)
         assert (caught.value.file, caught.value.field) == (path, field)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from PIL import Image
 from small_split import overrides
 
-from envs.errors import InputError
+from envs.files import read_json
 from experiments.cluster.conditions import Condition
 from experiments.cluster.split_windows import Split
 from experiments.generalise import GeneraliseConfig, generalise
@@ -19,6 +18,7 @@ from experiments.pictures.comparison import draw_forest
 from experiments.run.app import run_app
 from experiments.run.overrides import check_command_line
 from experiments.run.statistics import Interval
+from tests.refusal import refusal
 
 FEW = [
     "conditions=shifted",
@@ -54,7 +54,7 @@ def split_of(work: Path) -> Split:
 def test_ratios_under_each_condition(work: Path) -> None:
     chosen = "only=[as_trained,half_the_nodes,load_0.7,restart_300s]"
     assert run(work, chosen) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    found = read_json(work / "run/result.json")
     conditions = found["conditions"]
     assert list(conditions) == ["as_trained", "half_the_nodes", "load_0.7", "restart_300s"]
     for row in conditions.values():
@@ -138,7 +138,7 @@ def test_jobs_that_fit_no_type_are_left_out_and_windows_stay_apart(work: Path) -
     ],
 )
 def test_changes_that_cannot_be(work: Path, changes: Any, told: str) -> None:
-    with pytest.raises(InputError) as error:
+    with refusal() as error:
         Condition("it", changes).windows(split_of(work), "test")
     assert told in str(error.value)
 

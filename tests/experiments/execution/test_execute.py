@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from plans_of_layers import PLANS, write
 
-from envs.errors import InputError
 from envs.files import read_json
 from envs.graphs.readers.pipedream import read_pipedream
 from experiments.execution.executing import ExecuteConfig, execute, outcome
@@ -16,6 +15,7 @@ from experiments.execution.profiling import ProfileConfig, profile
 from experiments.execution.split import read_split
 from experiments.execution.worker import work
 from experiments.run.app import run_app
+from tests.refusal import refusal
 
 SMALL = [
     "layers.blocks=4", "layers.width=16", "layers.heads=2", "layers.sequence=8",
@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_plans_train_what_the_unsplit_model_trains_in_their_order(run: Path) -> None:
-    found = json.loads((run / "result.json").read_text())
+    found = read_json(run / "result.json")
     assert [plan["name"] for plan in found["plans"]] == list(RUN)
     for plan in found["plans"]:
         assert plan["loss_difference"] <= 1e-5
@@ -53,7 +53,7 @@ def test_plans_train_what_the_unsplit_model_trains_in_their_order(run: Path) -> 
         actions = sum(len(row) for row in PLANS[plan["name"]]["orders"])
         assert sum(action["count"] for action in plan["actions"]) == actions
     assert found["equal"]
-    trace = json.loads((run / "trace.json").read_text())["traceEvents"]
+    trace = read_json(run / "trace.json")["traceEvents"]
     ran = [x["name"] for x in trace if (x["pid"], x["tid"]) == ("by_hand", 1)]
     assert ran == PLANS["by_hand"]["orders"][1]
 
@@ -88,7 +88,7 @@ def test_a_model_with_other_layers_is_refused(run: Path) -> None:
     task = read_json(run / "processes/task.json")
     task["layers"]["blocks"] = 5
     (run / "processes/task.json").write_text(json.dumps(task))
-    with pytest.raises(InputError, match=r"one_f_one_b\.json: field 'layers'.*layers\.4"):
+    with refusal(r"one_f_one_b\.json: field 'layers'.*layers\.4"):
         work(run / "processes", 0)
 
 
@@ -105,7 +105,7 @@ def test_planners_read_the_profile_of_layers(tmp_path: Path) -> None:
     graph = read_pipedream(file, training=True).graph
     names = PLANS["gpipe"]["problem"]["layers"]
     assert [x for x in graph.op_names if not x.endswith(".backward")] == names
-    found = json.loads((tmp_path / "r/result.json").read_text())
+    found = read_json(tmp_path / "r/result.json")
     assert sum(found["forward_s"]) + sum(found["backward_s"]) == pytest.approx(
         float(graph.profile_seconds.sum()), abs=1e-7
     )

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.errors import InputError
 from envs.files import read_json
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
@@ -33,6 +32,7 @@ from experiments.network.plan_file import write_plan
 from experiments.run.app import run_app
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance
+from tests.refusal import refusal
 
 TRIES = 4
 RATES = {"ab": 2e6, "ac": 8e6, "bc": 8e6}  # bytes/s each way
@@ -145,7 +145,7 @@ def triangle() -> LinkGraph:
 def test_namespaces_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     problem, plan = random_plan(Primitive.ALL_REDUCE, 0)
-    refused = pytest.raises(InputError, match="'links': needs root")
+    refused = refusal("'links': needs root")
     with refused, real_links(problem.network, plan.ways):
         pass
 

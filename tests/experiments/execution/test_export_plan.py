@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import subprocess
 import sys
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from plans_of_layers import NAMES, PLANS, write
 
+from envs.files import read_json
 from experiments.execution import exporting
 from experiments.execution.exporting import ExportPlanConfig, export_plan
 from experiments.run.app import run_app
@@ -37,7 +37,7 @@ def test_the_program_needs_torch_alone_and_makes_the_layers_of_the_plan(
         assert {x.partition(".")[0] for x in named} <= known
     monkeypatch.syspath_prepend(folder)
     layers = importlib.import_module("model").MODEL.layers()
-    split = json.loads((folder / "split.json").read_text())
+    split = read_json(folder / "split.json")
     assert [name for stage in split["stages"] for name in stage["layers"]] == list(layers) == NAMES
     assert [stage["rank"] for stage in split["stages"]] == [0, 1, 0]
     assert layers["layers.0"].up.weight.shape == (32, 8)
