@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from agents.partition.kernel import Traffic
+from agents.step.grouping import numbered
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
@@ -137,7 +138,6 @@ def _pointer(row: IntArray, count: int) -> NDArray[np.uint32]:
 
 def _numbers(colocation: IntArray, precedence: IntArray) -> IntArray:
     """(N,) atom of each operator, numbered by the atoms' first operators."""
-    n = len(colocation)
     free = colocation == NONE
     of = np.where(free, colocation.max(initial=NONE) + np.cumsum(free), colocation)
     if len(precedence):
@@ -145,10 +145,7 @@ def _numbers(colocation: IntArray, precedence: IntArray) -> IntArray:
         size = int(of.max()) + 1
         arcs = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
         of = connected_components(arcs, directed=True, connection="strong")[1][of]
-    _, first, number = np.unique(of, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return np.asarray(rank[number.reshape(n)], dtype=np.int64)
+    return numbered(of)
 
 
 _WHOLE = 0.3  # share of the starts that are in one piece, where one device can hold everything

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from envs.arrays import IntArray
+from envs.errors import InputError
 from models.architecture import Architecture
 
 Array = NDArray[Any]
@@ -162,6 +163,18 @@ class Subject(Protocol):
 
     def restore(self, numbers: Numbers) -> None:
         """Go on from what `document` gave."""
+
+
+def one_architecture(model: Any) -> Architecture:
+    """`model`, which must describe a single policy.
+
+    Raises:
+        InputError: it describes something else.
+    """
+    if not isinstance(model, Architecture):
+        fault = f"{type(model).__name__} describes no policy of a single agent"
+        raise InputError(fault, field="model")
+    return model
 
 
 class ArrayMemory:

@@ -132,10 +132,13 @@ def atoms(problem: StepProblem) -> IntArray:
     colocation = problem.graph.colocation
     n = len(colocation)
     key = np.where(colocation == NONE, problem.graph.num_groups + np.arange(n), colocation)
+    return numbered(key)
+
+
+def numbered(key: IntArray) -> IntArray:
+    """`key` (N,) by numbers from 0 in the order of first appearance."""
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return np.asarray(rank[inverse.reshape(-1)], dtype=np.int64)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
 
 
 def interchangeable(problem: StepProblem, a: int, b: int) -> bool:

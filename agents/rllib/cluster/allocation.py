@@ -14,12 +14,12 @@ from agents.rllib.subject import (
     Solution,
     Stepped,
     WholeEpisodes,
+    one_architecture,
 )
 from envs.arrays import IntArray
 from envs.cluster.allocation.episode import CHOSEN
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.problem import AllocationProblem
-from envs.errors import InputError
 from models.architecture import Architecture
 
 QUEUE = "queue"  # the module of all
@@ -54,9 +54,7 @@ class Allocations:
         return QUEUE
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
-        if not isinstance(model, Architecture):
-            raise InputError(f"{type(model).__name__} describes no policy", field="model")
-        return {QUEUE: model}
+        return {QUEUE: one_architecture(model)}
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space(agent), self.env.action_space(agent)

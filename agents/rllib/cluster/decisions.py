@@ -18,10 +18,10 @@ from agents.rllib.subject import (
     Solution,
     Stepped,
     WholeEpisodes,
+    one_architecture,
 )
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.errors import InputError
 from models.architecture import Architecture
 
 SCHEDULER = "scheduler"
@@ -95,9 +95,7 @@ class Decisions:
         return agent
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
-        if not isinstance(model, Architecture):
-            raise InputError(f"{type(model).__name__} describes no policy", field="model")
-        return {SCHEDULER: model}
+        return {SCHEDULER: one_architecture(model)}
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.space, spaces.Discrete(self.space["action_mask"].shape[0])  # type: ignore[index]

@@ -9,10 +9,9 @@ from gymnasium import spaces
 
 from agents.rllib.cluster.lane import SchedulingLane
 from agents.rllib.cluster.memory import ObservationMemory
-from agents.rllib.subject import Numbers, Solution
+from agents.rllib.subject import Numbers, Solution, one_architecture
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
-from envs.errors import InputError
 from models.architecture import Architecture
 
 SHARED = "scheduler"  # the module of all
@@ -54,9 +53,7 @@ class Schedulers:
         return SHARED if self.parameters == "shared" else agent
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
-        if not isinstance(model, Architecture):
-            raise InputError(f"{type(model).__name__} describes no policy", field="model")
-        return {self.module_of(agent): model for agent in self.agents}
+        return dict.fromkeys(map(self.module_of, self.agents), one_architecture(model))
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space(agent), self.env.action_space(agent)

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from agents.rllib.config import Training
-from agents.rllib.step.lanes import KeepsBest, one_architecture
-from agents.rllib.subject import ArrayMemory, Solution, Stepped, WholeEpisodes
+from agents.rllib.step.lanes import KeepsBest
+from agents.rllib.subject import ArrayMemory, Solution, Stepped, WholeEpisodes, one_architecture
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
 from models.architecture import Architecture

@@ -10,9 +10,8 @@ from gymnasium import spaces
 
 from agents.rllib.config import Training
 from agents.rllib.step.bandwidth import ALLOCATOR
-from agents.rllib.step.lanes import one_architecture
 from agents.rllib.step.problems import ProblemLane, Problems
-from agents.rllib.subject import Array, ArrayMemory, Stepped
+from agents.rllib.subject import Array, ArrayMemory, Stepped, one_architecture
 from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
 from models.architecture import Architecture

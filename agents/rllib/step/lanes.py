@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from agents.rllib.subject import Numbers, Solution
-from envs.errors import InputError
-from models.architecture import Architecture
 
 
 class KeepsBest:
@@ -26,14 +22,3 @@ class KeepsBest:
     def restore(self, numbers: Numbers) -> None:
         best = numbers["best"]
         self.best = None if best is None else Solution.of(*best)
-
-
-def one_architecture(model: Any) -> Architecture:
-    """`model`, which must describe a single policy.
-
-    Raises:
-        InputError: it describes something else.
-    """
-    if not isinstance(model, Architecture):
-        raise InputError(f"{type(model).__name__} is no policy of a single agent", field="model")
-    return model

@@ -12,8 +12,16 @@ from gymnasium import spaces
 
 from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
-from agents.rllib.step.lanes import KeepsBest, one_architecture
-from agents.rllib.subject import Array, ArrayMemory, Numbers, Solution, Stepped, WholeEpisodes
+from agents.rllib.step.lanes import KeepsBest
+from agents.rllib.subject import (
+    Array,
+    ArrayMemory,
+    Numbers,
+    Solution,
+    Stepped,
+    WholeEpisodes,
+    one_architecture,
+)
 from envs.errors import InputError
 from envs.placement.episodes import Judged
 from models.architecture import Architecture, Policy

@@ -6,6 +6,7 @@ between machines, `inside` what it has where all of it is on one. Shapes: (M,) o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -73,8 +74,22 @@ class RingSpeed:
         return there.astype(np.int64) if there.sum() > 1 else np.zeros_like(workers)
 
 
-class _Served:
+class _Served(ABC):
+    batch: int
     needs_servers = True
+
+    @abstractmethod
+    def seconds(self, most: float, rate: float) -> float:
+        """Of an iteration: gradients of `most` workers, to a server and back, at bytes/s."""
+
+    def samples_per_s(
+        self, workers: IntArray, servers: IntArray, bandwidth: float, inside: float
+    ) -> float:
+        w, p = int(workers.sum()), int(servers.sum())
+        if w == 0 or p == 0:
+            return 0.0
+        rate = inside if spanned(workers, servers) == 1 else min(bandwidth, inside)
+        return w * self.batch / self.seconds(max(1.0, w / p), rate)
 
     def ends(self, workers: IntArray, servers: IntArray) -> IntArray:
         together = spanned(workers, servers) <= 1
@@ -98,14 +113,8 @@ class ParameterServerSpeed(_Served):
     compute: Positive  # seconds
     gradient: NonNegative  # bytes m
 
-    def samples_per_s(
-        self, workers: IntArray, servers: IntArray, bandwidth: float, inside: float
-    ) -> float:
-        w, p = int(workers.sum()), int(servers.sum())
-        if w == 0 or p == 0:
-            return 0.0
-        rate = inside if spanned(workers, servers) == 1 else min(bandwidth, inside)
-        return w * self.batch / (self.compute + 2.0 * self.gradient * max(1.0, w / p) / rate)
+    def seconds(self, most: float, rate: float) -> float:
+        return self.compute + 2.0 * self.gradient * most / rate
 
 
 @dataclass(frozen=True)
@@ -135,15 +144,7 @@ class LayeredSpeed(_Served):
         if not sum(self.forward) + sum(self.backward) > 0.0:
             raise InputError("takes no time", field="forward")
 
-    def samples_per_s(
-        self, workers: IntArray, servers: IntArray, bandwidth: float, inside: float
-    ) -> float:
-        w, p = int(workers.sum()), int(servers.sum())
-        if w == 0 or p == 0:
-            return 0.0
-        rate = inside if spanned(workers, servers) == 1 else min(bandwidth, inside)
-        computed = np.cumsum(np.asarray(self.backward)[::-1])[
-            ::-1
-        ]  # until layer l has its gradient
-        sent = np.cumsum(self.gradient) * 2.0 * max(1.0, w / p) / rate  # from layer l to the first
-        return w * self.batch / (sum(self.forward) + float((computed + sent).max()))
+    def seconds(self, most: float, rate: float) -> float:
+        passed = np.cumsum(self.backward[::-1])[::-1]  # until layer l has its gradient
+        sent = np.cumsum(self.gradient) * 2.0 * most / rate  # from layer l to the first
+        return sum(self.forward) + float((passed + sent).max())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from envs.cluster.interference.rates import ONE_NODE, ONE_RACK, SEVERAL_RACKS
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import UNKNOWN, Trace
 from envs.errors import InputError
+from envs.files import check_file
 
 
 def read_share(value: object, *, key: str) -> float:
@@ -215,3 +218,17 @@ def require_one_type(cluster: Cluster, source: str) -> None:
             "type and says nothing of others",
             field="gpu_types",
         )
+
+
+def csv_rows(path: Path) -> list[list[str]]:
+    """The rows of a CSV file that hold anything.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    check_file(path)
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            return [row for row in csv.reader(stream) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", file=path) from error

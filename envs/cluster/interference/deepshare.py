@@ -6,7 +6,6 @@ cluster scheduling with reinforcement learning, 2023 (arXiv:2310.20209).
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from envs.cluster.interference.cases import (
     Cases,
     assign,
     cap,
+    csv_rows,
     nearest_below,
     read_seed,
     read_share,
@@ -27,7 +27,6 @@ from envs.cluster.interference.rates import PAIRS_LEAST, SPANNING, RateTables, w
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.files import check_file
 
 Placed = tuple[str, int, int]  # model, GPUs, nodes
 ISOLATED, SHARED = "isolated_thp.csv", "shared_thp_ratio.csv"
@@ -86,12 +85,7 @@ def read_deepshare(folder: Path) -> DeepShareTable:
 
 
 def _rows(path: Path) -> list[list[str]]:
-    check_file(path)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
-            rows = [row for row in csv.reader(stream) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from error
+    rows = csv_rows(path)
     if len(rows) < 2:
         raise InputError("has no rows", file=path)
     return rows

@@ -53,11 +53,6 @@ class GavelTable:
     alone: Mapping[JobType, float]
     pairs: Mapping[tuple[JobType, JobType], tuple[float, float]]
 
-    @property
-    def feasible_pairs(self) -> tuple[tuple[JobType, JobType], ...]:
-        """The ordered pairs that fit into memory together."""
-        return tuple(pair for pair, (a, b) in self.pairs.items() if a > 0.0 and b > 0.0)
-
     def ratio(self, job: JobType, neighbour: JobType) -> float:
         """Throughput of `job` beside `neighbour`, relative to alone; 0 where it does not fit.
 

@@ -6,7 +6,6 @@ Co-adaptive cluster scheduling for goodput-optimized deep learning, OSDI 2021: n
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from envs.cluster.interference.cases import (
     Cases,
     assign,
     cap,
+    csv_rows,
     read_number,
     read_seed,
     require_one_type,
@@ -34,7 +34,6 @@ from envs.cluster.interference.rates import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.files import check_file
 
 Times = tuple[float, float]  # seconds of a step, and those of it spent in synchronisation
 Curve = Mapping[int, Times]  # by samples per GPU
@@ -160,12 +159,7 @@ def _model(folder: Path) -> PolluxModel:
 
 
 def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    check_file(path)
-    try:
-        with open(path, encoding="utf-8", newline="") as stream:
-            rows = [row for row in csv.reader(stream) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from error
+    rows = csv_rows(path)
     if not rows or rows[0] != list(fields):
         raise InputError(f"the columns are not {', '.join(fields)}", file=path, record=1)
     for number, row in enumerate(rows[1:], start=2):

@@ -76,16 +76,6 @@ def busy_gpus(schedule: Schedule) -> StepFunction:
     return StepFunction(held.time, held.value / WHOLE_GPU)
 
 
-def running_jobs(schedule: Schedule) -> StepFunction:
-    """Jobs that hold GPUs; otherwise as `busy_gpus`.
-
-    Raises:
-        InputError: as `busy_gpus`.
-    """
-    start, end, _ = job_runs(schedule)
-    return _held(start, end, np.ones(len(start)))
-
-
 def jobs_in_system(schedule: Schedule) -> StepFunction:
     """Jobs submitted and not finished; one that never finishes stays."""
     finish = schedule.finish[schedule.finished]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import IntArray
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
+from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace, refuse_rows
 from envs.errors import InputError
 
 _COLUMNS = ("num_gpus", "gpu_milli", "cpu_milli", "memory_mib")
@@ -37,17 +37,11 @@ class ResourceRequests:
             column = getattr(self, field)
             if column.shape != self.job_id.shape:
                 raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
-            self._refuse(column < 0, field)
+            refuse_rows(self, column < 0, field)
             column.flags.writeable = False
         if self.gpu_type.codes.shape != self.job_id.shape:
             raise InputError("as many labels as requests are needed", field="gpu_type")
-        self._refuse((self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
-
-    def _refuse(self, wrong: BoolArray, field: str) -> None:
-        if wrong.any():
-            job = int(np.argmax(wrong))
-            value = getattr(self, field)[job]
-            raise InputError(f"{value} is impossible here", file=self.name, record=job, field=field)
+        refuse_rows(self, (self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
 
     @classmethod
     def of(cls, trace: Trace) -> ResourceRequests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,14 @@ class Labels:
         return Labels(self.codes[jobs], self.names)
 
 
+def refuse_rows(table: Any, wrong: BoolArray, field: str) -> None:
+    """Refuse the first job whose `field` is wrong."""
+    if wrong.any():
+        job = int(np.argmax(wrong))
+        told = f"{getattr(table, field)[job]} is impossible here"
+        raise InputError(told, file=table.name, record=job, field=field)
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """J jobs, sorted by submission.
@@ -82,20 +91,14 @@ class Trace:
             column = getattr(self, field)
             if column.shape != self.job_id.shape:
                 raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
-            self._refuse(column < (1 if field in {"duration_s", "gpu_milli"} else 0), field)
-            self._refuse(column > EXACT, field)
+            refuse_rows(self, column < (1 if field in {"duration_s", "gpu_milli"} else 0), field)
+            refuse_rows(self, column > EXACT, field)
             column.flags.writeable = False
         for field in _LABELS:
             if getattr(self, field).codes.shape != self.job_id.shape:
                 raise InputError("as many labels as jobs are needed", field=field)
-        self._refuse(np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
-        self._refuse(self.gpu_milli > WHOLE_GPU, "gpu_milli")
-
-    def _refuse(self, wrong: BoolArray, field: str) -> None:
-        if wrong.any():
-            job = int(np.argmax(wrong))
-            value = getattr(self, field)[job]
-            raise InputError(f"{value} is impossible here", file=self.name, record=job, field=field)
+        refuse_rows(self, np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
+        refuse_rows(self, self.gpu_milli > WHOLE_GPU, "gpu_milli")
 
     @classmethod
     def of(

@@ -25,7 +25,6 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
-from envs.arrays import IntArray
 from envs.cluster.workload.parquet import (
     COLUMNS,
     FORMAT,
@@ -34,7 +33,7 @@ from envs.cluster.workload.parquet import (
     read_header,
     trace_of,
 )
-from envs.cluster.workload.readers.own_columns import check_columns, own_table, wanted
+from envs.cluster.workload.readers.own_columns import check_columns, optional, own_table, wanted
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     JobColumns,
@@ -47,7 +46,7 @@ from envs.cluster.workload.readers.read_trace import (
     read_table,
     trace_name,
 )
-from envs.cluster.workload.trace import EXACT, WHOLE_GPU, Trace
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 from envs.files import check_file, write_atomically
 
@@ -132,9 +131,9 @@ def _checked(table: Table, name: str, *, strict: bool) -> ReadTrace:
         submit_s=checks.whole("submit_s"),
         duration_s=checks.whole("duration_s", 1),
         num_gpus=num_gpus,
-        gpu_milli=_optional(checks, "gpu_milli", 1, WHOLE_GPU),
-        cpu_milli=_optional(checks, "cpu_milli"),
-        memory_mib=_optional(checks, "memory_mib"),
+        gpu_milli=optional(checks, "gpu_milli", 1, WHOLE_GPU),
+        cpu_milli=optional(checks, "cpu_milli"),
+        memory_mib=optional(checks, "memory_mib"),
         user=table.get("user"),
         queue=table.get("queue"),
         gpu_type=table.get("gpu_type"),
@@ -142,10 +141,6 @@ def _checked(table: Table, name: str, *, strict: bool) -> ReadTrace:
     )
     found = canonical_trace(columns, checks, id_field="job_id", strict=strict)
     return replace(found, trace=replace(found.trace, name=name))
-
-
-def _optional(checks: RowChecks, field: str, least: int = 0, most: int = EXACT) -> IntArray | None:
-    return None if checks.table.get(field) is None else checks.whole(field, least, most)
 
 
 def _in_order(trace: Trace, ids: pl.Series, header: Mapping[str, object]) -> ReadTrace:

@@ -122,9 +122,9 @@ def own_table(
         submit_s=_whole(submit_s, checks),
         duration_s=np.maximum(_whole(ran_s, checks), 1),
         num_gpus=num_gpus,
-        gpu_milli=_optional(checks, called["gpu_milli"], 1, WHOLE_GPU),
-        cpu_milli=_optional(checks, called["cpu_milli"]),
-        memory_mib=_optional(checks, called["memory_mib"]),
+        gpu_milli=optional(checks, called["gpu_milli"], 1, WHOLE_GPU),
+        cpu_milli=optional(checks, called["cpu_milli"]),
+        memory_mib=optional(checks, called["memory_mib"]),
         user=table.get(called["user"]),
         queue=table.get(called["queue"]),
         gpu_type=table.get(called["gpu_type"]),
@@ -213,5 +213,6 @@ def _whole(seconds: FloatArray, checks: RowChecks) -> IntArray:
     return np.where(checks.kept, np.rint(seconds), 0.0).astype(np.int64)
 
 
-def _optional(checks: RowChecks, field: str, least: int = 0, most: int = EXACT) -> IntArray | None:
+def optional(checks: RowChecks, field: str, least: int = 0, most: int = EXACT) -> IntArray | None:
+    """Whole numbers of a column; None where there is none."""
     return None if checks.table.get(field) is None else checks.whole(field, least, most)

@@ -22,7 +22,6 @@ from envs.cluster.simulation.cluster_metrics import (
     measure,
     pending_jobs,
     queueing_s,
-    running_jobs,
 )
 from envs.cluster.simulation.cluster_state import RUN, Schedule
 from tests.refusal import refusal
@@ -161,18 +160,15 @@ SECONDS = np.arange(0.0, 400.0)
 def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
     schedule, num_gpus = random_schedule(seed, preempt=preempt)
     assert schedule.runs is not None
-    busy, running = np.zeros(len(SECONDS)), np.zeros(len(SECONDS))
-    waiting, present = np.zeros(len(SECONDS)), np.zeros(len(SECONDS))
+    busy, waiting, present = np.zeros((3, len(SECONDS)))
     for index, second in enumerate(SECONDS):
         now = [run for run in schedule.runs if run["start"] <= second < run["end"]]
         busy[index] = sum(run["gpus"] for run in now)
-        running[index] = len({run["job"] for run in now})
         for job in range(len(schedule.submit)):
             here = schedule.submit[job] <= second < schedule.finish[job]
             present[index] += here
             waiting[index] += here and job not in {run["job"] for run in now}
     np.testing.assert_array_equal(busy_gpus(schedule).at(SECONDS), busy)
-    np.testing.assert_array_equal(running_jobs(schedule).at(SECONDS), running)
     np.testing.assert_array_equal(pending_jobs(schedule).at(SECONDS), waiting)
     np.testing.assert_array_equal(jobs_in_system(schedule).at(SECONDS), present)
     assert busy.max() <= num_gpus
@@ -184,7 +180,7 @@ def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
 def test_without_preemption_starts_and_finishes_say_as_much_as_the_log(seed: int) -> None:
     schedule, _ = random_schedule(seed, preempt=False)
     short = replace(schedule, runs=None)
-    for usage in (busy_gpus, running_jobs, pending_jobs):
+    for usage in (busy_gpus, pending_jobs):
         np.testing.assert_array_equal(usage(schedule).at(SECONDS), usage(short).at(SECONDS))
 
 
@@ -221,7 +217,7 @@ def test_a_job_that_never_starts_waits_to_the_end() -> None:
 
 def test_without_a_log_nothing_is_made_up() -> None:
     schedule, _ = preempted_schedule()
-    for usage in (busy_gpus, running_jobs, pending_jobs):
+    for usage in (busy_gpus, pending_jobs):
         with refusal("job"):
             usage(replace(schedule, runs=None))
     running = replace(schedule_of(np.zeros(0, RUN), jobs=1), finish=np.array([-1.0]), runs=None)
