@@ -5,6 +5,7 @@ numba tells of every kernel that it compiles, and nothing of those that its cach
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -18,6 +19,8 @@ from numba.core import event
 Told = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
 
 SHORT_S = 1.0  # seconds of compiling that nothing is said of
+STILL_S = 30.0  # between two lines that say that it goes on, where no run says so
+SAID = "MESHWRIGHT_COMPILES"  # of the environment: subjects told of, for processes of one run too
 STEP, CLUSTER = "the simulator of a training step", "the cluster simulator"
 ROOMS = {  # by the rooms of the house
     **dict.fromkeys(("cluster", "durations", "interference", "rllib"), CLUSTER),
@@ -66,7 +69,7 @@ class _Watch(event.Listener):  # type: ignore[misc]
         self.kernels, self.seconds = 0, 0.0
         self.told: list[Told] = [_on_stderr]  # the last of them is
         self.subjects: list[str] = []  # of kernels that are compiled, each inside the one before
-        self._said: set[str] = set()
+        self._watched = False  # by a thread that says how long it takes
         self._began = 0.0
         self._owner = 0  # thread; numba's lock lets one compile at a time
 
@@ -76,11 +79,26 @@ class _Watch(event.Listener):  # type: ignore[misc]
             self._began, self._owner = time.perf_counter(), threading.get_ident()
         self.subjects.append(subject(str(getattr(kernel, "__module__", ""))))
         self.kernels += 1
-        what = self.subjects[0]
-        if what not in self._said and self.so_far() >= SHORT_S:
-            self._said.add(what)
+        if self.so_far() < SHORT_S:
+            return
+        what, said = self.subjects[0], os.environ.get(SAID, "")
+        if what not in said.split(","):
+            os.environ[SAID] = f"{said},{what}"
             about = f": about {ABOUT_S} s" if what in {CLUSTER, STEP} else ""
             self.told[-1](f"compiling {what}, once{about}")
+        if not self._watched and self.told[-1] is _on_stderr:
+            self._watched = True
+            threading.Thread(target=self._still, name="compiling", daemon=True).start()
+
+    def _still(self) -> None:
+        kernels = -1
+        while self.subjects or kernels != self.kernels:
+            kernels = self.kernels
+            time.sleep(STILL_S)
+            if self.subjects and self.told[-1] is _on_stderr:
+                seconds = self.seconds + time.perf_counter() - self._began
+                _on_stderr(f"still compiling {self.subjects[0]}: {seconds:.0f} s")
+        self._watched = False
 
     def on_end(self, happened: Any) -> None:
         self.subjects.pop()

@@ -3,7 +3,11 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # `python -m experiments.<app>` is being found, and then loads for long
-    from experiments.run.loading import end_at_once_on_signals, environment_fault
+    from experiments.run.loading import (
+        end_at_once_on_signals,
+        environment_fault,
+        say_that_it_loads,
+    )
 
     end_at_once_on_signals()
     if (fault := environment_fault()) is not None:
@@ -13,3 +17,4 @@ if sys.argv[:1] == ["-m"]:  # `python -m experiments.<app>` is being found, and 
         from experiments.run.help import answer
 
         answer(sys.orig_argv)  # before the app is loaded, where it is one
+    say_that_it_loads()

@@ -49,11 +49,13 @@ class CompareConfig:
 
 def compare(config: CompareConfig, run: Run) -> Result:
     start = time.perf_counter()
+    run.begin("reading the jobs")
     source = load_trace(config.trace, cluster_of(config.cluster))
     problem = ClusterProblem.of(
         source.trace, config.cluster, config.interference, config.overheads, config.failures
     )
     policies = {name: built_policy(node, f"agents.{name}") for name, node in config.agents.items()}
+    run.begin("replaying them under every policy")
     found = replays(problem, policies, config.shown, run.console)
     placement = run.choice("placement", config.placement)
     interference = run.choice("interference", config.interference)

@@ -19,7 +19,7 @@ from experiments.run.targets import build, build_as
 from experiments.step.hybrid import Pipeline, plan_hybrid
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask, rehearse
-from experiments.step.problem import load_problem
+from experiments.step.problem import BUILDING, load_problem
 
 SHOWN = (
     "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",
@@ -49,17 +49,22 @@ def plan(config: PlanConfig, run: Run) -> Result:
     agent, target = build(config.agent, "agent"), config.agent.get("_target_")
     asked = build(config.problem, "problem")
     if isinstance(asked, Pipeline):
+        run.begin(BUILDING)
         layers = asked.load(config.env, config.graph, config.topology, config.cost)
         budgets = config.budget_s, config.deterministic_limit
         result = plan_hybrid(agent, target, asked, layers, *budgets, run)
         name = run.choice("agent", config.agent)
         return replace(result, values={"agent": name, **result.values})
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
+    run.begin("searching on a toy, to compile")
     rehearse(agent, objective, target)
+    run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())
     budget = (config.budget_s, config.deterministic_limit)
+    run.begin(f"searching, budget {config.budget_s:g} s")
     planned = ask(agent, objective, loaded, *budget, target)
+    run.begin("judging and drawing")
     path = planned.write(run.folder, provenance)
     for violation in planned.verdict.violations if planned.verdict is not None else ():
         run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)

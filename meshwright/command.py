@@ -17,7 +17,7 @@ from experiments.run.declared import (
 )
 from experiments.run.extras import missing_extra
 from experiments.run.help import HELP_FLAGS, app_help
-from experiments.run.loading import end_at_once_on_signals, environment_fault
+from experiments.run.loading import end_at_once_on_signals, environment_fault, say_that_it_loads
 
 EXIT_BAD_INPUT = 2
 USAGE = """\
@@ -69,6 +69,7 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
         return 0
     if is_process:
         end_at_once_on_signals()  # while the app is being imported
+        say_that_it_loads()
         sys.argv = [f"meshwright {verb}", *arguments]
         sys.path.insert(0, "")  # classes of one's own lie beside the configs, as for `python -m`
     if (fault := environment_fault()) is not None:

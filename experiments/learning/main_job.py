@@ -42,7 +42,7 @@ from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluation import require_fit
 from experiments.step.objectives import placement_task
 from experiments.step.plan_file import write_plan
-from experiments.step.problem import communication_of, load_problem
+from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.search import search_in_turn, search_side_by_side
 from experiments.step.tasks import StepTask
 
@@ -104,7 +104,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     if config.resume is not None:
         config = resumed_config(run.folder, config, run.overrides)
     console = run.console
-    console.print("building the problem (the first capture of a model takes a while)")
+    run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     communication = communication_of(config.communication)
@@ -145,7 +145,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     times = {row.method: row.step_time for row in rows}
     notes = (f"{learned.outcome.sentence}.", _policies(words, times))
     _write(run, problem, comparison, learned, provenance, name, notes)
-    console.print("exporting the policy, asking it again in a process without ray, PyG and torch")
+    run.begin("exporting the policy, asking it again in a process without ray, PyG and torch")
     text = "\n\n".join((comparison.markdown(), *notes))
     card = card_of(title_of(problem), text, plain_config(config), provenance)
     checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
@@ -221,6 +221,9 @@ def _policies(words: Mapping[str, str], times: Mapping[str, float]) -> str:
 
 def most_probable(network: Network, kinds: Sequence[str], task: StepTask) -> PlannerResult:
     """The plan a policy makes when nothing is placed, order and all, without a search."""
+    import torch
+
+    torch.set_num_threads(1)  # as planners have it
     start = clock()
     source = task.env(task.problem, sweeps=len(kinds))
     asked: WholeProblem = source.exam(0)
@@ -243,6 +246,7 @@ def _write(
     notes: Sequence[str],
 ) -> None:
     """Plans, charts, trace and table; what is not of the training stands beside its curve."""
+    run.begin("writing plans and pictures")
     words = comparison.words
     for row in comparison.rows:
         if row.evaluation is not None:

@@ -24,7 +24,7 @@ from experiments.step.comparison import Comparison, Row, row_of
 from experiments.step.evaluation import evaluation_values, require_fit
 from experiments.step.objectives import learnable
 from experiments.step.planning import ask_beside
-from experiments.step.problem import communication_of, load_problem
+from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.search import describe
 
 SHOWN = (
@@ -62,6 +62,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
     tracking = tracking_of(config.tracking)
+    run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     bound = require_fit(problem)
@@ -92,6 +93,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
             resume=resume,
             tracking=tracking,
         )
+    run.begin("drawing and exporting")
     result, found = learned.training, learned.found
     trajectory = tuple(found.trajectory)
     rows.append(Row("ppo", learned.evaluation, found.seconds, found.reason, trajectory))
@@ -100,7 +102,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         learned.curve,
         {row.method: row.step_time for row in rows[:-1]},
         bound.seconds,
-        f"{name}: ppo, problem={objective.name}",
+        f"{name}: a policy learns by PPO ({objective.name})",
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")

@@ -61,6 +61,7 @@ class ProgressDisplay:
         least = f", {iterations} iterations at least" if iterations else ""
         task = self._bars.add_task(name, total=seconds, news="")
         self._names[task] = name
+        self._name_running()
         self._say(task, "begins" + (f", {seconds:.0f} s" if seconds is not None else "") + least)
         return task
 
@@ -74,6 +75,12 @@ class ProgressDisplay:
         """The task is over."""
         self._bars.remove_task(task)
         self._print(task, news)
+        del self._names[task]
+        self._name_running()
+
+    def _name_running(self) -> None:
+        if isinstance(self.console, RunConsole):
+            self.console.doing = " and ".join(self._names.values())
 
     def _say(self, task: TaskID, text: str) -> None:
         self._said[task] = time.monotonic()

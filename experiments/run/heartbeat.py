@@ -10,20 +10,21 @@ from typing import Any
 
 from rich.console import Console
 
-SILENT_S = 2.0  # seconds without a word after which a run says the first time that it works
-EVERY_S = 10.0  # and after that
+from experiments.run.loading import EVERY_S, SILENT_S, loaded
+
 POLL_S = 0.25
 
 
 class RunConsole(Console):
     """A console that knows when something was last written on it.
 
-    `live` says that something on it moves by itself, as bars on a terminal do.
+    `live` says that something on it moves by itself, as bars on a terminal do; `doing` is what is
+    being done, for the time that nothing else is said.
     """
 
     def __init__(self, **options: Any) -> None:
         self.written = time.monotonic()
-        self.live = False
+        self.live, self.doing = False, ""
         super().__init__(**options)
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -35,11 +36,11 @@ class RunConsole(Console):
 def heartbeat(console: RunConsole, what: str) -> Iterator[None]:
     """Inside, the console says what is compiled, and after some silence that `what` runs.
 
-    Seconds are those since the beginning of the run.
+    Seconds are those since the beginning of the run, the loading of its modules included.
     """
+    start = loaded() or time.monotonic()
     from envs.compilation import compiling, telling  # numba takes a while: not for an app's help
 
-    start = time.monotonic()
     ended = threading.Event()
 
     def beat() -> None:
@@ -48,8 +49,9 @@ def heartbeat(console: RunConsole, what: str) -> Iterator[None]:
             now = time.monotonic()
             if not console.live and now - console.written >= silence:
                 compiled = compiling()
-                doing = what if compiled is None else f"{what}, compiling {compiled}"
-                console.print(f"{doing}: {now - start:.0f} s since its start", highlight=False)
+                doing = (what, console.doing, compiled and f"compiling {compiled}")
+                told = f"{', '.join(filter(None, doing))}: {now - start:.0f} s since its start"
+                console.print(told, highlight=False, soft_wrap=True)
                 silence = EVERY_S
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)

@@ -2,11 +2,17 @@
 
 import os
 import signal
+import threading
+import time
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WORD = "interrupted"
 COUNTED = ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")  # read by libraries as they load
 MOST_DIGITS = 4  # of a number of threads
+SILENT_S, EVERY_S = 2.0, 10.0  # seconds without a word before the first, and between two
+
+_loaded = threading.Event()
+_began: float | None = None
 
 
 def end_at_once_on_signals() -> None:
@@ -19,6 +25,28 @@ def end_at_once_on_signals() -> None:
 def _end(number: int) -> None:
     os.write(2, f"{WORD}\n".encode())
     os._exit(128 + number)
+
+
+def say_that_it_loads() -> None:
+    """On standard error, from now until `loaded` is called, where that takes a while."""
+    global _began  # noqa: PLW0603
+    _began = time.monotonic()
+    threading.Thread(target=_say, args=(_began,), name="loading", daemon=True).start()
+
+
+def _say(began: float) -> None:
+    silence = SILENT_S
+    while not _loaded.wait(silence):
+        os.write(2, f"loading: {time.monotonic() - began:.0f} s since its start\n".encode())
+        silence = EVERY_S
+
+
+def loaded() -> float | None:
+    """From now on a run speaks; when the process began to load for it, None: it did not."""
+    global _began
+    began, _began = _began, None
+    _loaded.set()
+    return began
 
 
 def environment_fault() -> str | None:

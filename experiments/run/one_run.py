@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import Provenance
 
 ENVIRONMENT_FILE, RESULT_FILE = "environment.json", "result.json"
@@ -26,6 +27,11 @@ class Run:
     provenance: Provenance
     choices: Mapping[str, str]
     overrides: Sequence[str]
+
+    def begin(self, stage: str) -> None:
+        """What is done from now on, as the console says where nothing else is said for long."""
+        if isinstance(self.console, RunConsole):
+            self.console.doing = stage
 
     def choice(self, group: str, node: Mapping[str, object]) -> str:
         """The option chosen for `group`; the `_target_` of its `node` where there is no option."""

@@ -192,7 +192,9 @@ def plan_hybrid(
             f"config key 'agent': {target} does not plan problem={objective.name}{told}"
         )
     problem = objective.of(loaded.problem)
+    run.begin(f"searching, budget {budget_s:g} s")
     planned = ask_hybrid(agent, problem, budget_s, limit)
+    run.begin("judging and drawing")
     provenance = loaded.stamp_on(run.provenance)
     for violation in planned.violations:
         run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)

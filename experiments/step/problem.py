@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 Node = Mapping[str, Any]
 
+BUILDING = "building the problem (the first capture of a model takes a while)"
+
 
 @dataclass(frozen=True)
 class TimeUnit:

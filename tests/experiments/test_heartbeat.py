@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numba
@@ -12,7 +16,10 @@ import pytest
 from envs import compilation
 from envs.compilation import clock, compiling, kernels_compiled, telling
 from experiments.run import heartbeat as module
+from experiments.run import loading
 from experiments.run.heartbeat import RunConsole, heartbeat
+from experiments.run.one_run import Run
+from experiments.run.provenance import Provenance
 
 
 def made(module: str) -> object:
@@ -35,9 +42,10 @@ def written(console: RunConsole) -> list[str]:
 @pytest.fixture
 def said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was compiled; no compiling is too short."""
-    monkeypatch.setattr(compilation._watch, "_said", set())
+    monkeypatch.setenv(compilation.SAID, "")
     monkeypatch.setattr(compilation._watch, "told", compilation._watch.told[:1])
     monkeypatch.setattr(compilation, "SHORT_S", 0.0)
+    monkeypatch.setattr(compilation, "STILL_S", 0.001)
 
 
 @pytest.mark.usefixtures("said_nothing")
@@ -76,6 +84,9 @@ def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
     captured = capsys.readouterr()
     assert captured.err.startswith("compiling the simulator of a training step, once: about ")
     assert captured.out == ""
+    told = "import os; from envs.compilation import SAID; print(os.environ[SAID])"
+    child = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert {compilation.CLUSTER, compilation.STEP} <= set(child.stdout.strip().split(","))
 
 
 @pytest.mark.usefixtures("said_nothing")
@@ -85,6 +96,43 @@ def test_short_compiling_is_not_worth_a_word(
     monkeypatch.setattr(compilation, "SHORT_S", 1e9)
     made("envs.cluster.simulation.loop")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("said_nothing")
+def test_what_takes_long_to_compile_is_said_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = compilation._watch
+    happened = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=made)})
+    watch.on_start(happened)
+    told = ""
+    while "still compiling kernels: " not in told:
+        told += capsys.readouterr().err
+    watch.on_end(happened)
+    while watch._watched:
+        time.sleep(0.001)
+
+
+def test_a_command_says_that_it_loads_until_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loading, "_loaded", threading.Event())
+    monkeypatch.setattr(loading, "SILENT_S", 0.001)
+    loading.say_that_it_loads()
+    told = ""
+    while not told:
+        told = capfd.readouterr().err
+    assert told == "loading: 0 s since its start\n"
+    console = RunConsole(file=io.StringIO())
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    monkeypatch.setattr(module, "POLL_S", 0.001)
+    run = Run(Path(), console, Provenance(0, {}), {}, ())
+    with heartbeat(console, "main job"):
+        run.begin("exporting")
+        while not written(console):
+            time.sleep(0.001)
+    assert loading._loaded.is_set()
+    assert written(console)[0] == "main job, exporting: 0 s since its start"
 
 
 def test_a_silent_task_is_told_of_and_one_that_writes_is_not(
