@@ -109,7 +109,7 @@ def test_where_memory_is_ample_every_planner_finds_a_plan(
     ],
 )
 def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
-    problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1], [100.0] * 3), [2, 2, 1])
+    problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1]), [2, 2, 1])
     first, second = (make(name).plan(problem, BUDGET, LIMIT) for _ in range(2))
     assert first.plan is not None
     assert second.plan is not None
@@ -120,7 +120,7 @@ def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str) -> None:
-    problem = pipeline([1.0, 1.0, 1.0], 2, cluster([0, 1], [5.0, 4.5]), [1, 1])
+    problem = pipeline([1.0, 1.0, 1.0], 2, cluster([0, 1], [5.0, 4.5]))
     result = make(name).plan(problem, BUDGET, LIMIT)
     assert (result.plan, result.status) == (None, "infeasible")
     assert "does not fit: 12 bytes" in result.reason
@@ -131,8 +131,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str
 )
 @pytest.mark.usefixtures("ticking")
 def test_searches_respect_the_budget_and_beat_the_expert_split(name: str) -> None:
-    problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1], [100.0] * 4),
-                       [2, 2, 1, 1])  # fmt: skip
+    problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1]), [2, 2, 1, 1])
     result = make(name).plan(problem, 1.5)
     expert = make("contiguous_speed").plan(problem, 1.5)
     assert result.seconds < 1.7

@@ -16,7 +16,7 @@ from envs.hardware.topology import Topology
 from envs.step.problem import StepProblem
 
 
-def cluster(servers: list[int], capacity: list[float]) -> Topology:
+def cluster(servers: list[int], capacity: float | list[float] = 100.0) -> Topology:
     """One device per entry; own ports inside a server, a NIC's between servers."""
     d = len(servers)
     server = np.array(servers)
@@ -25,7 +25,8 @@ def cluster(servers: list[int], capacity: list[float]) -> Topology:
     send = np.where(apart, nic[:, None], own[:, None])
     receive = np.where(apart, nic[None, :], own[None, :]) + 1
     specs = [
-        DeviceSpec("test", {"float32": 1.0}, 1.0, room, 0.0, 1.0, 1.0, "none") for room in capacity
+        DeviceSpec("test", {"float32": 1.0}, 1.0, room, 0.0, 1.0, 1.0, "none")
+        for room in np.broadcast_to(capacity, d).tolist()
     ]
     return Topology(
         name="test",
@@ -49,7 +50,7 @@ def quick_search() -> LocalSearch:
 
 
 def pipeline(
-    seconds: list[float], micro_batches: int, topology: Topology, speed: list[float]
+    seconds: list[float], micro_batches: int, topology: Topology, speed: float | list[float] = 1.0
 ) -> StepProblem:
     """A chain of layers, forward and twice as long backward, with an update of each layer."""
     builder = GraphBuilder("pipeline")
@@ -86,9 +87,8 @@ def pipeline(
     by_name = {op.name: length for op, length in zip(names, duration, strict=True)}
     length = np.array([by_name[name] for name in graph.op_names])
     transfer = graph.tensor_bytes[:, None] * np.array([0.0, 0.01, 0.05])
-    return StepProblem(
-        graph, topology, length[:, None] / np.array(speed), transfer, topology.memory_bytes
-    )
+    seconds_on = length[:, None] / np.broadcast_to(speed, topology.num_devices)
+    return StepProblem(graph, topology, seconds_on, transfer, topology.memory_bytes)
 
 
 @st.composite

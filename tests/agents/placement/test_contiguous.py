@@ -47,7 +47,7 @@ def test_the_split_has_the_smallest_largest_load_that_memory_allows(
 
 
 def test_equal_shares_ignore_speed_and_speed_shares_follow_it() -> None:
-    problem = pipeline([1.0] * 9, 2, cluster([0, 0], [100.0, 100.0]), [2, 1])
+    problem = pipeline([1.0] * 9, 2, cluster([0, 0]), [2, 1])
     problem = replace(problem, orders=("one_f_one_b",))
     equal = ContiguousSplit(groups=9, shares=EqualShares()).plan(problem, 1.0)
     fair = ContiguousSplit(groups=9, shares=SpeedShares()).plan(problem, 1.0)
@@ -62,14 +62,14 @@ def test_equal_shares_ignore_speed_and_speed_shares_follow_it() -> None:
 
 
 def test_devices_are_filled_server_by_server_fastest_first() -> None:
-    problem = pipeline([1.0] * 4, 1, cluster([0, 0, 1, 1], [100.0] * 4), [1, 2, 1, 4])
+    problem = pipeline([1.0] * 4, 1, cluster([0, 0, 1, 1]), [1, 2, 1, 4])
     assert GroupedProblem.of(problem, 4).device_order().tolist() == [3, 2, 1, 0]
 
 
 def test_activations_that_overflow_make_the_split_give_way() -> None:
     # each layer: 4 bytes of state and activations of 1 byte; three layers peak at 15 bytes
-    ample = pipeline([1.0] * 6, 4, cluster([0, 0], [100.0, 100.0]), [1, 1])
-    tight = pipeline([1.0] * 6, 4, cluster([0, 0], [14.0, 100.0]), [1, 1])
+    ample = pipeline([1.0] * 6, 4, cluster([0, 0]))
+    tight = pipeline([1.0] * 6, 4, cluster([0, 0], [14.0, 100.0]))
     ample, tight = (replace(problem, orders=("one_f_one_b",)) for problem in (ample, tight))
     split = ContiguousSplit(groups=6, shares=SpeedShares())
     held = []
@@ -84,7 +84,7 @@ def test_activations_that_overflow_make_the_split_give_way() -> None:
 
 
 def test_segments_go_round_and_back_where_an_order_is_made_for_it() -> None:
-    problem = pipeline([1.0] * 8, 4, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0] * 8, 4, cluster([0, 0]))
     line = np.arange(2)
     for orders, expected in (
         (("one_f_one_b",), [[0, 1]]),

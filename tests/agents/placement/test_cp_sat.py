@@ -144,7 +144,7 @@ def test_activations_that_fit_nowhere_are_proved_to_fit_nowhere() -> None:
     builder = GraphBuilder("activations")
     first, second = builder.add_operator("first"), builder.add_operator("second")
     builder.add_use(builder.add_tensor(first, 10.0), second)
-    topology = cluster([0, 0], [9.0, 9.0])
+    topology = cluster([0, 0], 9.0)
     problem = StepProblem(
         builder.build(), topology, np.ones((2, 2)), np.zeros((1, 3)), topology.memory_bytes
     )
@@ -155,14 +155,14 @@ def test_activations_that_fit_nowhere_are_proved_to_fit_nowhere() -> None:
 
 
 def test_state_that_does_not_fit_is_refused_with_the_bytes_missing() -> None:
-    problem = pipeline([1.0, 1.0], 1, cluster([0, 0], [3.0, 3.0]), [1, 1])
+    problem = pipeline([1.0, 1.0], 1, cluster([0, 0], 3.0))
     result = planner().plan(problem, 10.0)
     assert (result.status, result.plan) == ("infeasible", None)
     assert "too many" in result.reason
 
 
 def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
-    problem = pipeline([1.0] * 8, 2, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0] * 8, 2, cluster([0, 0]))
     search = planner(operators=16, hint=Heft(groups=(8,)))
     result = search.plan(problem, 60.0, 5)
     assert result.plan is not None
@@ -174,7 +174,7 @@ def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
 
 def test_the_rest_of_the_budget_refines_the_plan_of_a_fused_graph() -> None:
     layers = [1.0, 3.0, 2.0, 2.0, 1.3, 0.7, 2.2]
-    problem = pipeline(layers, 4, cluster([0, 0, 1], [100.0] * 3), [1, 2, 1])
+    problem = pipeline(layers, 4, cluster([0, 0, 1]), [1, 2, 1])
     search = planner(operators=16)
     search.rest_limit = 1
     coarse = search.plan(problem, 60.0, 5)
@@ -206,7 +206,7 @@ def test_the_budget_is_kept_where_the_proof_is_out_of_reach(
         return searched(self, *program, seconds=seconds, **limit)
 
     monkeypatch.setattr(CpSolver, "search", search)
-    problem = pipeline([1.0, 1.3, 0.7, 2.1], 6, cluster([0, 0, 1], [100.0] * 3), [1, 2, 3])
+    problem = pipeline([1.0, 1.3, 0.7, 2.1], 6, cluster([0, 0, 1]), [1, 2, 3])
     result = planner().plan(problem, 1.5)
     assert result.status == "feasible"
     assert result.plan is not None
@@ -215,7 +215,7 @@ def test_the_budget_is_kept_where_the_proof_is_out_of_reach(
 
 
 def test_a_program_too_large_for_the_budget_is_not_begun() -> None:
-    problem = pipeline([1.0, 2.0], 3, cluster([0] * 40, [100.0] * 40), [1] * 40)
+    problem = pipeline([1.0, 2.0], 3, cluster([0] * 40))
     result = planner().plan(problem, 0.5)
     assert result.plan is not None
     assert result.reason.endswith("the program is too large for the budget")

@@ -210,7 +210,7 @@ def test_devices_of_one_class_change_places_without_a_difference(
 
 
 def test_devices_of_two_servers_are_interchangeable_only_within_a_server() -> None:
-    topology = cluster([0, 0, 1], [1.0] * 3)
+    topology = cluster([0, 0, 1], 1.0)
     builder = GraphBuilder("one")
     builder.add_operator("op")
     problem = StepProblem(

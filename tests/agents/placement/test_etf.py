@@ -60,7 +60,7 @@ def test_memory_closes_a_device() -> None:
 
 
 def test_a_pipeline_runs_on_both_devices() -> None:
-    problem = pipeline([1.0, 1.0], 8, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0, 1.0], 8, cluster([0, 0]))
     result = MEtf(groups=(2,)).plan(problem, 10.0)
     assert result.plan is not None
     assert result.plan.violations(problem) == []

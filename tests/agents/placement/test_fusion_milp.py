@@ -55,7 +55,7 @@ def planner(
 def test_the_model_never_says_more_than_the_best_placement_needs(
     layers: list[float], micro_batches: int, slow: float
 ) -> None:
-    problem = pipeline(layers, micro_batches, cluster([0, 0, 1], [100.0] * 3), [slow, slow, 1])
+    problem = pipeline(layers, micro_batches, cluster([0, 0, 1]), [slow, slow, 1])
     grouped = GroupedProblem.of(problem, len(layers))
     model = FORMULATION(grouped)
     solver = model.program.solver(time_limit=20.0)
@@ -65,7 +65,7 @@ def test_the_model_never_says_more_than_the_best_placement_needs(
 
 
 def test_a_small_pipeline_is_solved_to_its_best_placement() -> None:
-    problem = pipeline([1.0, 2.0, 2.0, 1.0], 4, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0, 2.0, 2.0, 1.0], 4, cluster([0, 0]))
     grouped = GroupedProblem.of(problem, 4)
     result = planner().plan(problem, 60.0, 60)
     assert result.step_time <= best_placement(problem, grouped) * (1 + 1e-9)
@@ -88,7 +88,7 @@ def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> Non
 
 
 def test_a_limit_of_nodes_makes_it_reproducible() -> None:
-    problem = pipeline([1.0, 2.0, 1.0, 1.0, 0.5], 3, cluster([0, 0, 1], [100.0] * 3), [2, 1, 1])
+    problem = pipeline([1.0, 2.0, 1.0, 1.0, 0.5], 3, cluster([0, 0, 1]), [2, 1, 1])
     first, second = (planner().plan(problem, 60.0, 20) for _ in range(2))
     assert [step for _, step in first.trajectory] == [step for _, step in second.trajectory]
     assert first.evaluations == second.evaluations
@@ -96,7 +96,7 @@ def test_a_limit_of_nodes_makes_it_reproducible() -> None:
 
 def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
     """Eight layers of 4 bytes: any two fit one device of 9 bytes, the half of them does not."""
-    problem = pipeline([1.0] * 8, 1, cluster([0] * 4, [14.0] * 4), [1, 1, 1, 1])
+    problem = pipeline([1.0] * 8, 1, cluster([0] * 4, 14.0))
     assert GroupedProblem.of(problem, 2).too_large
     result = planner((1, 2)).plan(problem, 60.0, 20)
     assert result.plan is not None
@@ -120,7 +120,7 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
     builder = GraphBuilder("apart")
     gradient = builder.add_tensor(builder.add_operator("gradient", phase=Phase.BACKWARD), 1.0)
     builder.add_use(gradient, builder.add_operator("update", phase=Phase.OPTIMIZER))
-    topology = cluster([0, 0], [100.0] * 2)
+    topology = cluster([0, 0])
     seconds = np.array([[1.0, np.inf], [np.inf, 1.0]])
     problem = StepProblem(
         builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
@@ -131,7 +131,7 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
 
 
 def test_interchangeable_devices_are_told_apart_by_their_first_group() -> None:
-    problem = pipeline([1.0] * 3, 1, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    problem = pipeline([1.0] * 3, 1, cluster([0, 0, 1]))
     model = FORMULATION(GroupedProblem.of(problem, 3))
     solver = model.program.solver(time_limit=5.0)
     solver.changeColBounds(int(model.place[0, 1]), 1.0, 1.0)
@@ -142,7 +142,7 @@ def test_interchangeable_devices_are_told_apart_by_their_first_group() -> None:
 def test_a_neighbourhood_is_found_whatever_equal_devices_are_called() -> None:
     """Of equal devices a model fills the first one first; the best plan may call them otherwise."""
     layers = 24
-    problem = pipeline([1.0] * layers, 2, cluster([0, 1, 2], [1000.0] * 3), [1, 1, 1])
+    problem = pipeline([1.0] * layers, 2, cluster([0, 1, 2], 1000.0))
     group = GroupedProblem.of(problem, layers).fusion.group
     for names in permutations(range(3)):
         incumbent = StepIncumbent(problem)

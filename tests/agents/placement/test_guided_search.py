@@ -55,7 +55,7 @@ def test_a_unit_has_the_mean_chances_of_its_operators_where_it_may_be(
 
 
 def test_devices_are_drawn_by_their_chances() -> None:
-    problem = pipeline([1.0] * 4, 1, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    problem = pipeline([1.0] * 4, 1, cluster([0, 0, 1]))
     group = atoms(problem)
     chance = np.random.default_rng(0).random((group.max() + 1, 3))
     chance[0] = 0.0, 1.0, 0.0
@@ -70,7 +70,7 @@ def test_devices_are_drawn_by_their_chances() -> None:
 
 @pytest.mark.slow
 def test_a_guide_that_knows_the_way_saves_moves_and_a_blind_one_does_no_harm() -> None:
-    topology = cluster([0, 0, 0, 1, 1, 1], [1000.0] * 6)
+    topology = cluster([0, 0, 0, 1, 1, 1], 1000.0)
     problem = pipeline([1.0, 2.0, 1.5, 3.0, 0.5, 2.5, 1.0, 2.0], 6, topology, [3, 1, 2, 1, 3, 2])
     best = improved(problem, 60_000, None).plan
     assert best is not None

@@ -43,7 +43,7 @@ def dag(
     moves = np.zeros((graph.num_tensors, 3))
     for u, v, tensor in graph.edges.tolist():
         moves[tensor, 1] = transfers[u + 1, v + 1]
-    topology = cluster([0] * len(seconds[0]), [100.0] * len(seconds[0]))
+    topology = cluster([0] * len(seconds[0]))
     return StepProblem(graph, topology, np.array(seconds, float), moves, topology.memory_bytes)
 
 
@@ -98,7 +98,7 @@ def test_a_tensor_is_sent_to_a_device_once() -> None:
     tensor = builder.add_tensor(ops[0], 1.0)
     for op in ops[1:]:
         builder.add_use(tensor, op)
-    topology = cluster([0, 0], [1.0, 1.0])
+    topology = cluster([0, 0], 1.0)
     seconds = np.array([[1.0, 50.0], [50.0, 2.0], [50.0, 2.0]])
     moves = np.array([[0.0, 3.0, 3.0]])
     problem = StepProblem(builder.build(), topology, seconds, moves, topology.memory_bytes)

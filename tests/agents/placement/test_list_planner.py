@@ -83,7 +83,7 @@ def long_memory() -> StepProblem:
         for producer, consumer in pairwise(ops):
             builder.add_use(builder.add_tensor(producer, 0.0), consumer)
     graph = builder.build()
-    topology = cluster([0, 0], [5.0, 5.0])
+    topology = cluster([0, 0], 5.0)
     middle = np.array([name.startswith("middle") for name in graph.op_names])
     seconds = np.where(middle[:, None], [3.0, 2.0], [1.0, 9.0])
     moves = np.zeros((graph.num_tensors, 3))
@@ -120,7 +120,7 @@ def test_no_schedule_but_the_first_is_tried_when_the_time_is_up() -> None:
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_no_order_is_planned_that_is_not_allowed(name: str) -> None:
-    problem = pipeline([1.0] * 6, 4, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0]))
     problem = replace(problem, orders=("gpipe",))
     plan = PLANNERS[name](6).plan(problem, 60.0).plan
     assert plan is not None

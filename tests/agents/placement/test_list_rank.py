@@ -24,7 +24,7 @@ from tests.strength import examples
 
 
 def test_upward_ranks_are_the_longest_mean_paths() -> None:
-    problem = pipeline([1.0, 2.0], 1, cluster([0, 0], [100.0] * 2), [1, 2])
+    problem = pipeline([1.0, 2.0], 1, cluster([0, 0]), [1, 2])
     rank = upward_rank(problem)
     # forward 1 and 2, backward 4 and 2, on average 3/4 of that; each of three tensors 0.01 s; an
     # update of 0.1 behind a gradient without bytes
@@ -33,7 +33,7 @@ def test_upward_ranks_are_the_longest_mean_paths() -> None:
 
 
 def test_devices_and_links_that_cannot_serve_do_not_count() -> None:
-    problem = pipeline([1.0], 1, cluster([0, 0, 1], [100.0] * 3), [1, 2, 4])
+    problem = pipeline([1.0], 1, cluster([0, 0, 1]), [1, 2, 4])
     seconds, transfers = problem.op_seconds.copy(), problem.transfer_seconds.copy()
     assert mean_transfer(problem)[0] == pytest.approx((2 * 0.01 + 4 * 0.05) / 6)
     seconds[:, 2], transfers[:, 2] = np.inf, np.inf
@@ -108,7 +108,7 @@ def test_where_time_does_not_matter_the_dearest_transfer_is_saved() -> None:
 
 
 def test_every_micro_batch_has_the_favourites_of_the_first() -> None:
-    problem = pipeline([1.0, 2.0, 1.0], 3, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0, 2.0, 1.0], 3, cluster([0, 0]))
     graph = problem.graph
     favourite = favourite_children(problem, NO_LIMIT)
     assert favourite is not None

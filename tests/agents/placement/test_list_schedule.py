@@ -107,7 +107,7 @@ def crowded(seed: int, bound: bool) -> StepProblem:
         home = random.integers(0, d, n)[:, None] == np.arange(d)
         seconds = np.where(home, seconds / 4.0, np.inf)
     moves = random.integers(1, 9, (graph.num_tensors, 3)) * np.array([0.0, 0.5, 1.0])
-    topology = cluster([0, 0, 0, 1, 2], [1.0] * d)
+    topology = cluster([0, 0, 0, 1, 2], 1.0)
     return StepProblem(graph, topology, seconds, moves, topology.memory_bytes)
 
 
@@ -136,7 +136,7 @@ def test_crowded_ports_are_shared_as_by_the_slow_ones(seed: int, bound: bool) ->
 def test_gaps_are_found_among_busy_times_of_any_order(
     tasks: list[tuple[int, int]], ready: int, seconds: int
 ) -> None:
-    problem = pipeline([1.0] * 2, 3, cluster([0], [100.0]), [1])
+    problem = pipeline([1.0] * 2, 3, cluster([0]))
     schedule = empty_schedule(GroupedProblem.of(problem, 2), problem.capacity)
     calendar: list[tuple[float, float]] = []
     for wish, length in tasks:
@@ -161,7 +161,7 @@ def test_a_transfer_takes_the_first_gap_its_two_ports_have_in_common(
     for number in range(2):
         builder.add_operator(f"op{number}")
     builder.add_use(builder.add_tensor(0, 1.0), 1)
-    topology = cluster([0, 0], [1.0, 1.0])
+    topology = cluster([0, 0], 1.0)
     moves = np.array([[0.0, float(seconds), 99.0]])
     problem = StepProblem(builder.build(), topology, np.eye(2) + 1.0, moves, np.ones(2))
     grouped = GroupedProblem.of(problem, 2)

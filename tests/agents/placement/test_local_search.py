@@ -82,7 +82,7 @@ def test_plans_keep_their_word_and_are_never_slower_than_one_device(problem: Ste
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
-    problem = pipeline([1.0, 2.0, 1.5, 3.0], 3, cluster([0, 0, 1], [100.0] * 3), [2, 2, 1])
+    problem = pipeline([1.0, 2.0, 1.5, 3.0], 3, cluster([0, 0, 1]), [2, 2, 1])
     first, second = (search(workers=workers).plan(problem, 60.0, 4000) for _ in range(2))
     assert first.plan is not None
     assert second.plan is not None
@@ -95,7 +95,7 @@ def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
 
 @pytest.mark.parametrize("orders", [("one_f_one_b",), ("zb_h1", "gpipe")])
 def test_a_plan_has_an_order_that_its_problem_allows(orders: tuple[str, ...]) -> None:
-    problem = pipeline([1.0, 2.0, 1.5, 3.0], 4, cluster([0, 0, 1], [30.0] * 3), [2, 2, 1])
+    problem = pipeline([1.0, 2.0, 1.5, 3.0], 4, cluster([0, 0, 1], 30.0), [2, 2, 1])
     problem = replace(problem, orders=orders)
     plan = search().plan(problem, 60.0, 2000).plan
     assert plan is not None
@@ -105,7 +105,7 @@ def test_a_plan_has_an_order_that_its_problem_allows(orders: tuple[str, ...]) ->
 
 @pytest.mark.usefixtures("ticking")
 def test_a_search_uses_its_budget_and_no_more() -> None:
-    problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1]))
     result = search().plan(problem, 2.0)
     assert 2.0 <= result.seconds < 2.2
     times = [step_time for _, step_time in result.trajectory]
@@ -114,7 +114,7 @@ def test_a_search_uses_its_budget_and_no_more() -> None:
 
 
 def test_a_budget_that_is_gone_already_still_gives_a_plan() -> None:
-    problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1]))
     for budget_s in (0.0, -0.5):
         assert search().plan(problem, budget_s).plan is not None
 
@@ -125,7 +125,7 @@ def test_a_full_device_is_left_alone_and_a_model_that_fits_nowhere_is_refused() 
     assert result.plan is not None
     device = result.plan.placement.device
     assert np.bincount(device, problem.graph.state_bytes, minlength=2)[0] <= 6.0
-    nowhere = pipeline([1.0] * 3, 2, cluster([0, 1], [5.0, 4.5]), [1, 1])
+    nowhere = pipeline([1.0] * 3, 2, cluster([0, 1], [5.0, 4.5]))
     refused = search().plan(nowhere, 60.0, 100)
     assert (refused.plan, refused.status) == (None, "infeasible")
     assert "does not fit: 12 bytes" in refused.reason
@@ -182,7 +182,7 @@ def test_a_list_schedule_respects_room_and_order(problem: StepProblem) -> None:
 
 
 def test_splits_are_segments_in_a_line_a_loop_and_a_v() -> None:
-    problem = pipeline([1.0] * 8, 2, cluster([0, 0], [100.0] * 2), [3, 1])
+    problem = pipeline([1.0] * 8, 2, cluster([0, 0]), [3, 1])
     first = problem.graph.micro_batch == 0
     forward = np.flatnonzero(first & (problem.graph.phase == Phase.FORWARD))
     found = [split[forward].tolist() for split in splits(GroupedProblem.of(problem, 8))]
@@ -194,9 +194,7 @@ def test_splits_are_segments_in_a_line_a_loop_and_a_v() -> None:
 
 
 def test_partitions_are_searched_by_the_planner_for_partitions() -> None:
-    problem = MaxLoadProblem(
-        pipeline([1.0, 2.0, 3.0], 1, cluster([0, 0], [100.0] * 2), [1, 1]), contiguous=False
-    )
+    problem = MaxLoadProblem(pipeline([1.0, 2.0, 3.0], 1, cluster([0, 0])), contiguous=False)
     ours, theirs = search().partition(problem, 60.0, 500), PARTITIONS.partition(problem, 60.0, 500)
     assert ours.step_time == theirs.step_time
 

@@ -81,7 +81,7 @@ def test_no_placement_is_faster_than_its_loads_and_ports(
 
 
 def test_an_overflow_rules_out_its_set_of_groups_and_any_with_more_state() -> None:
-    problem = pipeline([1.0] * 3, 1, cluster([0, 1], [100.0] * 2), [2, 1])
+    problem = pipeline([1.0] * 3, 1, cluster([0, 1]), [2, 1])
     model = AssignmentModel(GroupedProblem.of(problem, 3))
     model.add_overflow(np.array([0, 0, 1]), np.array([10.0, 0.0]))
     for device, feasible in (([0, 0, 1], False), ([0, 0, 0], False), ([0, 1, 1], True)):
@@ -111,7 +111,7 @@ def test_live_bytes_live_together_whatever_the_placement_and_the_order(
 
 
 def test_a_pipeline_keeps_what_its_forward_pass_hands_on() -> None:
-    problem = pipeline([1.0] * 3, 2, cluster([0, 0], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0] * 3, 2, cluster([0, 0]))
     np.testing.assert_array_equal(live_bytes(GroupedProblem.of(problem, 3)), [0.0, 0.0, 1.0])
 
 

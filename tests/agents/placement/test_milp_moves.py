@@ -93,11 +93,11 @@ def test_moves_are_allowed_and_lead_elsewhere_and_no_two_are_the_same(
 def unlike(devices: int) -> StepProblem:
     """A problem on devices no two of which are interchangeable."""
     topology = cluster([0] * devices, [100.0 + d for d in range(devices)])
-    return pipeline([1.0], 1, topology, [1.0] * devices)
+    return pipeline([1.0], 1, topology)
 
 
 def test_names_of_interchangeable_devices_make_no_move() -> None:
-    problem = pipeline([1.0] * 6, 1, cluster([0, 0, 0], [100.0, 100.0, 50.0]), [1.0] * 3)
+    problem = pipeline([1.0] * 6, 1, cluster([0, 0, 0], [100.0, 100.0, 50.0]))
     moves = Moves(problem, np.random.default_rng(0))
     device, allowed = np.array([0, 0, 1, 1, 2, 2]), np.ones((6, 3), dtype=np.bool_)
     drawn = {tuple(row) for _ in range(200) for row in moves.draw(device, allowed, 256)}
@@ -143,7 +143,7 @@ def test_a_descent_never_rises_and_fits(problem: StepProblem, seed: int) -> None
 
 
 def test_no_single_move_pays_after_a_descent() -> None:
-    problem = pipeline([1.0, 2.0, 1.0, 0.5, 1.5], 3, cluster([0, 0, 1], [100.0] * 3), [1, 1, 1])
+    problem = pipeline([1.0, 2.0, 1.0, 0.5, 1.5], 3, cluster([0, 0, 1]))
     moves = pricing(problem, 5)
     found = moves.descend(np.zeros(5, dtype=np.int64), lambda: False)
     best = moves.costs(found[None])[0]

@@ -112,7 +112,7 @@ def far_apart(seed: int, slower: float) -> StepProblem:
         tensor = builder.add_tensor(op, 0.0)
         for reader in set(random.integers(op + 1, n, size=2).tolist()):
             builder.add_use(tensor, reader)
-    topology = cluster([0, 0, 1], [100.0] * 3)
+    topology = cluster([0, 0, 1])
     seconds = 1.0 + 1e-3 * random.random((n, 3))
     seconds[:, 2] *= slower
     moves = np.concatenate([np.zeros((n - 1, 1)), 1e-3 * random.random((n - 1, 2))], axis=1)
@@ -173,7 +173,7 @@ def test_a_step_that_takes_no_time_on_one_device() -> None:
 
 
 def test_a_limit_of_nodes_makes_it_reproducible() -> None:
-    problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1]))
     milp = Milp(
         formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
     )
@@ -196,7 +196,7 @@ def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: 
 
 
 def test_chains_make_fewer_groups_and_claim_no_bound_of_their_own() -> None:
-    problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1], [100.0] * 2), [1, 1])
+    problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1]))
     formulation = OrderFormulation(gap=1e-6, at_once=30)
     milp = Milp(formulation=formulation, warm_start=None, chains=True, seed=0)
     result = milp.plan(problem, 60.0, 40)

@@ -45,7 +45,7 @@ def test_a_group_holds_what_later_phases_need(problem: StepProblem) -> None:
 
 def line(capacity: float) -> tuple[StepIncumbent, GroupedProblem]:
     """Six layers of 4 bytes of state that send each other 1 byte; four micro-batches in 1F1B."""
-    problem = pipeline([1.0] * 6, 4, cluster([0, 0], [capacity] * 2), [1, 1])
+    problem = pipeline([1.0] * 6, 4, cluster([0, 0], capacity))
     problem = replace(problem, orders=("one_f_one_b",))
     return StepIncumbent(problem), GroupedProblem.of(problem, 6)
 

@@ -74,9 +74,9 @@ def test_no_plan_on_devices_that_are_alike_beats_the_bound(problem: StepProblem)
 
 
 def test_devices_that_are_alike_share_the_work_and_the_memory() -> None:
-    problem = pipeline([1.0] * 8, 4, cluster([0, 0, 0], [1e6] * 3), [1, 1, 1])
+    problem = pipeline([1.0] * 8, 4, cluster([0, 0, 0], 1e6))
     assert lower_bound(problem).work >= 8 * (4 * 3.0 + 0.1) / 3 * (1 - 1e-9)
-    mixed = pipeline([1.0] * 8, 4, cluster([0, 0, 0], [1e6] * 3), [2, 2, 1])
+    mixed = pipeline([1.0] * 8, 4, cluster([0, 0, 0], 1e6), [2, 2, 1])
     assert lower_bound(mixed).work >= 8 * (4 * 3.0 + 0.1) / 5 * (1 - 1e-9)
     # 4 of 8 layers fit the two fast devices, 2 each; the slow one has the others
     tight = pipeline([1.0] * 8, 4, cluster([0, 0, 0], [8.0, 8.0, 100.0]), [2, 2, 1])
@@ -98,14 +98,14 @@ def test_the_certificate_holds_for_any_multipliers(problem: StepProblem, scale: 
 
 
 def test_work_is_shared_in_proportion_to_speed() -> None:
-    problem = pipeline([1.0] * 8, 4, cluster([0, 0], [1e6, 1e6]), [2, 1])
+    problem = pipeline([1.0] * 8, 4, cluster([0, 0], 1e6), [2, 1])
     total = 8 * (4 * 3.0 + 0.1)
     assert lower_bound(problem).work >= total / 3 * (1 - 1e-9)
     assert lower_bound(problem).critical_path == pytest.approx((8 * 3.0 + 0.1) / 2)
 
 
 def test_memory_moves_work_to_the_slow_device() -> None:
-    ample = pipeline([1.0] * 8, 4, cluster([0, 0], [100.0, 100.0]), [2, 1])
+    ample = pipeline([1.0] * 8, 4, cluster([0, 0]), [2, 1])
     tight = pipeline([1.0] * 8, 4, cluster([0, 0], [8.0, 100.0]), [2, 1])
     # two of eight layers fit the fast device: the slow one has six
     assert lower_bound(tight).work >= 6 * 12.1 * (1 - 1e-9)
@@ -113,7 +113,7 @@ def test_memory_moves_work_to_the_slow_device() -> None:
 
 
 def test_filling_and_draining_a_pipeline_counts() -> None:
-    problem = pipeline([1.0, 5.0], 2, cluster([0, 0], [100.0, 100.0]), [1, 1])
+    problem = pipeline([1.0, 5.0], 2, cluster([0, 0]))
     long = np.array([name.split("/")[0][-1] == "1" for name in problem.graph.op_names])
     seconds = problem.op_seconds.copy()
     seconds[long, 0] = np.inf  # only the second device can run the long layer
@@ -124,7 +124,7 @@ def test_filling_and_draining_a_pipeline_counts() -> None:
 
 
 def test_the_reason_names_the_group_that_is_too_large() -> None:
-    problem = pipeline([1.0, 1.0], 1, cluster([0, 0, 0], [3.5, 3.0, 3.0]), [1, 1, 1])
+    problem = pipeline([1.0, 1.0], 1, cluster([0, 0, 0], [3.5, 3.0, 3.0]))
     bound = lower_bound(problem)
     assert not bound.memory_ok
     assert bound.seconds == np.inf
@@ -132,7 +132,7 @@ def test_the_reason_names_the_group_that_is_too_large() -> None:
 
 
 def test_an_operator_no_device_can_run_is_named() -> None:
-    problem = pipeline([1.0, np.inf], 1, cluster([0, 0], [100.0, 100.0]), [1, 1])
+    problem = pipeline([1.0, np.inf], 1, cluster([0, 0]))
     assert "'FORWARD1/0'" in lower_bound(problem).reason
 
 
