@@ -23,7 +23,7 @@ COLUMNS = (
 CAPTION = (
     "Times in seconds. knows: what a policy may look at of a job that has not finished. slow-down: "
     "mean of JCT / work. in use: GPU-seconds held of those there were. unfair: share of the jobs "
-    "later than with an equal share of the cluster."
+    "later than with an equal share of the cluster. jobs/s: how fast they are replayed."
 )
 
 

@@ -194,6 +194,12 @@ def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser
     return named[0] or teacher, named[1] or teacher or FirstFit()
 
 
+def _about(reference: Adviser) -> str:
+    """What a curve calls the one whom exams are measured by."""
+    known = {ShownAdvice: "the plan that it is shown", FirstFit: "first fit"}
+    return f"reference: {known.get(type(reference), type(reference).__name__)}"
+
+
 def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
     """What a config trains, how, and on what.
 
@@ -275,6 +281,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
     if resume:
         config = resumed_config(run.folder, config, run.overrides)
     tracking = tracking_of(config.tracking)
+    run.begin("reading the jobs")
     training, found, subject = subject_of(config)
     for name, loaded in found.loaded.items():
         for line in loaded.changes():
@@ -292,7 +299,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
     from agents.rllib.training import train
 
     with ProgressDisplay(run.console) as display:
-        task = display.begin("ppo", training.budget_s)
+        task = display.begin("training", training.budget_s, training.min_iterations)
 
         def on_iteration(row: Mapping[str, float]) -> None:
             display.update(task, row["charts/seconds"], news(row))
@@ -304,6 +311,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     outcome = Outcome.of(run.folder, SCORE)
     run.console.print(outcome.sentence, soft_wrap=True, highlight=False)
+    run.begin("exporting the policy, drawing")
     checkpoint: Path | None = None
     if training.parameters == "shared":  # a checkpoint folder holds one policy
         export = partial(
@@ -320,7 +328,9 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         if twin is not None and outcome.learned:
             restore.load_best(run.folder, {module: policy}, restore.UNTRAINED)
             export(policy, run.folder / twin)
-    figure = draw_exams([read_exams(run.folder, result.exams)], "exams in training")
+    exams = read_exams(run.folder, result.exams)
+    title = f"a scheduler learns on {', '.join(cluster.name for cluster in found.clusters)}"
+    figure = draw_exams([exams], title, reference=_about(subject.reference))
     write_figure(run.folder / CURVE_FILE, figure, provenance)
     values: dict[str, object] = {
         "iterations": result.iterations,

@@ -140,7 +140,7 @@ def learned(
     from agents.rllib.training import train
 
     with ProgressDisplay(run.console) as display:
-        shown = display.begin("ppo", training.budget_s)
+        shown = display.begin("training", training.budget_s, training.min_iterations)
 
         def on_iteration(row: Mapping[str, float]) -> None:
             display.update(shown, row["charts/seconds"], news(row))

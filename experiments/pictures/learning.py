@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -114,11 +116,16 @@ def draw_learning_curve(
     axes.set_xlabel("wall time of training (s)")
     axes.set_ylabel("step time (ms)")
     frame(axes)
-    axes.legend(
-        handles=axes.lines[: 2 + bool(len(own))], loc="upper center", bbox_to_anchor=(0.5, -0.1),
-        ncols=3, frameon=False, fontsize=SMALL,
-    )  # fmt: skip
+    _legend_below(axes, axes.lines[: 2 + bool(len(own))])
     return titled(figure, title)
+
+
+def _legend_below(axes: Axes, handles: Sequence[Artist]) -> None:
+    """Where it hides no curve."""
+    axes.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, frameon=False,
+        fontsize=SMALL,
+    )  # fmt: skip
 
 
 def _limits(
@@ -219,9 +226,11 @@ def common(runs: Sequence[Exams]) -> tuple[FloatArray, FloatArray]:
     return shared, np.stack(scores)
 
 
-def draw_exams(runs: Sequence[Exams], title: str, measure: str = "mean JCT") -> Figure:
+def draw_exams(
+    runs: Sequence[Exams], title: str, measure: str = "mean JCT", reference: str = "reference"
+) -> Figure:
     """Scores, `measure` over the reference's, over steps; 1 is the reference."""
-    figure = new_figure(8, 4.5)
+    figure = new_figure(8, 5)
     axes = figure.add_subplot()
     given_up = 0  # exams
     for run in runs:
@@ -240,14 +249,14 @@ def draw_exams(runs: Sequence[Exams], title: str, measure: str = "mean JCT") -> 
         axes.fill_between(steps, low, high, color=BLUE, alpha=0.2, linewidth=0)
         label = f"interquartile mean of {len(runs)} seeds, 95 % interval"
         axes.plot(steps, mean, color=BLUE, linewidth=2.2, marker="o", markersize=4, label=label)
-    axes.axhline(1.0, label="reference", **LEVEL)
+    axes.axhline(1.0, label=reference, **LEVEL)
     clones = max(run.clones for run in runs)
     if clones:
         axes.axvline(clones, color=ORANGE, linewidth=1.0, linestyle=":", label="end of cloning")
     axes.set_xlabel("steps")
     axes.set_ylabel(f"{measure} / reference's")
     frame(axes)
-    axes.legend(framealpha=1.0, fontsize=SMALL)
+    _legend_below(axes, axes.get_legend_handles_labels()[0])
     return titled(figure, title)
 
 

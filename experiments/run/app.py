@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -150,7 +151,7 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
         if getattr(config, "resume", None) is not None:
             text = ""  # there is one already
         try:
-            _run(composed, app.task, _called(app), stdout, provenance, text)
+            _run(composed, app.task, _called(app, _python()), stdout, provenance, text)
         except Exception as error:
             fault = _without_extra(error, app) or fault_of(error)
             if fault is not None:
@@ -179,11 +180,17 @@ def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Var
     return next(of_keys, None)
 
 
-def _called(app: Variant) -> str:
+def _called(app: Variant, python: str = "python") -> str:
     """What is typed for it."""
     words = sys.argv[0]
     by_verb = words.startswith("meshwright ")
-    return words if by_verb else f"python -m {EXPERIMENTS}.{form_of(app.config_name).name}"
+    return words if by_verb else f"{python} -m {EXPERIMENTS}.{form_of(app.config_name).name}"
+
+
+def _python() -> str:
+    """What is typed for the Python that runs."""
+    typed = shutil.which("python") == sys.executable
+    return "python" if typed else shlex.quote(sys.executable)
 
 
 def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
@@ -222,6 +229,8 @@ def _run(
         write_json(folder / ENVIRONMENT_FILE, environment)
     run = Run(folder, console, provenance, composed.choices, composed.overrides)
     work = [folder / name for name in ("checkpoints", "cells") if hasattr(config, "resume")]
+    if kept := [] if text else sorted((folder / "checkpoints").glob("iteration_*")):
+        console.print(f"last checkpoint: {kept[-1].name}", highlight=False, soft_wrap=True)
     again = goes_on(f"{called} {shlex.quote(f'resume={folder}')} goes on with it", *work)
     with again, heartbeat(console, task.__name__.replace("_", " ")):
         result = task(config, run)

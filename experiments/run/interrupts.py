@@ -20,7 +20,7 @@ from typing import Self
 
 from experiments.run.loading import SIGNALS, WORD
 
-ALL_ANEW = "nothing of it is kept that could be gone on with"
+ALL_ANEW = "no checkpoint was written yet, it has to begin again"
 PATIENCE_S = 2.0  # between a signal and the end by force
 
 

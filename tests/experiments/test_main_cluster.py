@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from test_cluster_export import SMALL
 
+from envs.files import read_json
+from experiments.export import main as export
 from experiments.main import main
+from experiments.train import main as train
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +32,7 @@ def test_table_card_and_warning_tell_of_the_untrained_twin(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*TINY, *(LEARNS if learns else STANDS_STILL), "hydra.run.dir=run"]) == 0
-    found = json.loads(Path("run/result.json").read_text())
+    found = read_json("run/result.json")
     assert (found["iterations"], found["best_iteration"] > 0) == (4, learns)
     rows = {row["policy"] for row in found["policies"]}
     assert rows & {"learned", "untrained"} == (
@@ -39,6 +41,10 @@ def test_table_card_and_warning_tell_of_the_untrained_twin(
     card = Path(found["checkpoint"], "README.md").read_text()
     for text in (card, Path("run/table.md").read_text()):
         assert "4 iterations of training" in text
-        assert ("untrained twin" if learns else "nothing was learned") in text
+        assert ("the untrained policy" if learns else "nothing was learned") in text
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert len(told) == (not learns)
+    assert export(["run=run", "hydra.run.dir=exported"]) == 0
+    assert read_json("exported/result.json")["verified"]
+    assert train(["resume=run"]) == 2
+    assert "begun by another command" in capsys.readouterr().err

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from layered_step import layered_step
 
+from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.learning.main_job import LEARNED, MET, SEARCHED, SHIPPED, TRAINED, UNTRAINED
 from experiments.learning.replay import PLANS, tokens
@@ -25,7 +25,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     asked += ["agent.alike=8", "model.hidden=8", "model.heads=2", "training.min_iterations=6"]
     asked += ["training.budget_s=1e-9", "~quick.random_one", "~searching.fusion_milp"]
     assert main([*asked, "hydra.run.dir=run"]) == 0
-    found = json.loads(Path("run/result.json").read_text())
+    found = read_json("run/result.json")
     times = {row["method"]: row["step_time_s"] for row in found["methods"]}
     assert {LEARNED, SEARCHED, SHIPPED, TRAINED, UNTRAINED, MET, "local_search"} <= set(times)
     assert list(times.values()) == sorted(times.values())
@@ -34,7 +34,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     assert found["iterations"] == 6  # beyond the budget
 
     told = Path("run/table.md").read_text()
-    for what in ("trained from nothing", "untrained twin", "HEFT, list scheduler"):
+    for what in ("trained from nothing", "untrained twin", "HEFT, list scheduler", "Exported is"):
         assert what in told
     (before,), (after,) = found["exam"].values()
     sentence = "6 iterations of training"
@@ -53,3 +53,8 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     plans = tokens(network, network.sweeps, seen).reshape(PLANS, -1)
     assert found["verification"]["decisions"] == plans.size
     assert (plans[:, :-1] < seen["sizes"][0, 2]).all()
+
+    assert main(["resume=run", "training.min_iterations=8"]) == 0
+    later = read_json("run/result.json")
+    assert (later["iterations"], later["exam"]["untrained_s"]) == (8, [before])
+    assert "last checkpoint: iteration_000006" in capsys.readouterr().out
