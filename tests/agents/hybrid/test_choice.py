@@ -1,6 +1,5 @@
 """The choice of options: brute force on random graphs, and OneFlow's three operators."""
 
-import os
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from envs.files import read_json
 from envs.hybrid.signatures import BROADCAST, FEATURES, PARTIAL, ROWS, boxing_bytes
 
 SBP = {str(form): form for form in (ROWS, FEATURES, BROADCAST, PARTIAL)}
-ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 SETTINGS = CpSettings(workers=1, seed=0)
 
 
@@ -85,9 +83,8 @@ MATMUL = [("S0", "B", "S0"), ("B", "S1", "S1"), ("S1", "S0", "P"), ("P", "B", "P
 RELU = [("S0", "S0"), ("S1", "S1"), ("B", "B")]
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_three_operators_of_oneflow() -> None:
-    oracle = read_json(ORACLES / "sbp_boxing.json")["mini_planner"]
+def test_three_operators_of_oneflow(data: Path) -> None:
+    oracle = read_json(data / "oracles/parallel/sbp_boxing.json")["mini_planner"]
     for case in oracle["cases"]:
         found = choose(_three_operators(case), SETTINGS, 1.0)
         assert found.status == "optimal"

@@ -1,6 +1,5 @@
 """SPP: its list order against proved values, its row of devices, and brute force on tiny rows."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -19,8 +18,6 @@ from envs.hybrid.problem import HybridProblem
 from envs.step.pipeline import Pipeline, play
 from tests.envs.hybrid.rows_of_layers import random_row, servers
 from tests.strength import trials
-
-ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 
 
 def random_chain(rng: np.random.Generator) -> tuple[Chain, int]:
@@ -53,9 +50,8 @@ def list_scheduled(chain: Chain, m: int) -> FloatArray:
     return np.array([end[m - 1, len(blocks) - 1 - 2 * s] for s in range(stages)])
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_values_of_the_list_order() -> None:
-    for case in read_json(ORACLES / "spp_order.json")["cases"]:
+def test_values_of_the_list_order(data: Path) -> None:
+    for case in read_json(data / "oracles/parallel/spp_order.json")["cases"]:
         columns = [np.array(case[name], dtype=float) for name in ("f", "b", "comm_f", "comm_b")]
         chain, m = Chain(*columns), case["M"]
         assert chain.slowest == case["C"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from envs.step.pipeline import Action, Pipeline, Work, play
 from tests.refusal import refusal
 from tests.strength import at_full_strength
 
-ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 DEMANDING = 0.02  # seconds that a proof took when it was made: more only in `make proof`
 pytestmark = pytest.mark.slow
 
@@ -68,10 +66,9 @@ def _in_order(row: tuple[Action, ...]) -> bool:
     ) and all(at[a._replace(work=Work(a.work - 1))] < at[a] for a in row if a.work)
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_the_optima_are_those_that_were_proved() -> None:
+def test_the_optima_are_those_that_were_proved(data: Path) -> None:
     """In `make proof` all, one of which was only the best known; else a few."""
-    document = read_json(ORACLES / "zero_bubble.json")
+    document = read_json(data / "oracles/parallel/zero_bubble.json")
     shapes = {"linear": lambda p: looped(p, 1), "V": v_shaped, "loop": lambda p: looped(p, 2)}
     cases: list[dict[str, Any]] = document["exact_cp_sat"]
     if not at_full_strength():
@@ -91,9 +88,8 @@ def test_the_optima_are_those_that_were_proved() -> None:
         assert (found.status, found.objective) == ("optimal", e["ilp_obj"]), e
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_two_pipelines_in_opposite_directions() -> None:
-    cases = read_json(ORACLES / "chimera.json")["cases"]
+def test_two_pipelines_in_opposite_directions(data: Path) -> None:
+    cases = read_json(data / "oracles/parallel/chimera.json")["cases"]
     for e in cases if at_full_strength() else cases[:1]:
         times = e["F"], e["B"], 0
         found = best(v_shaped(e["D"]), e["N"], times, split=False, directions=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from envs.files import read_json
 from envs.step.pipeline import Action, Pipeline, PlayedPipeline, Work, play
 from tests.refusal import refusal
 from tests.strength import SEEDS, at_full_strength
-
-ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 
 
 def per_stage(value: Any, stages: int) -> tuple[float, ...]:
@@ -46,10 +43,9 @@ def searched(entry: dict[str, Any], limit: float, tries: int) -> PlayedPipeline:
     return played
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_no_span_is_longer_than_the_authors() -> None:
+def test_no_span_is_longer_than_the_authors(data: Path) -> None:
     """In `make proof` every entry; else some of the quick ones."""
-    entries = read_json(ORACLES / "zero_bubble.json")["heuristic"]
+    entries = read_json(data / "oracles/parallel/zero_bubble.json")["heuristic"]
     for entry in entries if at_full_strength() else entries[::6]:
         in_a_v = "zbv" in entry["algorithm"]
         if not at_full_strength() and (entry["p"] > 4 or entry["m"] > (4 if in_a_v else 8)):

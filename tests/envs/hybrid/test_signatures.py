@@ -1,6 +1,5 @@
 """Boxing bytes against OneFlow's, and the signatures of operators."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,10 @@ from envs.hybrid.signatures import (
 from tests.refusal import refusal
 
 SBP = {str(form): form for form in (ROWS, FEATURES, BROADCAST, PARTIAL)}
-ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_boxing_bytes_are_those_of_oneflow() -> None:
-    cases: list[dict[str, Any]] = read_json(ORACLES / "sbp_boxing.json")["cases"]
+def test_boxing_bytes_are_those_of_oneflow(data: Path) -> None:
+    cases: list[dict[str, Any]] = read_json(data / "oracles/parallel/sbp_boxing.json")["cases"]
     for case in cases:
         same = case["placement"] == "same"
         devices, others = (case["p"], None) if same else (case["p1"], case["p2"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,6 @@ from envs.files import read_json
 from envs.step.pipeline import Action, Orders, Overlap, Pipeline, PlayedPipeline, Work, play
 from tests.refusal import refusal
 
-ORACLES = Path(os.environ.get("MESHWRIGHT_DATA", "")) / "oracles" / "parallel"
 NAMES = {
     "GPipe": "gpipe", "1F1B": "1f1b", "LoopedBFS": "looped_bfs", "Interleaved1F1B": "interleaved",
     "InterleavedZeroBubble": "zb_h1", "ZBVZeroBubble": "zb_v", "DualPipeV": "dualpipe_v",
@@ -44,9 +42,8 @@ def found(played: PlayedPipeline) -> dict[str, object]:
     }
 
 
-@pytest.mark.skipif(not ORACLES.is_dir(), reason="needs the oracles of MESHWRIGHT_DATA")
-def test_every_published_figure_is_met_to_the_digit() -> None:
-    entries = read_json(ORACLES / "pipeline_schedules.json")["entries"]
+def test_every_published_figure_is_met_to_the_digit(data: Path) -> None:
+    entries = read_json(data / "oracles/parallel/pipeline_schedules.json")["entries"]
     for entry in entries:
         name = NAMES[entry["schedule"]]
         p, m, v = entry["p"], entry["m"], entry["v"]

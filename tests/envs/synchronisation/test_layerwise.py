@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +50,8 @@ def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: P
         read_layered_models(path, "x")
 
 
-@pytest.mark.skipif(not os.environ.get("MESHWRIGHT_DATA"), reason="needs MESHWRIGHT_DATA")
-def test_dedicated_jobs_take_what_the_published_simulator_says() -> None:
-    path = Path(os.environ["MESHWRIGHT_DATA"]) / "network" / "switchml" / "layers.csv"
-    models = read_layered_models(path, "a100_match_v100_bs")
+def test_dedicated_jobs_take_what_the_published_simulator_says(data: Path) -> None:
+    models = read_layered_models(data / "network/switchml/layers.csv", "a100_match_v100_bs")
     published = OmegaConf.load(CONDITIONS).published
     assert set(published) == set(models)
     for name, model in models.items():
