@@ -228,6 +228,7 @@ _TOWARDS = 0.5  # how far the second point of a round lies from the best allocat
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ConvexRates:
     """Minimises the step of a fixed plan over all feasible rates of all channels.
 
@@ -257,9 +258,8 @@ class ConvexRates:
         rounds: of the linear program, at most.
     """
 
-    def __init__(self, *, gap: Share, rounds: Count) -> None:
-        self.gap = gap
-        self.rounds = rounds
+    gap: Share
+    rounds: Count
 
     def allocate(
         self,

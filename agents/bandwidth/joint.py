@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -24,6 +24,7 @@ from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlacementAlone:
     """Places a step for static shares of the links that nobody decides: the yardstick of joint.
 
@@ -39,11 +40,8 @@ class PlacementAlone:
             `envs.step.allocated.uniform_allocation`.
     """
 
-    def __init__(
-        self, *, placement: Planner, allocation: Callable[[Network], BandwidthAllocation]
-    ) -> None:
-        self.placement = placement
-        self.allocation = allocation
+    placement: Planner
+    allocation: Callable[[Network], BandwidthAllocation]
 
     def plan_jointly(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -78,6 +76,7 @@ _LEAST_GAIN = 1e-9  # relative; a turn that gains less is in vain
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Alternation:
     """Coordinate descent between a planner of placements and one of bandwidth.
 
@@ -105,20 +104,11 @@ class Alternation:
         patience: turns.
     """
 
-    def __init__(
-        self,
-        *,
-        placement: Planner,
-        bandwidth: BandwidthPlanner,
-        turn_share: Annotated[float, Gt(0.0), Le(1.0)],
-        spared: Inside,
-        patience: Count,
-    ) -> None:
-        self.placement = placement
-        self.bandwidth = bandwidth
-        self.turn_share = turn_share
-        self.spared = spared
-        self.patience = patience
+    placement: Planner
+    bandwidth: BandwidthPlanner
+    turn_share: Annotated[float, Gt(0.0), Le(1.0)]
+    spared: Inside
+    patience: Count
 
     def plan_jointly(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

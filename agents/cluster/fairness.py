@@ -12,6 +12,7 @@ OSDI 2020, section 4.1).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import highspy
@@ -243,27 +244,29 @@ def max_min_program(rates: FloatArray, gpus: FloatArray, capacity: FloatArray) -
     return SeveralPools(rates, gpus, capacity)
 
 
+@dataclass(frozen=True, eq=False)
 class OnePool:
     """Shares min(1, c asked / rate) with the largest c for which the GPUs suffice."""
 
-    def __init__(self, rates: FloatArray, gpus: FloatArray, capacity: float) -> None:
-        self._rates, self._gpus, self._capacity = rates, gpus, capacity
+    rates: FloatArray
+    gpus: FloatArray
+    capacity: float
 
     def level(self, asked: FloatArray) -> float:
-        time = asked / self._rates
-        return min(float(1.0 / time.max()), float(self._capacity / (self._gpus * time).sum()))
+        time = asked / self.rates
+        return min(float(1.0 / time.max()), float(self.capacity / (self.gpus * time).sum()))
 
     def shares(self, asked: FloatArray) -> FloatArray:
-        gpus = self._gpus
-        if gpus.sum() <= self._capacity:
+        gpus = self.gpus
+        if gpus.sum() <= self.capacity:
             return np.ones((len(gpus), 1))
-        time = asked / self._rates  # share per unit of c
+        time = asked / self.rates  # share per unit of c
         order = np.argsort(-time, kind="stable")  # those that come to 1 first, first
         capped = np.concatenate([[0.0], np.cumsum(gpus[order])[:-1]])  # by the gangs before
         slope = np.cumsum((gpus * time)[order][::-1])[::-1]  # of this gang and those after
         needed = capped + slope / time[order]  # GPUs in use when this gang comes to 1
-        first = int(np.argmax(needed >= self._capacity))
-        level = max(self._capacity - capped[first], 0.0) / slope[first]
+        first = int(np.argmax(needed >= self.capacity))
+        level = max(self.capacity - capped[first], 0.0) / slope[first]
         shares: FloatArray = np.minimum(1.0, level * time)[:, None]
         return shares
 

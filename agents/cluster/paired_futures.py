@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ class Decision(NamedTuple):
 
 
 @bounded
+@dataclass(frozen=True, eq=False)
 class PairedFutures:
     """Forks the simulator at some decisions: every candidate is played on by the base.
 
@@ -42,16 +44,11 @@ class PairedFutures:
         strays: share of the decisions at which any candidate is carried out.
     """
 
-    def __init__(
-        self,
-        base: JointChoice,
-        posterior: WorkLeft | None,
-        futures: Count,
-        share: Share,
-        strays: Share,
-    ) -> None:
-        self.base, self.posterior, self.futures = base, posterior, futures
-        self.share, self.strays = share, strays
+    base: JointChoice
+    posterior: WorkLeft | None
+    futures: Count
+    share: Share
+    strays: Share
 
     def decisions(
         self, simulator: ClusterSimulator, rng: np.random.Generator, first: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -38,6 +39,7 @@ class Finished:
 
 
 @bounded
+@dataclass(eq=False)
 class RollingDuration:
     """The duration of a job's like: an average that forgets.
 
@@ -54,13 +56,9 @@ class RollingDuration:
         training: jobs that finished before the simulation, or None.
     """
 
-    def __init__(
-        self,
-        prior_s: Positive,
-        recency: Annotated[float, Gt(0.0), Le(1.0)],
-        training: Trace | None,
-    ) -> None:
-        self.prior_s, self.recency, self.training = prior_s, recency, training
+    prior_s: Positive
+    recency: Annotated[float, Gt(0.0), Le(1.0)]
+    training: Trace | None
 
     def reset(self, simulator: ClusterSimulator) -> None:
         self._mean: dict[Key, float] = {}

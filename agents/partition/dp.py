@@ -28,6 +28,7 @@ _HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ContiguousDP:
     """The exact optimum of the contiguous max-load problem, and plans made of such splits.
 
@@ -61,9 +62,8 @@ class ContiguousDP:
         groups: groups of the fused graph, for `plan`; half and a quarter as many are tried too.
     """
 
-    def __init__(self, *, ideals: Count, groups: int) -> None:
-        self.ideals = ideals
-        self.groups = groups
+    ideals: Count
+    groups: int
 
     def partition(
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None

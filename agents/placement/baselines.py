@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +54,7 @@ class SingleDevice:
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class RandomPlacement:
     """The best of `samples` random placements of the groups of the fused graph.
 
@@ -72,10 +74,9 @@ class RandomPlacement:
         seed: of the generator.
     """
 
-    def __init__(self, *, groups: int, samples: Count, seed: int) -> None:
-        self.groups = groups
-        self.samples = samples
-        self.seed = seed
+    groups: int
+    samples: Count
+    seed: int
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -158,6 +159,7 @@ class SpeedShares:
         return np.where(grouped.allowed, grouped.seconds, np.inf)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ContiguousSplit:
     """The split into contiguous segments whose largest load is smallest, memory respected.
 
@@ -179,9 +181,8 @@ class ContiguousSplit:
         shares: what is balanced.
     """
 
-    def __init__(self, *, groups: int, shares: Shares) -> None:
-        self.groups = groups
-        self.shares = shares
+    groups: int
+    shares: Shares
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -19,6 +20,7 @@ from envs.step.problem import StepProblem
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CpSat:
     """Placement and order together by CP-SAT (OR-tools), until the optimum is proved.
 
@@ -58,32 +60,17 @@ class CpSat:
         seed: of CP-SAT.
     """
 
-    def __init__(
-        self,
-        *,
-        operators: Count,
-        hint: Planner,
-        partition_hint: PartitionPlanner,
-        hint_share: Share,
-        hint_seconds: Annotated[float, Ge(0.0)],
-        hint_limit: Count,
-        fused_share: Share,
-        rest: Planner,
-        rest_limit: Count,
-        workers: Annotated[int, Ge(1), Le(256)],
-        seed: int,
-    ) -> None:
-        self.operators = operators
-        self.hint = hint
-        self.partition_hint = partition_hint
-        self.hint_share = hint_share
-        self.hint_seconds = hint_seconds
-        self.hint_limit = hint_limit
-        self.fused_share = fused_share
-        self.rest = rest
-        self.rest_limit = rest_limit
-        self.workers = workers
-        self.seed = seed
+    operators: Count
+    hint: Planner
+    partition_hint: PartitionPlanner
+    hint_share: Share
+    hint_seconds: Annotated[float, Ge(0.0)]
+    hint_limit: Count
+    fused_share: Share
+    rest: Planner
+    rest_limit: Count
+    workers: Annotated[int, Ge(1), Le(256)]
+    seed: int
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

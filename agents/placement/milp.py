@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
@@ -22,6 +22,7 @@ _TRUST = 1e-6  # relative; HiGHS's tolerances, taken off its bound
 _PROVED = 3e-6  # relative distance from that bound that counts as optimal: tolerances, and the gap
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Milp:
     """One MILP (HiGHS) over all operators, solved in rounds as `Rounds` says.
 
@@ -48,13 +49,10 @@ class Milp:
         seed: of HiGHS.
     """
 
-    def __init__(
-        self, *, formulation: Formulation, warm_start: Planner | None, chains: bool, seed: int
-    ) -> None:
-        self.chains = chains
-        self.formulation = formulation
-        self.warm_start = warm_start
-        self.seed = seed
+    formulation: Formulation
+    warm_start: Planner | None
+    chains: bool
+    seed: int
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

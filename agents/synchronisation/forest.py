@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ Side = tuple[Fraction, tuple[Way, ...]]  # a share of the vector, and the ways o
 
 
 @bounded
+@dataclass(frozen=True, eq=False)
 class Forest:
     """Trees for the network at hand, from exact cuts, without a search.
 
@@ -51,17 +53,10 @@ class Forest:
         Zhang, Wu and Li, INFOCOM 2021; Zhao et al., ForestColl, NSDI 2025.
     """
 
-    def __init__(
-        self,
-        k: Count | None = None,
-        overlap: bool = True,
-        exact: bool = False,
-        latency: NonNegative = 0.0,
-    ) -> None:
-        self.k = k
-        self.overlap = overlap
-        self.exact = exact
-        self.latency = latency
+    k: Count | None = None
+    overlap: bool = True
+    exact: bool = False
+    latency: NonNegative = 0.0
 
     def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
         """See `SynchronisationPlanner`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ class MakesPriority(Protocol):
         """The order."""
 
 
+@dataclass(frozen=True, eq=False)
 class MigrationAdviser:
     """Advises what `policy.Migrating` does, to schedulers who each own some racks.
 
@@ -42,8 +44,9 @@ class MigrationAdviser:
         least_run_s: seconds for which a job runs before it moves for speed alone.
     """
 
-    def __init__(self, priority: MakesPriority, gain: float, least_run_s: float) -> None:
-        self.priority, self.gain, self.least_run_s = priority, gain, least_run_s
+    priority: MakesPriority
+    gain: float
+    least_run_s: float
 
     @property
     def knows(self) -> Knowledge:
@@ -75,6 +78,7 @@ class MigrationAdviser:
         return MigrationAdvice(order, self.gain, self.least_run_s)
 
 
+@dataclass(eq=False)
 class MigrationAdvice:
     """Of the jobs that a scheduler is shown, the last in the order that is to stop does; where none
     is, the first in the order that can start does; then it waits. So no start takes GPUs that the
@@ -88,8 +92,9 @@ class MigrationAdvice:
         least_run_s: seconds for which a job runs before it moves for speed alone.
     """
 
-    def __init__(self, order: Priority, gain: float, least_run_s: float) -> None:
-        self.order, self.gain, self.least_run_s = order, gain, least_run_s
+    order: Priority
+    gain: float
+    least_run_s: float
 
     def copy(self) -> MigrationAdvice:
         twin = copy.copy(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ Worlds = Callable[[np.random.Generator], tuple[PairedFutures, ClusterSimulator]]
 
 
 @bounded
+@dataclass(frozen=True, eq=False)
 class DecisionsConfig:
     """What an episode is.
 
@@ -42,17 +44,12 @@ class DecisionsConfig:
         futures: makes of a base who forks its decisions.
     """
 
-    def __init__(
-        self,
-        first: Count,
-        nodes: Count,
-        kept: Count,
-        most: Positive,
-        sure: NonNegative,
-        futures: Callable[[JointChoice], PairedFutures],
-    ) -> None:
-        self.first, self.nodes, self.kept = first, nodes, kept
-        self.most, self.sure, self.futures = most, sure, futures
+    first: Count
+    nodes: Count
+    kept: Count
+    most: Positive
+    sure: NonNegative
+    futures: Callable[[JointChoice], PairedFutures]
 
 
 class Decisions:
