@@ -172,8 +172,8 @@ FAULTS = (
     Fault(
         "a run is written over another",
         "experiments",
-        "if resume is None and (folder / CONFIG_FILE).exists():",
-        "if resume is None and (folder / CONFIG_FILE).is_dir():",
+        'elif hasattr(config, "resume") or not _unfinished(folder, text):',
+        "elif False:",
     ),
     Fault(
         "a plan that breaks a rule is evaluated as feasible",
